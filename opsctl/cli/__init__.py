@@ -1,0 +1,103 @@
+"""The command line. Commands are imported only when called: `--help` of the whole costs click and this file."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from opsctl.errors import OpsctlError
+
+#: name -> (module under opsctl.cli that has `command`, the line in `opsctl --help`), in the order people meet them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "A new run folder from an example."),
+    "plan": ("plan", "Sizes, days, batch ramp, iterations, layout; refuses what cannot run."),
+    "render": ("render", "Exactly what would be submitted; changes nothing."),
+    "submit": ("submit", "Submit a chain of array tasks."),
+    "revise": ("revise", "Publish an edited run file to the tasks already queued."),
+    "cancel": ("cancel", "Cancel your own jobs of a run."),
+    "status": ("status", "One screen: state, progress, speed, last checkpoint, queue."),
+    "queue": ("queue", "The group's jobs."),
+    "logs": ("logs", "Show or follow the training log."),
+    "attempts": ("attempts", "What ran and how it ended."),
+    "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
+    "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),
+    "data": ("data", "Turn text into the trainer's data files."),
+    "local-cluster": ("local_cluster", "A real Slurm on this machine."),
+}
+#: Called by scripts, not by people.
+HIDDEN = {"job": ("job", "What runs inside an allocation.")}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and help lines without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = importlib.import_module(f"opsctl.cli.{entry[0]}").command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], list(COMMANDS), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"no command {args[0]!r}{hint} (opsctl --help lists them)")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="opsctl", prog_name="opsctl")
+def root() -> None:
+    """Run months-long language-model trainings on a shared SLURM cluster.
+
+    Start with `opsctl init NAME`, look at `opsctl plan`, then `opsctl submit`.
+    """
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line; turn every error a user can meet into one line and an exit code.
+
+    0 done, 1 failed or refused, 2 usage or run file, 130 interrupted; under `watch` Nagios's codes, 3 for wrong usage.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    is_check = args[:1] == ["watch"]
+    try:
+        code = root.main(args=args, prog_name="opsctl", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.Abort:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read us has left; say nothing, as other Unix tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except click.ClickException as error:
+        sys.stderr.write(f"opsctl: {error.format_message()}\n")
+        sys.exit(3 if is_check else error.exit_code)
+    except OpsctlError as error:
+        sys.stderr.write(f"opsctl: {error}\n")
+        sys.exit(3 if is_check else error.exit_code)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        sys.stderr.write(f"opsctl: {error.strerror or error}{where}\n")
+        sys.exit(3 if is_check else 1)

@@ -1,0 +1,41 @@
+"""Options that many commands share, and the run and cluster they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def run_option(function: Function) -> Function:
+    """`--run`: a name, a run file or its folder; without it `$OPSCTL_RUN`, then `./run.toml`."""
+    return click.option("--run", "run", metavar="RUN", help="The run: a name, a run file or its folder [default: $OPSCTL_RUN, ./run.toml].")(
+        function
+    )
+
+
+def run_argument(function: Function) -> Function:
+    """`[RUN]` as an argument, and `--run` beside it. The command receives both `run_argument` and `run`; see `pick`."""
+    return click.argument("run_argument", metavar="[RUN]", required=False)(run_option(function))
+
+
+def pick(run_argument: str | None, run: str | None) -> str | None:
+    """The one of the two that was given. Raises click.UsageError for both, differing."""
+    if run_argument and run and run_argument != run:
+        raise click.UsageError(f"two runs given: {run_argument} and --run {run}")
+    return run_argument or run
+
+
+def cluster_option(function: Function) -> Function:
+    """`--cluster`: a local cluster's name or folder."""
+    return click.option(
+        "--cluster", metavar="NAME", help="A local cluster's name or folder [default: the one the run was submitted to, else this machine's Slurm]."
+    )(function)
+
+
+def json_option(function: Function) -> Function:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with schema_version.")(function)

@@ -1,0 +1,1 @@
+"""Submit, revise, cancel, kill switch."""

@@ -1,0 +1,36 @@
+"""Errors a user can meet: one line that says what was found, where, and what to do; each with its exit code.
+
+`opsctl.cli.main` is the one place that turns them into that line on stderr and an exit code.
+"""
+
+from __future__ import annotations
+
+
+class OpsctlError(Exception):
+    """Something failed or was refused: exit code 1."""
+
+    exit_code = 1
+
+
+class RunFileError(OpsctlError):
+    """The run file, or what it asks for, cannot be: exit code 2."""
+
+    exit_code = 2
+
+
+class UsageError(OpsctlError):
+    """The command was called in a way that cannot work: exit code 2."""
+
+    exit_code = 2
+
+
+class SlurmError(OpsctlError):
+    """Slurm answered with a refusal; its own words are in the text."""
+
+
+class SlurmUnreachable(SlurmError):
+    """Slurm did not answer, within the deadline or at all. Nothing is known about any job: never read it as "not running"."""
+
+
+class SlurmMissing(SlurmUnreachable):
+    """A Slurm command is not installed here."""

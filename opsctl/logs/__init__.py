@@ -1,0 +1,1 @@
+"""The training log: parsing, following."""

@@ -1,0 +1,20 @@
+"""What commands print: data on stdout, messages on stderr, JSON with its schema version."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+def print_json(key: str, value: Any) -> None:
+    """Print `{"schema_version": 1, key: value}`; an empty list stays `[]`."""
+    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, key: value}, indent=2, default=str) + "\n")
+
+
+def message(text: str) -> None:
+    """A line for the person, not for a pipe: stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Pure functions from (run, revision) to script text."""

@@ -1,0 +1,1 @@
+"""The run file: schema, loading, revisions, where a run keeps its things."""

@@ -1,0 +1,79 @@
+"""Where a run keeps its things, under its output folder. The names are contracts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The folders and files of one run."""
+
+    output: Path  # absolute
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.output / "checkpoints"
+
+    @property
+    def latest(self) -> Path:
+        return self.checkpoints / "latest"
+
+    @property
+    def logs(self) -> Path:
+        return self.output / "logs"
+
+    @property
+    def main_log(self) -> Path:
+        return self.logs / "main_log.txt"
+
+    @property
+    def job_outputs(self) -> Path:
+        """Slurm's own output, one file per job."""
+        return self.logs / "slurm"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.output / "tensorboard"
+
+    @property
+    def kill_switch(self) -> Path:
+        return self.output / "kill-switch"
+
+    @property
+    def state(self) -> Path:
+        return self.output / ".opsctl"
+
+    @property
+    def lock(self) -> Path:
+        return self.state / "lock"
+
+    @property
+    def run_id(self) -> Path:
+        """A random id that every job of this run carries in its Slurm comment, so that a renamed job is still ours."""
+        return self.state / "run-id"
+
+    @property
+    def cluster(self) -> Path:
+        return self.state / "cluster.json"
+
+    @property
+    def revisions(self) -> Path:
+        return self.state / "revisions"
+
+    @property
+    def chains(self) -> Path:
+        return self.state / "chains.jsonl"
+
+    @property
+    def attempts(self) -> Path:
+        return self.state / "attempts.jsonl"
+
+    def attempt_folder(self, job_id: int) -> Path:
+        """What the ranks of one attempt leave: rank maps, first failures, elastic error files, one output file per node."""
+        return self.logs / "attempts" / str(job_id)
+
+    def stop_request(self, job_id: int) -> Path:
+        """Its presence asks this job's trainer to save and leave."""
+        return self.attempt_folder(job_id) / "stop-request"

@@ -1,0 +1,1 @@
+"""Value types, one client, its backends."""

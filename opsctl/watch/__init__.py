@@ -1,0 +1,1 @@
+"""Detectors and the runner that gathers their snapshots."""

@@ -1,0 +1,1 @@
+"""Saving whole and loading back."""

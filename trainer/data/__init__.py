@@ -1,0 +1,1 @@
+"""From text to samples, in Megatron's formats and order."""

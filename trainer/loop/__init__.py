@@ -1,0 +1,1 @@
+"""One iteration after another: train, evaluate, log, stop."""

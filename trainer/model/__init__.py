@@ -1,0 +1,1 @@
+"""The GPT: knows tensor-parallel layers, nothing of pipelines or engines."""
