@@ -1,0 +1,66 @@
+"""What the rest of the product may ask of a Slurm, whichever backend answers, and the time it may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from opsctl.slurm.types import Job, JobEnd
+
+#: Seconds that all Slurm calls of one interactive command may take together.
+INTERACTIVE_DEADLINE_S = 8.0
+
+
+class Deadline:
+    """A moment that several calls share: what the first one uses up the next ones no longer have."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._ends_at = time.monotonic() + seconds
+
+    def remaining_s(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self._ends_at - time.monotonic())
+
+
+class SlurmClient(Protocol):
+    """One Slurm. Every method raises SlurmUnreachable when no answer came in time, SlurmMissing without Slurm's commands, and SlurmError
+    with Slurm's own words when it refused. "Unreachable" says nothing about any job.
+    """
+
+    def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
+        """What is in the queue now: one row per started array task and one for the not yet started rest of an array.
+
+        `users` and `job_ids` narrow it (an array's id stands for all its tasks); an id that Slurm no longer knows has no row.
+        """
+
+    def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
+        """How those of these jobs ended of which Slurm still knows it: from accounting, else from the controller's memory (MinJobAge)."""
+
+    def submit(
+        self, script: Path | None, options: Sequence[str] = (), arguments: Sequence[str] = (), stdin: str | None = None
+    ) -> int:
+        """sbatch the file `script`, or the text `stdin` when there is no file; returns the job id (of the whole array).
+
+        SlurmUnreachable leaves open whether the job was taken: look it up before calling it failed. Never repeated by itself.
+        """
+
+    def test_only(self, script: Path | None, options: Sequence[str] = (), stdin: str | None = None) -> str:
+        """`sbatch --test-only`: Slurm's line about when and where it would start. Raises SlurmError with its refusal."""
+
+    def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
+        """scancel these (`12`, `12_3`); `pending_only` spares what runs. One that has already left is no error."""
+
+    def hold(self, ids: Iterable[int | str]) -> None:
+        """Keep these from starting."""
+
+    def release(self, ids: Iterable[int | str]) -> None:
+        """Let held ones start."""
+
+    def node_address(self, node: str) -> str:
+        """The address at which Slurm reaches a node (its NodeAddr)."""
+
+    def nodes_of(self, folded: str) -> list[str]:
+        """The node names in a folded list, in Slurm's order: `x[01-03]`. Asks nobody."""

@@ -1,0 +1,196 @@
+"""The backend that is always there: Slurm's own commands, asked with explicit fields and separators that cannot occur in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmClient
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.nodelists import expand_nodes
+from opsctl.slurm.process import Answer, refused, run_slurm, unreachable
+from opsctl.slurm.rows import (
+    ACCOUNTING_FIELDS,
+    FIELD_END,
+    QUEUE_FIELDS,
+    parse_accounting,
+    parse_ends,
+    parse_queue,
+    queue_format,
+)
+from opsctl.slurm.types import Job, JobEnd
+
+ACCOUNTING_BATCH = 50
+#: Kept back of a deadline so that a submit that was cut off can still be looked up.
+LOOK_UP_RESERVE_S = 2.0
+#: A patient client: seconds for one call, and seconds over all its repetitions.
+PATIENT_CALL_S = 30.0
+PATIENT_TOTAL_S = 300.0
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+
+
+def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmClient:
+    """A client of `cluster`. Interactive: all its calls together have `deadline_s`, nothing is repeated.
+
+    Patient (jobs, pollers): each call has its own time and is repeated with growing pauses while Slurm cannot be reached.
+    """
+    return CommandClient(cluster, None if patient else Deadline(deadline_s))
+
+
+class CommandClient:
+    """See SlurmClient. `deadline` None: patient."""
+
+    def __init__(self, cluster: Cluster, deadline: Deadline | None) -> None:
+        self.cluster = cluster
+        self.deadline = deadline
+        self.environment = cluster.environment()
+        # Seconds since the epoch need no guess about the zone; without the second one squeue cuts long task lists with "...".
+        self.environment["SLURM_TIME_FORMAT"] = "%s"
+        self.environment["SLURM_BITSTR_LEN"] = "0"
+
+    def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
+        return parse_queue(self._squeue(users, job_ids, []))
+
+    def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
+        wanted = sorted(set(job_ids))
+        found: dict[int, JobEnd] = {}
+        for start in range(0, len(wanted), ACCOUNTING_BATCH):
+            batch = wanted[start : start + ACCOUNTING_BATCH]
+            text = self._sacct(batch)
+            if text is None:
+                return self._ends_in_memory(wanted)
+            found.update(parse_accounting(text))
+        missing = [job_id for job_id in wanted if job_id not in found]
+        return {**self._ends_in_memory(missing), **found} if missing else found
+
+    def submit(
+        self, script: Path | None, options: Sequence[str] = (), arguments: Sequence[str] = (), stdin: str | None = None
+    ) -> int:
+        command = ["sbatch", "--parsable", *options, *_script(script), *arguments]
+        answer = run_slurm(command, self.environment, self._time_for_submit_s(), stdin)
+        if answer.code != 0:
+            raise refused(answer, "take the job")
+        # "12" or, with several clusters, "12;name"; site plug-ins may print lines of their own before it.
+        last = answer.stdout.strip().splitlines()[-1:] or [""]
+        number = last[0].partition(";")[0]
+        if not number.isdigit():
+            raise SlurmError(f"sbatch printed {answer.stdout.strip()!r} where a job id was expected")
+        return int(number)
+
+    def test_only(self, script: Path | None, options: Sequence[str] = (), stdin: str | None = None) -> str:
+        answer = self._ask(["sbatch", "--test-only", *options, *_script(script)], stdin)
+        if answer.code != 0:
+            raise refused(answer, "take the job")
+        return answer.words()
+
+    def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
+        only = ["--state=PENDING"] if pending_only else []
+        self._act(["scancel", *only], ids, "cancel")
+
+    def hold(self, ids: Iterable[int | str]) -> None:
+        for one in ids:
+            self._act(["scontrol", "hold"], [one], "hold")
+
+    def release(self, ids: Iterable[int | str]) -> None:
+        for one in ids:
+            self._act(["scontrol", "release"], [one], "release")
+
+    def node_address(self, node: str) -> str:
+        answer = self._ask(["scontrol", "--oneliner", "show", "node", node])
+        for word in answer.stdout.split():
+            key, _, value = word.partition("=")
+            if key == "NodeAddr" and value:
+                return value
+        raise refused(answer, f"show node {node}")
+
+    def nodes_of(self, folded: str) -> list[str]:
+        return expand_nodes(folded)
+
+    def _squeue(self, users: Iterable[str] | None, job_ids: Iterable[int] | None, options: list[str]) -> str:
+        narrowed = list(options)
+        if users is not None:
+            names = sorted(set(users))
+            if not names:
+                return ""
+            narrowed.append("--user=" + ",".join(names))
+        ids = None if job_ids is None else sorted(set(job_ids))
+        if ids is not None:
+            if not ids:
+                return ""
+            # With a single unknown id squeue fails, with several it just lists the others.
+            narrowed.append("--jobs=" + ",".join(str(i) for i in ids))
+        answer = self._ask(["squeue", "--noheader", f"--Format={queue_format(QUEUE_FIELDS)}", *narrowed])
+        if answer.code != 0 and "invalid job id" in answer.stderr.lower():
+            return ""
+        # Bad field names are only warned of, with exit code 0: never take such a list for the truth.
+        if answer.code != 0 or "error:" in answer.stderr and not answer.stdout:
+            raise unreachable("squeue", answer.words())
+        return answer.stdout
+
+    def _sacct(self, job_ids: Sequence[int]) -> str | None:
+        """sacct's rows; None where there is no accounting."""
+        command = [
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            f"--delimiter={FIELD_END}",
+            "--allocations",
+            "--starttime=1970-01-01",
+        ]
+        command += [f"--format={','.join(ACCOUNTING_FIELDS)}", "--jobs=" + ",".join(str(i) for i in job_ids)]
+        try:
+            answer = self._ask(command)
+        except SlurmMissing:
+            return None
+        if answer.code != 0:
+            if "accounting storage is disabled" in (answer.stderr + answer.stdout).lower():
+                return None
+            raise unreachable("sacct", answer.words())
+        return answer.stdout
+
+    def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
+        return parse_ends(self._squeue(None, job_ids, ["--states=all"]))
+
+    def _act(self, command: Sequence[str], ids: Iterable[int | str], what: str) -> None:
+        targets = [str(i) for i in ids]
+        if not targets:
+            return
+        answer = self._ask([*command, *targets])
+        if answer.code != 0 and not _has_left(answer, what):
+            raise refused(answer, f"{what} {', '.join(targets)}")
+
+    def _ask(self, command: Sequence[str], stdin: str | None = None) -> Answer:
+        if self.deadline is not None:
+            return run_slurm(command, self.environment, self.deadline.remaining_s(), stdin)
+        patience = Deadline(PATIENT_TOTAL_S)
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return run_slurm(command, self.environment, PATIENT_CALL_S, stdin)
+            except SlurmMissing:
+                raise
+            except SlurmUnreachable:
+                if patience.remaining_s() <= pause_s:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _time_for_submit_s(self) -> float:
+        if self.deadline is None:
+            return PATIENT_CALL_S
+        return self.deadline.remaining_s() - min(LOOK_UP_RESERVE_S, self.deadline.seconds / 4)
+
+
+def _script(script: Path | None) -> list[str]:
+    # sbatch takes a relative name without a slash from PATH.
+    return [] if script is None else [str(script.absolute())]
+
+
+def _has_left(answer: Answer, what: str) -> bool:
+    """Whether everything it complains about is that the job is no longer there to be cancelled."""
+    gone = ("invalid job id specified", "already completing or completed")
+    lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
+    return what == "cancel" and bool(lines) and all(any(part in line for part in gone) for line in lines)

@@ -1,0 +1,113 @@
+"""Running one of Slurm's commands: clean environment, a time-out that kills it, and its failures sorted into ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+
+#: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else it says is an answer.
+_UNREACHABLE = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "connection refused",
+    "connection timed out",
+    "connect failure",
+    "zero bytes were transmitted",
+    "transport endpoint is not connected",
+    "insane message length",
+    "munge encode failed",
+    "protocol authentication error",
+    "could not establish a configuration source",
+    "failed to fetch config",
+    "controller is in standby",
+    "slurm_persist_conn_open",
+    "unable to connect to database",
+    "error talking to the database",
+    "slurm temporarily unable to accept job",
+    "resource temporarily unavailable",
+    "unable to process configuration file",
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said. Text is decoded with replacement: job names are anybody's bytes."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def words(self) -> str:
+        """Its messages as one line, without the program's name and repetitions."""
+        lines: list[str] = []
+        for raw in (self.stderr or self.stdout).splitlines():
+            line = raw.strip()
+            for _ in range(2):
+                head, colon, rest = line.partition(": ")
+                if colon and (head.isidentifier() or head in ("error", "fatal")):
+                    line = rest.strip()
+            if line and line not in lines:
+                lines.append(line)
+        return "; ".join(lines) or f"exit code {self.code} without a word"
+
+    @property
+    def is_unreachable(self) -> bool:
+        text = (self.stderr + self.stdout).lower()
+        return self.code != 0 and any(part in text for part in _UNREACHABLE)
+
+
+def run_slurm(
+    command: Sequence[str], environment: dict[str, str], timeout_s: float, stdin: str | None = None
+) -> Answer:
+    """Run `command`, with `timeout_s` seconds at most; it and what it started are killed then.
+
+    Raises SlurmMissing when it is not installed, SlurmUnreachable when no answer came. Any other failure is in the Answer's code.
+    """
+    path = shutil.which(command[0], path=environment.get("PATH"))
+    if path is None:
+        raise SlurmMissing(
+            f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, or try opsctl local-cluster up; "
+            "plan, logs, attempts and kill-switch work without it"
+        )
+    if timeout_s <= 0:
+        raise unreachable(command[0], "no time left to ask it")
+    child = subprocess.Popen(
+        [path, *command[1:]],
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(None if stdin is None else stdin.encode(), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise unreachable(command[0], f"no answer within {timeout_s:.0f} s") from None
+    finally:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    answer = Answer(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    if answer.is_unreachable:
+        raise unreachable(command[0], answer.words())
+    return answer
+
+
+def unreachable(program: str, why: str) -> SlurmUnreachable:
+    """Says that nothing is known, and what still works."""
+    return SlurmUnreachable(
+        f"Slurm does not answer ({program}: {why}): the state of its jobs is unknown; try again later (plan, logs, attempts and kill-switch work meanwhile)"
+    )
+
+
+def refused(answer: Answer, what: str) -> SlurmError:
+    """Slurm's refusal in its own words."""
+    return SlurmError(f"Slurm refused to {what}: {answer.words()}")

@@ -1,0 +1,144 @@
+"""Slurm's tables as text into values. Pure.
+
+Fields end with a unit separator and rows with a record separator, because job names and comments may hold anything else, newlines included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.types import LIVE_STATES, Job, JobEnd
+
+FIELD_END = "\x1f"
+ROW_END = "\x1e"
+
+#: squeue's own names, in the order in which `parse_queue` reads them. Without a width after the colon no field is ever cut (22.05 on).
+QUEUE_FIELDS = (
+    "JobID",
+    "ArrayJobID",
+    "ArrayTaskID",
+    "Name",
+    "UserName",
+    "Partition",
+    "State",
+    "Reason",
+    "NodeList",
+    "NumNodes",
+    "TimeUsed",
+    "TimeLimit",
+    "SubmitTime",
+    "StartTime",
+    "EndTime",
+    "Dependency",
+    "Comment",
+    "WorkDir",
+    "exit_code",
+)
+ACCOUNTING_FIELDS = ("JobIDRaw", "State", "ExitCode", "Start", "End", "NodeList")
+_NOTHING = {"", "(null)", "N/A", "NONE", "Unknown", "None", "None assigned"}
+
+
+def queue_format(fields: Sequence[str]) -> str:
+    """The argument of `squeue --Format`."""
+    return ",".join(f"{field}:{FIELD_END}" for field in fields[:-1]) + f",{fields[-1]}:{ROW_END}"
+
+
+def parse_queue(text: str) -> list[Job]:
+    """Rows of `squeue` in `QUEUE_FIELDS`."""
+    return [_job(fields) for fields in _rows(text)]
+
+
+def parse_ends(text: str) -> dict[int, JobEnd]:
+    """The ended jobs among rows of `squeue --states=all` in `QUEUE_FIELDS`."""
+    ends = {}
+    for fields in _rows(text):
+        job = _job(fields)
+        if job.state in LIVE_STATES:
+            continue
+        status = int(fields[18]) if fields[18].isdigit() else 0
+        ends[job.job_id] = JobEnd(
+            job_id=job.job_id,
+            state=job.state,
+            exit_code=status >> 8,
+            signal=status & 0x7F,
+            started_at=job.started_at,
+            ended_at=job.ends_at,
+            nodes=job.nodes,
+            failed_node="",
+        )
+    return ends
+
+
+def parse_accounting(text: str) -> dict[int, JobEnd]:
+    """The ended jobs among rows of `sacct --parsable2` in `ACCOUNTING_FIELDS`. "CANCELLED by 1000" is CANCELLED."""
+    ends = {}
+    for line in text.splitlines():
+        fields = line.split(FIELD_END)
+        if len(fields) != len(ACCOUNTING_FIELDS) or not fields[0].isdigit():
+            continue
+        state = fields[1].split()[0].rstrip("+") if fields[1].strip() else "UNKNOWN"
+        if state in LIVE_STATES:
+            continue
+        code, _, signal = fields[2].partition(":")
+        ends[int(fields[0])] = JobEnd(
+            job_id=int(fields[0]),
+            state=state,
+            exit_code=int(code) if code.isdigit() else 0,
+            signal=int(signal) if signal.isdigit() else 0,
+            started_at=_time(fields[3]),
+            ended_at=_time(fields[4]),
+            nodes=_or_empty(fields[5]),
+            failed_node="",
+        )
+    return ends
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    for raw in text.split(ROW_END):
+        # The newline after a record belongs to squeue, not to the next row's first field.
+        row = raw.removeprefix("\n")
+        if row:
+            fields = row.split(FIELD_END)
+            if len(fields) == len(QUEUE_FIELDS):
+                yield fields
+
+
+def _job(f: Sequence[str]) -> Job:
+    return Job(
+        job_id=int(f[0]),
+        array_job_id=int(f[1]),
+        array_task="" if f[2] == "N/A" else f[2],
+        name=f[3],
+        user=f[4],
+        partition=f[5],
+        state=f[6],
+        reason=f[7],
+        nodes=_or_empty(f[8]),
+        node_count=int(f[9]) if f[9].isdigit() else 0,
+        elapsed_s=_duration(f[10]) or 0,
+        time_limit_s=_duration(f[11]),
+        submitted_at=_time(f[12]),
+        started_at=_time(f[13]),
+        ends_at=_time(f[14]),
+        dependency=_or_empty(f[15]),
+        comment=_or_empty(f[16]),
+        work_dir=f[17],
+    )
+
+
+def _or_empty(text: str) -> str:
+    return "" if text in _NOTHING else text
+
+
+def _duration(text: str) -> int | None:
+    """Seconds; None for UNLIMITED and what is not known. squeue's elapsed `M:SS` reads as minutes and seconds."""
+    with contextlib.suppress(ValueError):
+        return parse_duration_s(text)
+    return None
+
+
+def _time(text: str) -> datetime | None:
+    return datetime.fromtimestamp(int(text), UTC).astimezone() if text.isdigit() and text != "0" else None
