@@ -13,7 +13,7 @@ def lines_backwards(path: Path, limit_bytes: int | None = None, containing: Sequ
     """The log's lines, last one first, without their line ends; only those with one of `containing` in them when given.
 
     Looks at no more than the last `limit_bytes` bytes; a line that begins before them is left out. A missing file has
-    no lines. The size is taken once: what is appended meanwhile is not seen, a file cut short meanwhile ends the reading.
+    no lines. The size is taken once: what is appended meanwhile is not seen, one cut short ends the reading.
     """
     try:
         fd = os.open(path, os.O_RDONLY)
