@@ -13,7 +13,9 @@ from opsctl.files import write_json
 RUN_FILE_NAME = "run.toml"
 
 
-def locate_run_file(chosen: str | None, environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> Path:
+def locate_run_file(
+    chosen: str | None, environment: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> Path:
     """The run file that `chosen` (a name, a run file or its folder), else `$OPSCTL_RUN`, else `./run.toml` means.
 
     A name is a folder here with a run file in it, or a run this user has made or submitted before. Raises UsageError.
@@ -24,7 +26,9 @@ def locate_run_file(chosen: str | None, environment: Mapping[str, str] = os.envi
         found = here / RUN_FILE_NAME
         if found.is_file():
             return found
-        raise UsageError(f"no run given and no {RUN_FILE_NAME} in {here}: name one with --run, or make one with opsctl init NAME")
+        raise UsageError(
+            f"no run given and no {RUN_FILE_NAME} in {here}: name one with --run, or make one with opsctl init NAME"
+        )
     path = here / Path(wanted).expanduser()
     if path.is_dir() and (path / RUN_FILE_NAME).is_file():
         return path / RUN_FILE_NAME
@@ -33,7 +37,9 @@ def locate_run_file(chosen: str | None, environment: Mapping[str, str] = os.envi
     known = known_runs(environment)
     if wanted in known and Path(known[wanted]).is_file():
         return Path(known[wanted])
-    raise UsageError(f"no run {wanted!r}: neither a run file, a folder with {RUN_FILE_NAME}, nor a run made or submitted from this account")
+    raise UsageError(
+        f"no run {wanted!r}: neither a run file, a folder with {RUN_FILE_NAME}, nor a run made or submitted from this account"
+    )
 
 
 def known_runs(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -1,0 +1,101 @@
+"""`${VAR}` in a run file's values, and relative paths made absolute from its folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opsctl.errors import RunFileError
+from opsctl.runs.schema import RunFile
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+#: Options whose values are paths (in `data_path`, weights may stand between the paths).
+PATH_OPTIONS = frozenset(
+    {
+        "data_path",
+        "train_weighted_split_paths_path",
+        "valid_weighted_split_paths_path",
+        "test_weighted_split_paths_path",
+        "vocab_file",
+        "merge_file",
+        "data_cache_path",
+    }
+)
+
+
+def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
+    """`text` with every `${VAR}` replaced. `where` says which file, table and key it stands in. Raises RunFileError for a variable not set."""
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1]
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise RunFileError(f"{where}: ${{{_one_line(name)}}} is not a variable's name; write ${{NAME}}")
+        if name not in variables:
+            raise RunFileError(f"{where}: ${{{name}}} is not set; export {name}, or give it a value in [env]")
+        return variables[name]
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def unset_variables(text: str, variables: Mapping[str, str]) -> list[str]:
+    """The names in `text` that `expand_text` would refuse."""
+    return [name for name in _VARIABLE.findall(text) if name not in variables]
+
+
+def absolute(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
+    """The path `text` means when read from a run file in `folder`; `~/` is the user's home."""
+    if text.startswith("~/") and environment.get("HOME"):
+        text = environment["HOME"] + text[1:]
+    return Path(os.path.abspath(folder / text))  # noqa: PTH100 - links stay as written
+
+
+def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environment: Mapping[str, str]) -> RunFile:
+    """`file` with variables replaced everywhere they may stand and its paths absolute. Raises RunFileError."""
+
+    def text(table: str, key: str, value: str) -> str:
+        return expand_text(value, variables, f"{path}: [{table}] {key}")
+
+    def option(table: str, key: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [option(table, key, item) for item in value]
+        if not isinstance(value, str):
+            return value
+        expanded = text(table, key, value)
+        if key in PATH_OPTIONS and not _is_number(expanded):
+            return str(absolute(expanded, path.parent, environment))
+        return expanded
+
+    run = msgspec.structs.replace(
+        file.run,
+        output=str(absolute(text("run", "output", file.run.output), path.parent, environment)),
+        environment=(
+            None
+            if file.run.environment is None
+            else str(absolute(text("run", "environment", file.run.environment), path.parent, environment))
+        ),
+    )
+    return msgspec.structs.replace(
+        file,
+        run=run,
+        trainer={key: option("trainer", key, value) for key, value in file.trainer.items()},
+        data={key: option("data", key, value) for key, value in file.data.items()},
+        checkpoints={key: option("checkpoints", key, value) for key, value in file.checkpoints.items()},
+        env={key: text("env", key, value) for key, value in file.env.items()},
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)[:60]

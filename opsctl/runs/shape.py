@@ -1,0 +1,143 @@
+"""The run file's tables, keys and types, checked one by one, so that whatever is wrong gets one line with the nearest known name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opsctl.errors import RunFileError
+from opsctl.runs.options import option_names, option_problem
+from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, SlurmTable
+
+STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "run": RunTable,
+    "slurm": SlurmTable,
+    "array": ArrayTable,
+    "expect": ExpectTable,
+}
+OPTION_TABLES = ("trainer", "data", "checkpoints")
+TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
+_ALLOWED = {
+    "str": 'text in quotes, like "..."',
+    "int": "a whole number",
+    "float": "a number",
+    "tuple": 'a list of texts, like ["...", "..."]',
+}
+
+
+def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
+    """Raise RunFileError for the first unknown table or key, wrong type, or missing key. A profile has only `[slurm]`, none of it required."""
+    known = ("slurm",) if profile else TABLES
+    for name, table in written.items():
+        if name not in known:
+            raise RunFileError(f"{path}: {_unknown_table(name, table, known)}")
+        if not isinstance(table, dict):
+            raise RunFileError(
+                f"{path}: {name} = {shown(table)} stands alone; {name} is a table: write [{name}] on a line of its own"
+            )
+    for name, struct in STRUCTS.items():
+        if name in written:
+            _check_struct(path, name, struct, written[name])
+    for name in OPTION_TABLES:
+        for key, value in written.get(name, {}).items():
+            options = option_names(name)
+            if options is not None and key not in options:
+                raise RunFileError(f"{path}: {unknown_key(name, key, options)}")
+            problem = option_problem(name, key, value)
+            if problem:
+                raise RunFileError(f"{path}: [{name}] {problem}")
+    for key, value in written.get("env", {}).items():
+        if not isinstance(value, str):
+            raise RunFileError(f'{path}: [env] {key} = {shown(value)}: allowed is text in quotes, like "{value}"')
+    if not profile:
+        _check_required(path, written)
+
+
+def shown(value: Any) -> str:
+    """A value as a run file would show it, short enough for one line."""
+    if isinstance(value, (str, bool, int, float, list)) or value is None:
+        try:
+            text = json.dumps(value, ensure_ascii=False, default=str)
+        except (ValueError, RecursionError):
+            text = "a value"
+    else:
+        text = "a table" if isinstance(value, dict) else str(value)
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def unknown_key(table: str, key: str, known: tuple[str, ...]) -> str:
+    """The line for a key that `[table]` does not have: where it belongs, or the nearest name."""
+    name = shown_key(key)
+    for other in (*STRUCTS, *OPTION_TABLES):
+        if other != table and key.replace("-", "_") in keys_of(other):
+            return f"[{table}] {name} is not known here: {key.replace('-', '_')} goes into [{other}]"
+    spelled = key.replace("-", "_")
+    if spelled in known:
+        return f"[{table}] {name} is not known: run files write _ for -: {spelled}"
+    here = difflib.get_close_matches(spelled, known, 1, 0.6)
+    if here:
+        return f"[{table}] {name} is not known; did you mean {here[0]}?"
+    for other in (*STRUCTS, *OPTION_TABLES):
+        near = difflib.get_close_matches(spelled, keys_of(other), 1, 0.85)
+        if near:
+            return f"[{table}] {name} is not known; did you mean {near[0]} in [{other}]?"
+    nearest = max(known, key=lambda one: difflib.SequenceMatcher(None, spelled, one).ratio()) if known else ""
+    return f"[{table}] {name} is not known; the nearest name is {nearest}"
+
+
+def keys_of(table: str) -> tuple[str, ...]:
+    """Every key that `[table]` may have; for [env], none is special."""
+    if table in STRUCTS:
+        return tuple(field.name for field in msgspec.structs.fields(STRUCTS[table]))
+    return (option_names(table) or ()) if table in OPTION_TABLES else ()
+
+
+def shown_key(key: str) -> str:
+    """A key as it may be written, cut to one line."""
+    return key if key.replace("-", "").replace("_", "").isalnum() and len(key) <= 60 else shown(key)
+
+
+def _unknown_table(name: str, table: Any, known: tuple[str, ...]) -> str:
+    label = f"[{shown_key(name)}]" if isinstance(table, dict) else shown_key(name)
+    near = difflib.get_close_matches(name, known, 1, 0.6)
+    for other in (*STRUCTS, *OPTION_TABLES):
+        if not isinstance(table, dict) and name in keys_of(other):
+            return f"{label} stands outside any table: it goes into [{other}]"
+    hint = f"did you mean [{near[0]}]?" if near else "tables are " + ", ".join(f"[{one}]" for one in known)
+    return f"{label} is not a known table; {hint}"
+
+
+def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written: Mapping[str, Any]) -> None:
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    for key, value in written.items():
+        if key not in fields:
+            raise RunFileError(f"{path}: {unknown_key(table, key, tuple(fields))}")
+        try:
+            msgspec.convert(value, fields[key].type)
+        except msgspec.ValidationError:
+            raise RunFileError(
+                f"{path}: [{table}] {key} = {shown(value)}: allowed is {_allowed(fields[key].type)}"
+            ) from None
+
+
+def _allowed(type_: Any) -> str:
+    text = str(type_)
+    for name in ("tuple", "float", "int", "str"):
+        if name in text:
+            return _ALLOWED[name]
+    return text
+
+
+def _check_required(path: Path, written: Mapping[str, Any]) -> None:
+    for name in ("run", "slurm"):
+        if name not in written:
+            raise RunFileError(f"{path}: table [{name}] is missing")
+    for field in msgspec.structs.fields(RunTable):
+        if field.required and field.name not in written["run"]:
+            raise RunFileError(f"{path}: [run] {field.name} is missing")

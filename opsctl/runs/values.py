@@ -1,0 +1,139 @@
+"""What the values of `[run]`, `[slurm]`, `[array]`, `[expect]` and `[env]` may be, beyond their types."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from opsctl.errors import RunFileError
+from opsctl.runs.schema import RunFile
+from opsctl.runs.shape import shown, shown_key
+from opsctl.slurm.durations import parse_duration_s
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+RUN_NAME_RULE = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 128"
+_ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
+_EXTRA = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=(?P<value>[^\s'\"\\#]+))?")
+#: A `#SBATCH` line cuts at blanks and comments and takes quotes for itself, so these values have none.
+_WORD = re.compile(r"[^\s'\"\\#-][^\s'\"\\#]*")
+_WORDS = ("partition", "account", "qos", "constraint", "reservation", "gpu_type", "exclude")
+_COUNTS = ("nodes", "gpus_per_node", "cpus_per_task")
+_MOST = 1_000_000
+#: sbatch options that opsctl writes itself or that would take the job out of its hands.
+OWN_SBATCH_OPTIONS = frozenset(
+    "account array begin chdir clusters comment constraint cpus-per-task dependency error exclude export gpus gpus-per-node gpus-per-task gres "
+    "help input job-name kill-on-invalid-dep nice no-requeue nodes ntasks ntasks-per-node open-mode output parsable partition qos "
+    "requeue reservation signal test-only time time-min usage version wait wrap".split()
+)
+#: sbatch options whose names begin like one of ours and are not an abbreviation of it.
+_OTHER_SBATCH_OPTIONS = frozenset({"mem", "hint", "exclusive", "hold", "wait-all-nodes"})
+_LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+
+
+def check_values(path: Path, file: RunFile) -> None:
+    """Raise RunFileError for the first value that cannot be."""
+    problem = _run(file) or _slurm(file) or _times(file) or _extra(file) or _array(file) or _expect(file) or _env(file)
+    if problem:
+        raise RunFileError(f"{path}: {problem}")
+
+
+def check_output(path: Path, output: str) -> None:
+    """Raise RunFileError for an output folder that no script can name on one line."""
+    if not output or any(character in output for character in "\n\r\0"):
+        raise RunFileError(f"{path}: [run] output = {shown(output)}: allowed is a folder's path on one line")
+
+
+def _run(file: RunFile) -> str | None:
+    if not RUN_NAME.fullmatch(file.run.name):
+        return f"[run] name = {shown(file.run.name)}: allowed are {RUN_NAME_RULE}"
+    for key in ("output", "environment", "group", "team"):
+        value = getattr(file.run, key)
+        if value is not None and (not value.strip() or any(not character.isprintable() for character in value)):
+            return f"[run] {key} = {shown(value)}: allowed is text on one line, not empty"
+    return None
+
+
+def _slurm(file: RunFile) -> str | None:
+    for key in _COUNTS:
+        value = getattr(file.slurm, key)
+        if value is not None and not 1 <= value <= _MOST:
+            return f"[slurm] {key} = {shown(value)}: allowed is a whole number from 1 to {_MOST}"
+    for key in _WORDS:
+        value = getattr(file.slurm, key)
+        if value is not None and not _is_word(value):
+            return (
+                f"[slurm] {key} = {shown(value)}: allowed is one word without blanks, quotes or #, not starting with -"
+            )
+    if file.slurm.nice is not None and abs(file.slurm.nice) > 2**31 - 4:
+        return f"[slurm] nice = {shown(file.slurm.nice)}: allowed is -2147483644 to 2147483644"
+    return None
+
+
+def _is_word(value: str) -> bool:
+    return bool(_WORD.fullmatch(value)) and value.isprintable()
+
+
+def _times(file: RunFile) -> str | None:
+    seconds = {}
+    for key in ("time", "exit_margin"):
+        value = getattr(file.slurm, key)
+        try:
+            seconds[key] = parse_duration_s(value)
+        except ValueError:
+            return f"[slurm] {key} = {shown(value)}: allowed is a Slurm duration: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
+    if not 60 <= seconds["time"] <= 10 * 365 * 86400:
+        return f"[slurm] time = {shown(file.slurm.time)}: allowed is one minute to ten years (a bare number is minutes, A:B is minutes and seconds)"
+    if not 0 < seconds["exit_margin"] < seconds["time"]:
+        return f"[slurm] exit_margin = {shown(file.slurm.exit_margin)}: allowed is more than nothing and less than time, {file.slurm.time}"
+    return None
+
+
+def _extra(file: RunFile) -> str | None:
+    for entry in file.slurm.extra:
+        match = _EXTRA.fullmatch(entry)
+        if not match:
+            return f'[slurm] extra {shown(entry)}: allowed is one "--option" or "--option=value" an entry, without blanks or quotes'
+        own = _own_option(match["name"])
+        if own:
+            instead = (
+                f"set [slurm] {own.replace('-', '_')}"
+                if own.replace("-", "_") in file.slurm.__struct_fields__
+                else "leave it out"
+            )
+            return f"[slurm] extra {shown(entry)}: --{own} is opsctl's own to set; {instead}"
+    return None
+
+
+def _own_option(name: str) -> str | None:
+    """The option of ours that `--name` would set: itself or, since sbatch takes abbreviations, one it begins."""
+    if name in OWN_SBATCH_OPTIONS:
+        return name
+    if name in _OTHER_SBATCH_OPTIONS:
+        return None
+    return next((own for own in sorted(OWN_SBATCH_OPTIONS) if own.startswith(name)), None)
+
+
+def _array(file: RunFile) -> str | None:
+    if not _ARRAY.fullmatch(file.array.tasks):
+        return f'[array] tasks = {shown(file.array.tasks)}: allowed is what sbatch --array takes, like "1-10%1"'
+    return None
+
+
+def _expect(file: RunFile) -> str | None:
+    for key in file.expect.__struct_fields__:
+        value = getattr(file.expect, key)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            return f"[expect] {key} = {shown(value)}: allowed is a number above 0"
+    return None
+
+
+def _env(file: RunFile) -> str | None:
+    for name, value in file.env.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            return f"[env] {shown_key(name)} is not a variable's name: letters, digits and _, not starting with a digit"
+        if name in _LAUNCHER_VARIABLES or name.startswith("SLURM_"):
+            return f"[env] {name} is set for every rank by Slurm and the launcher; leave it out"
+        if any(character in value for character in "\n\r\0"):
+            return f"[env] {name} = {shown(value)}: allowed is text on one line"
+    return None
