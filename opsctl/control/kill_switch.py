@@ -72,7 +72,7 @@ def switch_path(paths: RunPaths) -> Path:
 
 
 def is_triggered(path: Path) -> bool:
-    """Whether anything is at `path`. Raises OpsctlError when that cannot be seen: a blind look must not pass for "no"."""
+    """Whether anything is at `path`. Raises OpsctlError when that cannot be seen: blind must not pass for "no"."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

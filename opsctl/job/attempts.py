@@ -1,8 +1,8 @@
 """Attempts: what ran and how it ended. Events in `.opsctl/attempts.jsonl`, folded by a pure function into values.
 
-An event is one line, `{"event": "opened"|"closed", "id": ..., ...}`. Lines that are half written or of an unknown kind are
-passed over, and so are fields of the wrong type: reading never fails for what somebody else wrote. Times are ISO 8601 with
-zone.
+An event is one line, `{"event": "opened"|"closed", "id": ..., ...}`. Lines that are half written or of an unknown kind
+are passed over, and so are fields of the wrong type: reading never fails for what somebody else wrote. Times are
+ISO 8601 with zone.
 """
 
 from __future__ import annotations
