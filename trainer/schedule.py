@@ -1,0 +1,192 @@
+"""How the batch size and the learning rate follow the samples consumed. Pure arithmetic, without torch.
+
+Both are functions of the consumed samples alone, so a resumed training needs nothing but that counter to go on exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+DECAY_STYLES = ("constant", "linear", "cosine")
+
+
+@dataclass(frozen=True)
+class RampStage:
+    """One batch size of a ramp-up, or (the last stage) the global batch size after it."""
+
+    batch_size: int
+    first_sample: int  # consumed samples when the first step of this stage starts
+    first_step: int  # 1-based
+    nominal_steps: int | None  # floor(floor(samples per interval) / batch size); None for the stage after the ramp
+    actual_steps: int | None  # by the trainer's rule; None for the stage after the ramp
+
+
+@dataclass(frozen=True)
+class BatchRamp:
+    """The global batch size as it grows from `start` by `increment` over the first `ramp_samples` samples.
+
+    `start == global_batch_size` or `ramp_samples == 0` is no ramp.
+    Raises ValueError, in one line, for one that cannot be walked.
+    """
+
+    start: int
+    increment: int
+    ramp_samples: int
+    global_batch_size: int
+
+    def __post_init__(self) -> None:
+        if self.start < 1 or self.global_batch_size < 1:
+            raise ValueError(f"batch sizes must be positive, not {self.start} and {self.global_batch_size}")
+        if self.ramp_samples < 0:
+            raise ValueError(f"a batch size ramp-up cannot last {self.ramp_samples} samples")
+        if self.start > self.global_batch_size:
+            raise ValueError(
+                f"the batch size ramp-up starts at {self.start}, above the global batch size {self.global_batch_size}"
+            )
+        if not self.is_ramp:
+            return
+        if self.increment < 1:
+            raise ValueError(f"the batch size increment must be positive, not {self.increment}")
+        if (self.global_batch_size - self.start) % self.increment:
+            raise ValueError(
+                f"the batch size cannot go from {self.start} to {self.global_batch_size} in steps of {self.increment}: "
+                f"{self.global_batch_size - self.start} is not a multiple of {self.increment}"
+            )
+
+    @classmethod
+    def constant(cls, global_batch_size: int) -> BatchRamp:
+        """No ramp at all."""
+        return cls(global_batch_size, 1, 0, global_batch_size)
+
+    @property
+    def is_ramp(self) -> bool:
+        return self.start != self.global_batch_size and self.ramp_samples > 0
+
+    @property
+    def intervals(self) -> int:
+        """How many increments lead from the start to the global batch size; 0 without a ramp."""
+        return (self.global_batch_size - self.start) // self.increment if self.is_ramp else 0
+
+    @property
+    def samples_per_interval(self) -> int:
+        """Floor of the samples spent at one batch size of the ramp; 0 without a ramp."""
+        return self.ramp_samples // self.intervals if self.is_ramp else 0
+
+    def batch_at(self, consumed_samples: int) -> int:
+        """The global batch size of the step that starts when `consumed_samples` samples are consumed."""
+        if not self.is_ramp or consumed_samples > self.ramp_samples:
+            return self.global_batch_size
+        per_interval = self.ramp_samples / self.intervals
+        return self.start + int(consumed_samples / per_interval) * self.increment
+
+    def stages(self) -> tuple[RampStage, ...]:
+        """Every batch size really used, in order; the last is the global batch size, whose steps have no end here."""
+        stages = []
+        consumed, step = 0, 1
+        while self.is_ramp and consumed <= self.ramp_samples and self.batch_at(consumed) < self.global_batch_size:
+            batch = self.batch_at(consumed)
+            steps = self._steps_in_stage(consumed, batch)
+            stages.append(RampStage(batch, consumed, step, self.samples_per_interval // batch, steps))
+            consumed += steps * batch
+            step += steps
+        return (*stages, RampStage(self.global_batch_size, consumed, step, None, None))
+
+    def nominal_steps_through(self, batch_size: int) -> int:
+        """Steps until the stage of `batch_size` ends, on paper: every stage one interval long, rounded down once."""
+        sizes = range(self.start, min(batch_size, self.global_batch_size - self.increment) + 1, self.increment)
+        return math.floor(sum(Fraction(self.samples_per_interval, size) for size in sizes)) if self.is_ramp else 0
+
+    def _steps_in_stage(self, consumed: int, batch: int) -> int:
+        """Steps until `batch_at` leaves `batch`: an estimate from the boundary, then settled by the rule itself."""
+        reached = (batch - self.start) // self.increment + 1
+        boundary = reached * self.ramp_samples / self.intervals
+        steps = max(1, math.ceil((boundary - consumed) / batch))
+        while steps > 1 and self.batch_at(consumed + (steps - 1) * batch) != batch:
+            steps -= 1
+        while self.batch_at(consumed + steps * batch) == batch:
+            steps += 1
+        return steps
+
+
+def train_iterations(ramp: BatchRamp, train_samples: int) -> int:
+    """Steps that `train_samples` samples make: the ramp by the trainer's rule, then the rest by the global batch size.
+
+    A training that ends inside its ramp counts the steps that fit whole.
+    """
+    iterations, consumed = 0, 0
+    for stage in ramp.stages()[:-1]:
+        assert stage.actual_steps is not None
+        fitting = min(stage.actual_steps, max(0, train_samples - consumed) // stage.batch_size)
+        iterations += fitting
+        consumed += fitting * stage.batch_size
+        if fitting < stage.actual_steps:
+            return iterations
+    return iterations + max(0, train_samples - consumed) // ramp.global_batch_size
+
+
+def samples_of_tokens(tokens: int, sequence_length: int) -> int:
+    """Samples that hold `tokens` tokens, rounded down."""
+    return int(tokens) // sequence_length
+
+
+@dataclass(frozen=True)
+class LearningRateSchedule:
+    """Linear warm-up from 0 to `max_lr`, then constant or a decay to `min_lr`. Counts in samples, always.
+
+    Raises ValueError for one that cannot be.
+    """
+
+    max_lr: float
+    min_lr: float
+    warmup_samples: int
+    decay_samples: int
+    style: str = "linear"
+
+    def __post_init__(self) -> None:
+        if self.style not in DECAY_STYLES:
+            raise ValueError(
+                f"the learning rate cannot decay by {self.style!r}: choose one of {', '.join(DECAY_STYLES)}"
+            )
+        if self.max_lr < self.min_lr:
+            raise ValueError(f"the learning rate {self.max_lr} is below its minimum {self.min_lr}")
+        if self.warmup_samples < 0:
+            raise ValueError(f"the learning rate cannot warm up for {self.warmup_samples} samples")
+        if self.style != "constant" and self.decay_samples <= self.warmup_samples:
+            raise ValueError(
+                f"the learning rate decays until sample {self.decay_samples}, "
+                f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
+            )
+
+    def at(self, consumed_samples: int) -> float:
+        """The rate after `consumed_samples` samples; the step that starts there runs at it."""
+        return learning_rate(
+            consumed_samples,
+            max_lr=self.max_lr,
+            min_lr=self.min_lr,
+            warmup_samples=self.warmup_samples,
+            decay_samples=self.decay_samples,
+            style=self.style,
+        )
+
+
+def learning_rate(
+    consumed_samples: int,
+    *,
+    max_lr: float,
+    min_lr: float,
+    warmup_samples: int,
+    decay_samples: int,
+    style: str = "linear",
+) -> float:
+    """The learning rate after `consumed_samples` samples. With a warm-up the first step of a training runs at 0."""
+    if warmup_samples > 0 and consumed_samples <= warmup_samples:
+        return max_lr * consumed_samples / warmup_samples
+    if style == "constant":
+        return max_lr
+    if consumed_samples > decay_samples:
+        return min_lr
+    ratio = (consumed_samples - warmup_samples) / (decay_samples - warmup_samples)
+    share = 1.0 - ratio if style == "linear" else 0.5 * (math.cos(math.pi * ratio) + 1.0)
+    return min_lr + share * (max_lr - min_lr)
