@@ -1,0 +1,87 @@
+"""Which ranks work together, and which layers each pipeline stage has. Pure arithmetic, without torch.
+
+Ranks count tensor first, then data, then pipeline: rank = (pipeline_stage * data + data_rank) * tensor + tensor_rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: How blocks are dealt to pipeline stages: blocks alone, or blocks and the two embeddings alike.
+BY_BLOCK = "type:transformer"
+BY_BLOCK_AND_EMBEDDING = "type:transformer|embedding"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks are divided: world_size = tensor * pipeline * data."""
+
+    world_size: int
+    tensor: int
+    pipeline: int
+    data: int
+
+    @classmethod
+    def of(cls, world_size: int, tensor: int, pipeline: int) -> Layout:
+        """The layout with as many replicas as fit. Raises ValueError when the ranks do not divide."""
+        if tensor < 1 or pipeline < 1:
+            raise ValueError(f"tensor and pipeline parallelism must be at least 1, not {tensor} and {pipeline}")
+        if world_size < 1 or world_size % (tensor * pipeline):
+            raise ValueError(
+                f"{world_size} ranks do not divide by tensor x pipeline = {tensor} x {pipeline} = {tensor * pipeline}"
+            )
+        return cls(world_size, tensor, pipeline, world_size // (tensor * pipeline))
+
+    def rank(self, tensor: int, data: int, pipeline: int) -> int:
+        """The global rank at these coordinates."""
+        return (pipeline * self.data + data) * self.tensor + tensor
+
+    def coordinates(self, rank: int) -> tuple[int, int, int]:
+        """(tensor, data, pipeline) of a global rank."""
+        rest, tensor = divmod(rank, self.tensor)
+        pipeline, data = divmod(rest, self.data)
+        return tensor, data, pipeline
+
+    def tensor_groups(self) -> list[list[int]]:
+        """Ranks that share one layer's weights."""
+        return [
+            [self.rank(t, d, p) for t in range(self.tensor)] for p in range(self.pipeline) for d in range(self.data)
+        ]
+
+    def pipeline_groups(self) -> list[list[int]]:
+        """Ranks that pass one micro-batch on from stage to stage."""
+        return [
+            [self.rank(t, d, p) for p in range(self.pipeline)] for d in range(self.data) for t in range(self.tensor)
+        ]
+
+    def data_groups(self) -> list[list[int]]:
+        """Ranks that hold the same weights and average their gradients."""
+        return [
+            [self.rank(t, d, p) for d in range(self.data)] for p in range(self.pipeline) for t in range(self.tensor)
+        ]
+
+    def model_groups(self) -> list[list[int]]:
+        """Ranks that make up one replica of the model."""
+        return [
+            [self.rank(t, d, p) for p in range(self.pipeline) for t in range(self.tensor)] for d in range(self.data)
+        ]
+
+
+def blocks_per_stage(layers: int, pipeline: int, method: str = BY_BLOCK) -> list[int]:
+    """Transformer blocks of each pipeline stage.
+
+    With `type:transformer|embedding` the embedding before the first block and the one after the last count as a block each.
+    Raises ValueError where stages would differ or one would be without a block.
+    """
+    counts_embeddings = "embed" in method.lower()
+    counted = layers + 2 if counts_embeddings else layers
+    if counted % pipeline:
+        what = f"{layers} layers + 2 embeddings" if counts_embeddings else f"{layers} layers"
+        raise ValueError(f"{what} do not divide by {pipeline} pipeline stages")
+    stages = [counted // pipeline] * pipeline
+    if counts_embeddings:
+        stages[0] -= 1
+        stages[-1] -= 1
+    if min(stages) < 1:
+        raise ValueError(f"{layers} layers leave a stage of {pipeline} without a transformer block")
+    return stages
