@@ -1,0 +1,58 @@
+"""DeepSpeed's configuration from the trainer's options: what `opsctl` shows and stores as engine.json, and the engine runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def first_global_batch_size(options: Mapping[str, Any]) -> int:
+    """Samples of the first step: the ramp's start, else the global batch size."""
+    if options["rampup_batch_size"] is not None:
+        return int(options["rampup_batch_size"][0])
+    return int(options["global_batch_size"] or options["micro_batch_size"])
+
+
+def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's JSON configuration for these options (an `Options`, or all keys of one).
+
+    Gradients accumulate in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate is
+    the training loop's business, so there is no scheduler.
+    """
+    stage = options["zero_stage"]
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": options["micro_batch_size"],
+        "train_batch_size": first_global_batch_size(options),
+        "gradient_clipping": float(options["clip_grad"]),
+        "steps_per_print": 2000,
+        "wall_clock_breakdown": False,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_bucket_size": options["zero_reduce_bucket_size"],
+            "allgather_bucket_size": options["zero_allgather_bucket_size"],
+        },
+    }
+    if options["bf16"]:
+        config["bf16"] = {"enabled": True}
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+        config["zero_optimization"]["stage"] = (
+            1  # BF16_Optimizer shards in any case; with stage 0 DeepSpeed keeps no fp32 weights
+        )
+    if options["fp16"]:
+        config["fp16"] = _loss_scaling(options)
+        if options["accumulate_allreduce_grads_in_fp32"]:
+            config["data_types"] = {"grad_accum_dtype": "fp32"}
+    return config
+
+
+def _loss_scaling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's fp16 section: a scale of 0 is dynamic, starting at 2 to the given power."""
+    return {
+        "enabled": True,
+        "loss_scale": options["loss_scale"] or 0,
+        "initial_scale_power": options["initial_loss_scale"].bit_length() - 1,
+        "min_loss_scale": options["min_loss_scale"],
+        "loss_scale_window": options["loss_scale_window"],
+        "hysteresis": options["hysteresis"],
+    }

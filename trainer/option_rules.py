@@ -1,0 +1,190 @@
+"""What options must and must not be together. Pure functions; every error is one line that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
+
+
+def missing_errors(options: Mapping[str, Any]) -> list[str]:
+    """Options that no training can do without."""
+    errors = [f"{_name(key)} is missing" for key in _REQUIRED if options[key] is None]
+    if options["train_iters"] is None and options["train_samples"] is None:
+        errors.append("--train-iters or --train-samples is missing: one of them gives the training its length")
+    if not any(options[key] for key in ("vocab_size", "vocab_file", "tokenizer_name_or_path")):
+        errors.append("no vocabulary: give --vocab-size, --vocab-file with --merge-file, or --tokenizer-name-or-path")
+    return errors
+
+
+def combination_errors(options: Mapping[str, Any], world_size: int | None) -> list[str]:
+    """What contradicts what; with `world_size` (ranks) also what the layout cannot divide."""
+    return [
+        *_shape_errors(options),
+        *_layout_errors(options, world_size),
+        *_batch_errors(options, world_size),
+        *_schedule_errors(options),
+        *_precision_errors(options),
+        *_vocabulary_errors(options),
+        *_data_errors(options),
+    ]
+
+
+def _name(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _known(options: Mapping[str, Any], *keys: str) -> bool:
+    return all(options[key] is not None for key in keys)
+
+
+def _shape_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    hidden, heads, head_size = options["hidden_size"], options["num_attention_heads"], options["kv_channels"]
+    if _known(options, "hidden_size", "num_attention_heads"):
+        if hidden % heads and head_size is None:
+            errors.append(f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}")
+        elif head_size is not None and head_size * heads != hidden:
+            errors.append(f"--kv-channels {head_size} x --num-attention-heads {heads} is not --hidden-size {hidden}")
+    if (
+        _known(options, "seq_length", "max_position_embeddings")
+        and options["max_position_embeddings"] < options["seq_length"]
+    ):
+        positions, length = options["max_position_embeddings"], options["seq_length"]
+        errors.append(f"--max-position-embeddings {positions} is smaller than --seq-length {length}")
+    return errors
+
+
+def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[str]:
+    errors = []
+    tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
+    for key in ("num_attention_heads", "hidden_size", "ffn_hidden_size"):
+        if options[key] is not None and options[key] % tensor:
+            errors.append(f"{_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}")
+    layers = options["num_layers"]
+    if layers is not None:
+        with_embedding = options["pp_partition_method"] == "type:transformer|embedding"
+        counted = layers + 2 if with_embedding else layers
+        if counted % pipeline:
+            what = f"--num-layers {layers} + 2 embeddings" if with_embedding else f"--num-layers {layers}"
+            errors.append(f"{what} is not divisible by --pipeline-model-parallel-size {pipeline}")
+        elif with_embedding and pipeline > 1 and counted // pipeline < 2:
+            errors.append(
+                f"--num-layers {layers} + 2 embeddings leave one of {pipeline} pipeline stages without a block"
+            )
+    if world_size is not None and world_size % (tensor * pipeline):
+        errors.append(f"{world_size} ranks are not divisible by TP {tensor} x PP {pipeline}")
+    return errors
+
+
+def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[str]:
+    errors = []
+    micro, batch, ramp = options["micro_batch_size"], options["global_batch_size"], options["rampup_batch_size"]
+    if ramp is not None:
+        start, increment, _ = ramp
+        if options["train_samples"] is None:
+            errors.append("--rampup-batch-size needs --train-samples: with --train-iters the batch cannot grow")
+        if batch is None:
+            errors.append("--rampup-batch-size needs --global-batch-size, the batch it grows to")
+        elif start >= batch:
+            errors.append(f"--rampup-batch-size starts at {start}, not below --global-batch-size {batch}")
+        elif (batch - start) % increment:
+            errors.append(
+                f"--rampup-batch-size: from {start} to {batch} is no whole number of increments of {increment}"
+            )
+    ranks_per_model = options["tensor_model_parallel_size"] * options["pipeline_model_parallel_size"]
+    if micro is None or world_size is None or world_size % ranks_per_model:
+        return errors
+    copies = world_size // ranks_per_model
+    named = {"--global-batch-size": batch}
+    if ramp is not None:
+        named |= {"the start of --rampup-batch-size,": ramp[0], "the increment of --rampup-batch-size,": ramp[1]}
+    for what, samples in named.items():
+        if samples is not None and samples % (micro * copies):
+            errors.append(
+                f"{what} {samples} is not divisible by --micro-batch-size {micro} x DP {copies} = {micro * copies}"
+            )
+    return errors
+
+
+def _schedule_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    by_samples = [key for key in ("train_samples", "lr_decay_samples", "lr_warmup_samples") if options[key]]
+    by_iterations = [key for key in ("train_iters", "lr_decay_iters", "lr_warmup_iters") if options[key]]
+    if by_samples and by_iterations:
+        errors.append(
+            f"{_name(by_samples[0])} with {_name(by_iterations[0])}: count in samples or in iterations, not both"
+        )
+    if options["lr_warmup_fraction"] is not None and (options["lr_warmup_iters"] or options["lr_warmup_samples"]):
+        errors.append("--lr-warmup-fraction with --lr-warmup-iters or --lr-warmup-samples: give the warm-up once")
+    if options["lr"] is not None and options["min_lr"] > options["lr"]:
+        errors.append(f"--min-lr {options['min_lr']:g} is above --lr {options['lr']:g}")
+    for unit in ("iters", "samples"):
+        decay = options[f"lr_decay_{unit}"] or options[f"train_{unit}"]
+        if decay is not None and options[f"lr_warmup_{unit}"] >= decay:
+            errors.append(f"--lr-warmup-{unit} {options[f'lr_warmup_{unit}']} is not below the decay's length, {decay}")
+    if options["override_lr_scheduler"] and options["use_checkpoint_lr_scheduler"]:
+        errors.append("--override-lr-scheduler with --use-checkpoint-lr-scheduler: choose one")
+    return errors
+
+
+def _precision_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    if options["fp16"] and options["bf16"]:
+        errors.append("--fp16 with --bf16: choose one")
+    scale = options["initial_loss_scale"]
+    if scale & (scale - 1):
+        errors.append(f"--initial-loss-scale {scale} is no power of two")
+    return errors
+
+
+def _vocabulary_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    padded, divisor, tensor = (
+        options["pad_vocab_size_to"],
+        options["make_vocab_size_divisible_by"],
+        options["tensor_model_parallel_size"],
+    )
+    if padded is not None:
+        if options["vocab_size"] is not None and padded < options["vocab_size"]:
+            errors.append(f"--pad-vocab-size-to {padded} is smaller than --vocab-size {options['vocab_size']}")
+        if padded % divisor:
+            errors.append(f"--pad-vocab-size-to {padded} is not divisible by --make-vocab-size-divisible-by {divisor}")
+        elif padded % tensor:
+            errors.append(f"--pad-vocab-size-to {padded} is not divisible by --tensor-model-parallel-size {tensor}")
+    if bool(options["vocab_file"]) != bool(options["merge_file"]):
+        given, absent = ("--vocab-file", "--merge-file") if options["vocab_file"] else ("--merge-file", "--vocab-file")
+        errors.append(f"{given} without {absent}: a GPT-2 vocabulary needs both")
+    return errors
+
+
+def _data_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    weighted = [
+        f"{part}_weighted_split_paths{suffix}"
+        for part in ("train", "valid", "test")
+        for suffix in ("", "_path")
+        if options[f"{part}_weighted_split_paths{suffix}"]
+    ]
+    path = options["data_path"]
+    if path and weighted:
+        errors.append(f"--data-path with {_name(weighted[0])}: give the data once")
+    for part in ("train", "valid", "test"):
+        if options[f"{part}_weighted_split_paths"] and options[f"{part}_weighted_split_paths_path"]:
+            errors.append(
+                f"--{part}-weighted-split-paths with --{part}-weighted-split-paths-path: give the groups once"
+            )
+    if path and len(path) > 1:
+        if len(path) % 2:
+            errors.append(f"--data-path with {len(path)} values: give one prefix, or WEIGHT PREFIX pairs")
+        elif not all(_is_positive_number(weight) for weight in path[::2]):
+            errors.append("--data-path: every first of two values must be a weight above 0")
+    return errors
+
+
+def _is_positive_number(text: Any) -> bool:
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False

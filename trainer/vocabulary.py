@@ -1,0 +1,27 @@
+"""How large the embedding is: the vocabulary padded so that every tensor-parallel rank gets an equal, aligned part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def padded_vocab_size(vocab_size: int, options: Mapping[str, Any]) -> int:
+    """Rows of the word embedding for a vocabulary of `vocab_size` tokens.
+
+    `pad_vocab_size_to` exactly when given, else the next multiple of `make_vocab_size_divisible_by` x TP.
+    Raises ValueError (one line) when the given size is too small or cannot be divided.
+    """
+    divisor, tensor = options["make_vocab_size_divisible_by"], options["tensor_model_parallel_size"]
+    wanted = options["pad_vocab_size_to"]
+    if wanted is None:
+        multiple = divisor * tensor
+        return -(-vocab_size // multiple) * multiple
+    if wanted < vocab_size:
+        raise ValueError(
+            f"--pad-vocab-size-to {wanted} is smaller than the vocabulary, {vocab_size}: give a larger one"
+        )
+    for what, number in (("--make-vocab-size-divisible-by", divisor), ("--tensor-model-parallel-size", tensor)):
+        if wanted % number:
+            raise ValueError(f"--pad-vocab-size-to {wanted} is not divisible by {what} {number}")
+    return int(wanted)
