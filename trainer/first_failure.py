@@ -1,0 +1,140 @@
+"""Finding out which rank of this node failed first, and how: a rank killed with -9 leaves no word of its own.
+
+Torch's elastic agent names the failed process with the lowest local rank that it sees, not the first; by then the others have
+often died of broken connections. So a thread watches the processes themselves, through pidfds, and remembers the order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+# A rank that dies with one of these, or of SIGTERM, was most likely pulled down by another.
+_FOLLOWER = re.compile(
+    r"closed by peer|reset by peer|broken pipe|connection (was likely )?closed|connection refused|DistNetworkError"
+    r"|recvValue failed|failed to recv|NCCL error|remote process exited|socket timeout|timed? ?out waiting"
+    r"|DistBackendError|DistStoreError|transport/tcp",
+    re.IGNORECASE,
+)
+# How long after the first death another one may still turn out to be the cause: the kernel closes a killed process's
+# connections before it reports the death, so its peers can be seen dying first, by moments.
+_SAME_MOMENT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Death:
+    """A rank that ended otherwise than with exit status 0."""
+
+    local_rank: int
+    at: datetime  # with zone
+    exit_code: int | None  # None when a signal ended it
+    signal: int | None
+
+
+class DeathWatch:
+    """Watches this node's ranks from a thread of the launcher. Start it before the ranks are forked; they report their pids.
+
+    `on_pid(local_rank, pid)` is called for each rank that reports.
+    """
+
+    def __init__(self, on_pid: Callable[[int, int], None] = lambda _rank, _pid: None) -> None:
+        self._read_fd, self._write_fd = os.pipe()
+        self._on_pid = on_pid
+        self._lock = threading.Lock()
+        self._deaths: list[Death] = []
+        self._thread = threading.Thread(target=self._watch, name="death-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def report(self, local_rank: int) -> None:
+        """Called in the forked rank, first thing."""
+        os.write(self._write_fd, f"{local_rank} {os.getpid()}\n".encode())
+
+    def deaths(self) -> list[Death]:
+        """Those so far, in the order in which they happened."""
+        with self._lock:
+            return list(self._deaths)
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._read_fd, select.POLLIN)
+        ranks: dict[int, int] = {}  # pidfd -> local rank
+        unread = b""
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._read_fd:
+                    *lines, unread = (unread + os.read(fd, 4096)).split(b"\n")
+                    for line in lines:
+                        local_rank, pid = map(int, line.split())
+                        self._on_pid(local_rank, pid)
+                        try:
+                            pidfd = os.pidfd_open(pid)
+                        except ProcessLookupError:
+                            continue  # dead and reaped already: the agent knows its status
+                        ranks[pidfd] = local_rank
+                        poll.register(pidfd, select.POLLIN)
+                else:
+                    poll.unregister(fd)
+                    self._remember(ranks.pop(fd), fd)
+                    os.close(fd)
+
+    def _remember(self, local_rank: int, pidfd: int) -> None:
+        try:
+            # WNOWAIT: the agent must still find the process to reap.
+            status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return  # reaped between the poll and here
+        if status is None or (status.si_code == os.CLD_EXITED and status.si_status == 0):
+            return
+        now = datetime.now().astimezone()
+        exited = status.si_code == os.CLD_EXITED
+        code, number = (status.si_status, None) if exited else (None, status.si_status)
+        with self._lock:
+            self._deaths.append(Death(local_rank, now, code, number))
+
+
+def first_to_fail(deaths: list[Death], message_of: Callable[[int], str]) -> tuple[Death, str] | None:
+    """Of deaths in order, the one that the others followed, and one line about it; None when there were none.
+
+    `message_of(local_rank)` is what the rank itself left in its error file, "" when nothing.
+    """
+    if not deaths:
+        return None
+    together = [death for death in deaths if (death.at - deaths[0].at).total_seconds() <= _SAME_MOMENT_S]
+    first = next((death for death in together if not _follows(death, message_of(death.local_rank))), deaths[0])
+    return first, _describe(first, message_of(first.local_rank))
+
+
+def _follows(death: Death, message: str) -> bool:
+    return death.signal == signal.SIGTERM or bool(_FOLLOWER.search(message))
+
+
+def _describe(death: Death, message: str) -> str:
+    own = message.splitlines()[0] if message else ""
+    if death.signal is not None:
+        try:
+            name = signal.Signals(death.signal).name
+        except ValueError:
+            name = f"signal {death.signal}"
+        own = f"killed by {name}"
+    elif not own:
+        own = f"exited with status {death.exit_code}"
+    return f"followed another rank's failure: {own}" if _follows(death, message) else own
+
+
+def read_error_file(path: Path) -> str:
+    """The message in torch elastic's error file, "" when there is none or it is damaged."""
+    try:
+        message = json.loads(path.read_text())["message"]
+        return str(message["message"] if isinstance(message, dict) else message)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,278 @@
+"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's own elastic launcher forks a rank per GPU.
+
+    python -u -m trainer.launch --nnodes N --nproc-per-node G --node-rank R --master-addr A --master-port P \\
+        --attempt-folder D [--node-name NAME] -- TRAINER ARGUMENTS
+
+Global rank = R x G + local rank, so node ranks given in Slurm's order make rank 0 live on the first node. Under D:
+`ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), and `NODE/` with each rank's
+output and, where a rank raised, torch elastic's error file. Lines of rank N on the node come out with `[defaultN]:` before them.
+The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trainer.files import write_json
+from trainer.first_failure import Death, DeathWatch, first_to_fail, read_error_file
+from trainer.preload import import_engine, set_process_defaults
+
+DEFAULT_MAIN = "trainer.pretrain_gpt"
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """This node's part of a launch."""
+
+    nnodes: int
+    nproc_per_node: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+    attempt_folder: Path
+    node_name: str
+    main: str  # module with `main(arguments) -> int`
+    shutdown_s: int
+
+    @property
+    def ranks_file(self) -> Path:
+        return self.attempt_folder / f"ranks-{self.node_rank}.json"
+
+    @property
+    def failure_file(self) -> Path:
+        return self.attempt_folder / f"failure-{self.node_rank}.json"
+
+    @property
+    def own_folder(self) -> Path:
+        """Output and error files of this node's ranks."""
+        return self.attempt_folder / self.node_name
+
+    def global_rank(self, local_rank: int) -> int:
+        return self.node_rank * self.nproc_per_node + local_rank
+
+
+def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    own, trainer_arguments = _split(words)
+    node = _parse(own)
+    set_process_defaults(node.nproc_per_node)
+    if _is_loopback(node.master_addr):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # A forwarded warning signal would kill the agent while its ranks still save. Ranks inherit the deafness.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    node.own_folder.mkdir(parents=True, exist_ok=True)
+    import_engine((node.main,))
+    return _launch(node, trainer_arguments)
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _parse(words: list[str]) -> Node:
+    parser = argparse.ArgumentParser(prog="trainer.launch", allow_abbrev=False, usage=__doc__)
+    parser.add_argument("--nnodes", type=_positive, required=True, help="nodes of the whole training")
+    parser.add_argument("--nproc-per-node", type=_positive, required=True, help="ranks on each node")
+    parser.add_argument("--node-rank", type=int, required=True, help="this node, from 0")
+    parser.add_argument("--master-addr", required=True, help="address of node 0")
+    parser.add_argument("--master-port", type=_positive, required=True)
+    parser.add_argument("--attempt-folder", type=Path, required=True, help="shared folder of this attempt's records")
+    parser.add_argument("--node-name", default=os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    parser.add_argument("--main", default=DEFAULT_MAIN, help="module whose main(arguments) each rank runs")
+    parser.add_argument("--shutdown-s", type=_positive, default=30, help="seconds from SIGTERM to SIGKILL for ranks")
+    given = vars(parser.parse_args(words))
+    if not 0 <= given["node_rank"] < given["nnodes"]:
+        parser.error(f"--node-rank {given['node_rank']} is not one of {given['nnodes']} nodes, counted from 0")
+    return Node(**{**given, "attempt_folder": given["attempt_folder"].absolute()})
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(address).is_loopback
+    return False
+
+
+def _launch(node: Node, trainer_arguments: list[str]) -> int:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    # It logs a failed rank with a traceback of its own code; the rank has printed the one that matters.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    record = _RankRecord(node)
+    watch = DeathWatch(record.note_pid)
+    told_to_end = _EndOnce(SignalException)
+    config = LaunchConfig(
+        min_nodes=node.nnodes,
+        max_nodes=node.nnodes,
+        nproc_per_node=node.nproc_per_node,
+        run_id=node.attempt_folder.name or "attempt",
+        role="default",
+        rdzv_backend="static",
+        rdzv_endpoint=f"{node.master_addr}:{node.master_port}",
+        rdzv_configs={"rank": node.node_rank, "timeout": 900},
+        max_restarts=0,
+        monitor_interval=0.1,
+        start_method="fork",
+        logs_specs=DefaultLogsSpecs(log_dir=str(node.own_folder), tee=Std.ALL),
+        local_addr=node.master_addr if node.node_rank == 0 else None,
+        signals_to_handle="SIGINT",  # the others are handled below, once each
+        shutdown_timeout=node.shutdown_s,
+    )
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, told_to_end)
+    watch.start()
+    try:
+        elastic_launch(config, run_rank)(node, watch, trainer_arguments)
+    except ChildFailedError as error:
+        return _record_failure(node, watch, told_to_end.at, error)
+    except SignalException as error:
+        _record_failure(node, watch, told_to_end.at, None)
+        print(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}", file=sys.stderr, flush=True)
+        return 128 + error.sigval
+    return 0
+
+
+def run_rank(node: Node, watch: DeathWatch, trainer_arguments: list[str]) -> None:
+    """One forked rank: the trainer's main, its traceback printed here, its refusals (exit status 2) without one."""
+    watch.report(int(os.environ["LOCAL_RANK"]))
+    _die_with_the_launcher()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    sys.argv = [node.main, *trainer_arguments]
+    try:
+        status = importlib.import_module(node.main).main(trainer_arguments)
+    except Exception:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    if status:
+        raise SystemExit(status)
+
+
+def _die_with_the_launcher() -> None:
+    """A rank whose launcher was killed with -9 ends as well, instead of holding its GPU."""
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died in between
+        os._exit(1)
+
+
+class _EndOnce:
+    """A signal handler that ends the launch at the first signal and is deaf to its repetitions.
+
+    Slurm repeats SIGTERM within a second; raising again inside the agent's own shutdown would leave ranks behind.
+    """
+
+    def __init__(self, exception: type[Exception]) -> None:
+        self.at: datetime | None = None
+        self._exception: Any = exception
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        if self.at is None:
+            self.at = datetime.now().astimezone()
+            raise self._exception(f"got signal {number}", sigval=signal.Signals(number))
+
+
+class _RankRecord:
+    """`ranks-R.json`: written whole before the fork, and again when every rank has said its pid."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        gpus = _gpus_of_this_node()
+        self._ranks: list[dict[str, Any]] = [
+            {
+                "rank": node.global_rank(local_rank),
+                "local_rank": local_rank,
+                "node": node.node_name,
+                "gpu": gpus[local_rank] if local_rank < len(gpus) else None,
+                "pid": None,
+            }
+            for local_rank in range(node.nproc_per_node)
+        ]
+        write_json(node.ranks_file, self._ranks)
+
+    def note_pid(self, local_rank: int, pid: int) -> None:
+        self._ranks[local_rank]["pid"] = pid
+        if all(rank["pid"] for rank in self._ranks):
+            with contextlib.suppress(OSError):  # a full disk must not blind the death watch
+                write_json(self._node.ranks_file, self._ranks)
+
+
+def _gpus_of_this_node() -> list[str]:
+    """The GPUs in local rank order, as Slurm or the user named them; none without GPUs."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("SLURM_STEP_GPUS") or ""
+    return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
+
+
+def _record_failure(node: Node, watch: DeathWatch, ended_at: datetime | None, error: Any) -> int:
+    """Write `failure-R.json` for the first rank to fail; what died after somebody ended the launch is no failure of a rank."""
+    deaths = [death for death in watch.deaths() if ended_at is None or death.at < ended_at]
+    error_files = {int(path.parent.name): path for path in sorted(node.own_folder.glob("*/attempt_*/*/error.json"))}
+
+    def message_of(local_rank: int) -> str:
+        return read_error_file(error_files[local_rank]) if local_rank in error_files else ""
+
+    if not deaths and error is not None:
+        deaths = [_death_known_to_the_agent(error)]
+    found = first_to_fail(deaths, message_of)
+    if found is None:
+        return 1
+    death, message = found
+    write_json(
+        node.failure_file,
+        {
+            "rank": node.global_rank(death.local_rank),
+            "local_rank": death.local_rank,
+            "node": node.node_name,
+            "exit_code": death.exit_code,
+            "signal": death.signal,
+            "failed_at": death.at.isoformat(timespec="microseconds"),
+            "message": message,
+            "error_file": str(error_files[death.local_rank]) if death.local_rank in error_files else None,
+        },
+    )
+    where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"
+    print(f"{where} failed: {message}", file=sys.stderr, flush=True)
+    return death.exit_code if death.exit_code else 128 + (death.signal or 1)
+
+
+def _death_known_to_the_agent(error: Any) -> Death:
+    _, failure = error.get_first_failure()
+    code = failure.exitcode
+    now = datetime.now().astimezone()
+    return Death(failure.local_rank, now, code if code >= 0 else None, -code if code < 0 else None)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

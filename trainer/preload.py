@@ -1,0 +1,65 @@
+"""Importing torch and DeepSpeed once, without what makes that slow or compiles something when a job starts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# What DeepSpeed otherwise imports inside `initialize` and at the first step, and a process forked afterwards gets for nothing.
+_NEEDED_LATER = (
+    "deepspeed.runtime.pipe.engine",
+    "deepspeed.runtime.bf16_optimizer",
+    "deepspeed.runtime.fp16.fused_optimizer",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.data_pipeline.data_sampling.data_sampler",
+    "deepspeed.checkpoint",
+)
+
+
+def set_process_defaults(ranks_on_node: int) -> None:
+    """Environment that must be set before torch is imported; what the user has set stays.
+
+    Touches no GPU: a process that has used CUDA cannot fork ranks that use it. For the same reason `is_available`, which
+    torch's launcher asks, goes through the driver's management library instead of a CUDA context.
+    """
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    if ranks_on_node > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if not Path("/dev/nvidiactl").exists():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
+def import_engine(module_names: tuple[str, ...] = ()) -> None:
+    """Import torch and DeepSpeed with all that training needs of them, and then `module_names`.
+
+    Two of DeepSpeed 0.19's habits are switched off. On a CPU it builds `deepspeed_shm_comm` with a C++ compiler at the first
+    `init_distributed`, a minute under a lock that a killed rank leaves behind. And its Muon optimizer, imported by every
+    ZeRO-1 engine, decorates three functions with `torch.compile`, which loads all of inductor for functions never called here.
+    """
+    torch: Any = importlib.import_module("torch")
+    compile_for_real = torch.compile
+    torch.compile = _leave_uncompiled
+    try:
+        deepspeed: Any = importlib.import_module("deepspeed")
+        compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
+        decorate_for_real, compiler.compile = compiler.compile, _leave_uncompiled
+        try:
+            for name in _NEEDED_LATER:
+                importlib.import_module(name)
+        finally:
+            compiler.compile = decorate_for_real
+    finally:
+        torch.compile = compile_for_real
+    # Set, not asked for: the first look at this table probes every operation, with compilers and the GPU.
+    vars(deepspeed.ops).setdefault("__compatible_ops__", {})["deepspeed_shm_comm"] = False
+    for name in module_names:
+        importlib.import_module(name)
+
+
+def _leave_uncompiled(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
+    """Stands for `torch.compile` both as `@compile` and as `@compile(...)`."""
+    return function if function is not None else lambda decorated: decorated
