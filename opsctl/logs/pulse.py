@@ -26,6 +26,8 @@ _FORMS = (
     ("unknown", re.compile(r"(?P<name>.+?) is unknown - fix me: \(at (?P<starts_at>[^)]*)\)")),
     ("finished", re.compile(r"(?P<name>.+?) is finished\b")),
     ("held", re.compile(r"(?P<name>.+?) is held\b")),
+    ("cannot-start", re.compile(r"(?P<name>.+?) cannot start as it was submitted\b")),
+    ("blind", re.compile(r"(?P<name>.+?) cannot be seen: ")),
     ("never", re.compile(r"(?P<name>.+?) waits for a dependency that can never be satisfied")),
     ("configuring", re.compile(r"(?P<name>.+?) is getting its nodes ready")),
     ("completing", re.compile(r"(?P<name>.+?) is completing")),

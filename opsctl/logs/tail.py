@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 CHUNK_BYTES = 256 * 1024
+#: A line -> what to show of it, None: nothing.
+Filter = Callable[[str], str | None]
 
 
-def lines_backwards(path: Path, limit_bytes: int | None = None, containing: Sequence[bytes] = ()) -> Iterator[str]:
+def whole(line: str) -> str | None:
+    """The filter that shows everything."""
+    return line
+
+
+def lines_backwards(
+    path: Path, limit_bytes: int | None = None, containing: Sequence[bytes] = (), end: int | None = None
+) -> Iterator[str]:
     """The log's lines, last one first, without their line ends; only those with one of `containing` in them when given.
 
     Looks at no more than the last `limit_bytes` bytes; a line that begins before them is left out. A missing file has
-    no lines. The size is taken once: what is appended meanwhile is not seen, one cut short ends the reading.
+    no lines. The size (or `end`, a position in the file) is taken once: what is appended meanwhile is not seen, one cut
+    short ends the reading. Where the text ends in a line end, the first line is the empty one after it.
     """
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return
     try:
-        end = os.fstat(fd).st_size
+        end = os.fstat(fd).st_size if end is None else end
         floor = 0 if limit_bytes is None else max(0, end - limit_bytes)
         rest = b""  # the beginning of a line whose first part lies in the chunk before
         while end > floor:
@@ -38,15 +48,18 @@ def lines_backwards(path: Path, limit_bytes: int | None = None, containing: Sequ
         os.close(fd)
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """The last `count` lines, in order. A line end at the very end of the file begins no further line."""
+def last_lines(path: Path, count: int, end: int | None = None, wanted: Filter = whole) -> list[str]:
+    """The last `count` wanted lines before `end`, in order. A line end at the very end begins no further line."""
     found: list[str] = []
     if count <= 0:
         return found
-    for number, line in enumerate(lines_backwards(path)):
+    for number, line in enumerate(lines_backwards(path, end=end)):
         if number == 0 and not line:
             continue
-        found.append(line)
+        shown = wanted(line)
+        if shown is None:
+            continue
+        found.append(shown)
         if len(found) == count:
             break
     return found[::-1]

@@ -1,0 +1,44 @@
+"""`opsctl logs`: the end of the training log, and what comes. Needs no Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from opsctl.cli.selection import pick, run_argument
+
+
+@click.command()
+@run_argument
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on as the log grows, also when it is replaced.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="How many of the last.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only what this rank wrote, in the newest attempt.")
+@click.pass_context
+def command(
+    ctx: click.Context, run_argument: str | None, run: str | None, following: bool, lines: int, rank: int | None
+) -> None:
+    """Show the end of the training log; with -f follow it.
+
+    The log is `logs/main_log.txt` under the run's output folder; every line of every rank is in it, the watchdog's too.
+    """
+    from opsctl.logs.sources import main_source, rank_source
+    from opsctl.output import message
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.locate import locate_run_file
+
+    paths = load_run_file(locate_run_file(pick(run_argument, run))).paths
+    source = main_source(paths) if rank is None else rank_source(paths, rank)
+    try:
+        _print(source.follow(lines, message) if following else source.last(lines))
+    except KeyboardInterrupt:
+        ctx.exit(130)
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Each line as it comes, so that what reads us sees it at once."""
+    import sys
+
+    for line in lines:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,81 @@
+"""Which file shows what was asked for: the training log, or one rank's lines in its node's output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import OpsctlError
+from opsctl.logs.follow import follow
+from opsctl.logs.parser import split_prefix
+from opsctl.logs.tail import last_lines
+from opsctl.runs.paths import RunPaths
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """A file, and the local rank whose lines are wanted from it, without their prefix; None: every line as it stands."""
+
+    path: Path
+    local_rank: int | None = None
+
+    def last(self, count: int) -> list[str]:
+        """The last `count` lines. Raises OpsctlError when there is no file yet."""
+        if not self.path.exists():
+            raise OpsctlError(
+                f"no log yet at {self.path}: the first task writes it; opsctl status says what it waits for"
+            )
+        return last_lines(self.path, count, wanted=self._wanted)
+
+    def follow(self, count: int, say: Callable[[str], None]) -> Iterator[str]:
+        """The last `count` lines and every one that comes, for ever."""
+        return follow(self.path, count, say, self._wanted)
+
+    def _wanted(self, line: str) -> str | None:
+        if self.local_rank is None:
+            return line
+        local_rank, text = split_prefix(line)
+        return text if local_rank == self.local_rank else None
+
+
+def main_source(paths: RunPaths) -> LogSource:
+    """The training log: every line of every rank."""
+    return LogSource(paths.main_log)
+
+
+def rank_source(paths: RunPaths, rank: int) -> LogSource:
+    """The output of the node that has `rank` in the newest attempt, for that rank alone.
+
+    Raises OpsctlError when no attempt has started ranks yet or the newest has no such rank.
+    """
+    folder = _newest_attempt_folder(paths)
+    if folder is None:
+        raise OpsctlError(f"no attempt has started its ranks yet: nothing under {paths.logs / 'attempts'}")
+    places = [place for file in sorted(folder.glob("ranks-*.json")) for place in _places(file)]
+    for place in places:
+        if place.get("rank") == rank and isinstance(place.get("local_rank"), int):
+            return LogSource(folder / f"{place.get('node')}.out", place["local_rank"])
+    known = sorted(place["rank"] for place in places if isinstance(place.get("rank"), int))
+    raise OpsctlError(f"no rank {rank} in attempt {folder.name}: it has ranks {known[0]} to {known[-1]} ({folder})")
+
+
+def _newest_attempt_folder(paths: RunPaths) -> Path | None:
+    """The one whose ranks started last; job ids may start over on a new cluster, so times decide."""
+    started: list[tuple[float, Path]] = []
+    for file in (paths.logs / "attempts").glob("*/ranks-*.json"):
+        try:
+            started.append((file.stat().st_mtime, file.parent))
+        except OSError:
+            continue
+    return max(started)[1] if started else None
+
+
+def _places(file: Path) -> list[dict[str, Any]]:
+    try:
+        value = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return []
+    return [place for place in value if isinstance(place, dict)] if isinstance(value, list) else []
