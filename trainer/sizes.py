@@ -36,22 +36,6 @@ class ModelShape:
         return 4 * self.hidden if self.feed_forward is None else self.feed_forward
 
 
-def padded_vocabulary(size: int, divisible_by: int, tensor: int, pad_to: int | None = None) -> int:
-    """Rows of the word embedding for a tokenizer of `size` tokens.
-
-    The next multiple of `divisible_by * tensor`, or `pad_to`. Raises ValueError when `pad_to` is too small or does not divide.
-    """
-    if pad_to is None:
-        step = divisible_by * tensor
-        return -(-size // step) * step
-    if pad_to < size:
-        raise ValueError(f"the vocabulary has {size} tokens and cannot be padded to {pad_to}, which is less")
-    for what, divisor in (("the multiple asked for", divisible_by), ("tensor parallelism", tensor)):
-        if pad_to % divisor:
-            raise ValueError(f"a vocabulary padded to {pad_to} does not divide by {divisor} ({what})")
-    return pad_to
-
-
 def block_parameters(hidden: int, feed_forward: int | None = None) -> int:
     """One transformer block: attention, MLP, two LayerNorms, biases everywhere; 12h^2 + 13h where f = 4h."""
     ffn = 4 * hidden if feed_forward is None else feed_forward
@@ -88,6 +72,8 @@ def step_flops(shape: ModelShape, batch_size: int, passes: int = HARDWARE_PASSES
     return 24 * passes * batch_size * sequence * layers * hidden**2 * correction
 
 
-def tflops_per_gpu(shape: ModelShape, batch_size: int, seconds: float, gpus: int, passes: int = HARDWARE_PASSES) -> float:
+def tflops_per_gpu(
+    shape: ModelShape, batch_size: int, seconds: float, gpus: int, passes: int = HARDWARE_PASSES
+) -> float:
     """TFLOP/s of each of `gpus` GPUs when a step on `batch_size` samples takes `seconds`."""
     return step_flops(shape, batch_size, passes) / (seconds * gpus * 1e12)

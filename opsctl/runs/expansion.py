@@ -29,7 +29,10 @@ PATH_OPTIONS = frozenset(
 
 
 def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
-    """`text` with every `${VAR}` replaced. `where` says which file, table and key it stands in. Raises RunFileError for a variable not set."""
+    """`text` with every `${VAR}` replaced. Raises RunFileError for a variable not set.
+
+    `where` says which file, table and key it stands in.
+    """
 
     def value_of(match: re.Match[str]) -> str:
         name = match[1]

@@ -1,6 +1,7 @@
 """Reading a run file: TOML -> typed tables, with one line for whatever is wrong in it.
 
-Precedence: `OPSCTL_*` > run file > `$XDG_CONFIG_HOME/opsctl/profile.toml` > `/etc/opsctl/profile.toml`; a command's flags come last and win.
+Precedence: `OPSCTL_*` > run file > `$XDG_CONFIG_HOME/opsctl/profile.toml` > `/etc/opsctl/profile.toml`.
+A command's flags come last and win.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class LoadedRun:
 
 
 def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> LoadedRun:
-    """Read and validate `path`. Values with `${VAR}` stay as written; see `expand`. Raises RunFileError, always one line."""
+    """Read and validate `path`. Values with `${VAR}` stay as written; see `expand`. Raises RunFileError."""
     path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links away from the run's folder
     raw = _read(path)
     written = _parse(path, raw)
@@ -80,7 +81,8 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
 def expand(loaded: LoadedRun, environment: Mapping[str, str] | None = None) -> LoadedRun:
     """`loaded` with every `${VAR}` replaced and paths made absolute from the run file's folder.
 
-    Variables come from `[env]`'s plain values, then from `environment` (default: the one given at loading). Raises RunFileError for one not set.
+    Variables come from `[env]`'s plain values, then from `environment` (default: the one given at loading).
+    Raises RunFileError for one not set.
     """
     if environment is not None:
         loaded = replace(loaded, environment=dict(environment))
@@ -115,7 +117,7 @@ def _printable(text: str) -> str:
 
 
 def _merged_slurm(path: Path, from_run: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """`[slurm]` of the run over the profiles', under `OPSCTL_*`. Raises RunFileError when a key that must be there is in none."""
+    """`[slurm]` of the run over the profiles', under `OPSCTL_*`. Raises RunFileError when a required key is in none."""
     merged: dict[str, Any] = {}
     for profile in (SYSTEM_PROFILE, _user_profile(environment)):
         if profile is not None and profile.is_file():

@@ -38,7 +38,7 @@ def locate_run_file(
     if wanted in known and Path(known[wanted]).is_file():
         return Path(known[wanted])
     raise UsageError(
-        f"no run {wanted!r}: neither a run file, a folder with {RUN_FILE_NAME}, nor a run made or submitted from this account"
+        f"no run {wanted!r}: neither a run file, a folder with {RUN_FILE_NAME}, nor a run made or submitted here before"
     )
 
 

@@ -1,28 +1,68 @@
-"""The trainer's options as the run file's `[trainer]`, `[data]` and `[checkpoints]` tables see them: names with `_` for `-`."""
+"""The trainer's options as `[trainer]`, `[data]` and `[checkpoints]` of a run file see them: names with `_` for `-`."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
+from trainer.option_table import OPTIONS, REFUSED
+from trainer.options import BY_KEY, check_mapping
 
-def option_names(table: str) -> tuple[str, ...] | None:
-    """The keys that `[table]` may have; None while any may."""
+OPTION_TABLES = ("trainer", "data", "checkpoints")
+_NAMES = {table: tuple(option.key for option in OPTIONS if option.table == table) for table in OPTION_TABLES}
+_REASONS = {name.removeprefix("--").replace("-", "_"): reason for name, reason in REFUSED.items()}
+_FLAG = re.compile(r"--([A-Za-z][A-Za-z0-9-]*)")
+_INDIVISIBLE = re.compile(r"(?P<given>\d+)(?P<extra> \+ 2 embeddings)? is not divisible by .*?(?P<divisor>\d+)$")
+
+
+def option_names(table: str) -> tuple[str, ...]:
+    """The keys that `[table]` may have."""
+    return _NAMES[table]
+
+
+def why_refused(key: str) -> str | None:
+    """Why an option that Megatron has cannot stand in a run file; None for any other key."""
+    if key in _REASONS:
+        return _REASONS[key]
+    if key in BY_KEY and BY_KEY[key].table == "opsctl":
+        return "opsctl sets it itself: leave it out"
     return None
 
 
-def option_problem(table: str, key: str, value: Any) -> str | None:
-    """What is wrong with `key = value`, or None."""
+def option_problem(key: str, value: Any) -> str | None:
+    """What is allowed for the known option `key`, when it cannot be `value`; else None."""
+    start = f"{key} = {value!r}: "
+    for error in check_mapping({key: value}, None):
+        if error.startswith(start):
+            return error.removeprefix(start)
     return None
 
 
-def arguments_of(mapping: dict[str, Any]) -> list[str]:
-    """The command line that says the same as `mapping`: true is a flag, false is nothing, a list is several values."""
-    arguments = []
-    for key, value in mapping.items():
-        if value is False:
-            continue
-        arguments.append("--" + key.replace("_", "-"))
-        if value is True:
-            continue
-        arguments += [str(item) for item in value] if isinstance(value, list) else [str(value)]
-    return arguments
+def combination_problems(options: Mapping[str, Any], world_size: int | None) -> list[str]:
+    """What the options of all tables cannot be together on `world_size` ranks, a line each, in a run file's words."""
+    return [_in_run_file_words(error) for error in check_mapping(options, world_size)]
+
+
+def option(options: Mapping[str, Any], key: str) -> Any:
+    """The value of the option `key`: the one given, else its default."""
+    return options[key] if key in options else BY_KEY[key].default
+
+
+def _in_run_file_words(error: str) -> str:
+    """`error` with `num_layers` for `--num-layers`, the table in front, and the nearest numbers that would divide."""
+    tables = [BY_KEY[key].table for name in _FLAG.findall(error) if (key := name.replace("-", "_")) in BY_KEY]
+    text = _FLAG.sub(lambda match: match[1].replace("-", "_"), error)
+    if tables and tables[0] in OPTION_TABLES:
+        text = f"[{tables[0]}] {text}"
+    match = _INDIVISIBLE.search(text)
+    if match and int(match["divisor"]):
+        text += f"; {_nearest_multiples(int(match['given']), int(match['divisor']), 2 if match['extra'] else 0)}"
+    return text
+
+
+def _nearest_multiples(given: int, divisor: int, extra: int) -> str:
+    """The numbers around `given` that, with `extra` added, divide by `divisor`."""
+    below = (given + extra) // divisor * divisor - extra
+    around = [str(one) for one in (below, below + divisor) if one > 0]
+    return "the nearest that is: " + around[0] if len(around) == 1 else "the nearest that are: " + " and ".join(around)

@@ -1,4 +1,4 @@
-"""The run file's tables, keys and types, checked one by one, so that whatever is wrong gets one line with the nearest known name."""
+"""The run file's tables, keys and types, checked one by one: whatever is wrong gets one line with the nearest name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from opsctl.errors import RunFileError
-from opsctl.runs.options import option_names, option_problem
+from opsctl.runs.options import OPTION_TABLES, option_names, option_problem, why_refused
 from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, SlurmTable
 
 STRUCTS: dict[str, type[msgspec.Struct]] = {
@@ -20,7 +20,6 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "array": ArrayTable,
     "expect": ExpectTable,
 }
-OPTION_TABLES = ("trainer", "data", "checkpoints")
 TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
 _ALLOWED = {
     "str": 'text in quotes, like "..."',
@@ -31,7 +30,10 @@ _ALLOWED = {
 
 
 def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
-    """Raise RunFileError for the first unknown table or key, wrong type, or missing key. A profile has only `[slurm]`, none of it required."""
+    """Raise RunFileError for the first unknown table or key, wrong type, or missing key.
+
+    A profile has only `[slurm]`, and nothing in it is required.
+    """
     known = ("slurm",) if profile else TABLES
     for name, table in written.items():
         if name not in known:
@@ -45,12 +47,9 @@ def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) 
             _check_struct(path, name, struct, written[name])
     for name in OPTION_TABLES:
         for key, value in written.get(name, {}).items():
-            options = option_names(name)
-            if options is not None and key not in options:
-                raise RunFileError(f"{path}: {unknown_key(name, key, options)}")
-            problem = option_problem(name, key, value)
+            problem = _option_problem(name, key, value)
             if problem:
-                raise RunFileError(f"{path}: [{name}] {problem}")
+                raise RunFileError(f"{path}: {problem}")
     for key, value in written.get("env", {}).items():
         if not isinstance(value, str):
             raise RunFileError(f'{path}: [env] {key} = {shown(value)}: allowed is text in quotes, like "{value}"')
@@ -95,7 +94,7 @@ def keys_of(table: str) -> tuple[str, ...]:
     """Every key that `[table]` may have; for [env], none is special."""
     if table in STRUCTS:
         return tuple(field.name for field in msgspec.structs.fields(STRUCTS[table]))
-    return (option_names(table) or ()) if table in OPTION_TABLES else ()
+    return option_names(table) if table in OPTION_TABLES else ()
 
 
 def shown_key(key: str) -> str:
@@ -111,6 +110,14 @@ def _unknown_table(name: str, table: Any, known: tuple[str, ...]) -> str:
             return f"{label} stands outside any table: it goes into [{other}]"
     hint = f"did you mean [{near[0]}]?" if near else "tables are " + ", ".join(f"[{one}]" for one in known)
     return f"{label} is not a known table; {hint}"
+
+
+def _option_problem(table: str, key: str, value: Any) -> str | None:
+    if key not in option_names(table):
+        reason = why_refused(key.replace("-", "_"))
+        return f"[{table}] {shown_key(key)}: {reason}" if reason else unknown_key(table, key, option_names(table))
+    wrong = option_problem(key, value)
+    return f"[{table}] {key} = {shown(value)}: {wrong}" if wrong else None
 
 
 def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from opsctl.slurm.durations import parse_duration_s
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUN_NAME_RULE = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 128"
+DURATION_RULE = "a Slurm duration: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 _EXTRA = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=(?P<value>[^\s'\"\\#]+))?")
 #: A `#SBATCH` line cuts at blanks and comments and takes quotes for itself, so these values have none.
@@ -22,9 +23,13 @@ _COUNTS = ("nodes", "gpus_per_node", "cpus_per_task")
 _MOST = 1_000_000
 #: sbatch options that opsctl writes itself or that would take the job out of its hands.
 OWN_SBATCH_OPTIONS = frozenset(
-    "account array begin chdir clusters comment constraint cpus-per-task dependency error exclude export gpus gpus-per-node gpus-per-task gres "
-    "help input job-name kill-on-invalid-dep nice no-requeue nodes ntasks ntasks-per-node open-mode output parsable partition qos "
-    "requeue reservation signal test-only time time-min usage version wait wrap".split()
+    (
+        *("account", "array", "begin", "chdir", "clusters", "comment", "constraint", "cpus-per-task", "dependency"),
+        *("error", "exclude", "export", "gpus", "gpus-per-node", "gpus-per-task", "gres", "help", "input", "job-name"),
+        *("kill-on-invalid-dep", "nice", "no-requeue", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output"),
+        *("parsable", "partition", "qos", "requeue", "reservation", "signal", "test-only", "time", "time-min", "usage"),
+        *("version", "wait", "wrap"),
+    )
 )
 #: sbatch options whose names begin like one of ours and are not an abbreviation of it.
 _OTHER_SBATCH_OPTIONS = frozenset({"mem", "hint", "exclusive", "hold", "wait-all-nodes"})
@@ -81,11 +86,12 @@ def _times(file: RunFile) -> str | None:
         try:
             seconds[key] = parse_duration_s(value)
         except ValueError:
-            return f"[slurm] {key} = {shown(value)}: allowed is a Slurm duration: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
+            return f"[slurm] {key} = {shown(value)}: allowed is {DURATION_RULE}"
     if not 60 <= seconds["time"] <= 10 * 365 * 86400:
-        return f"[slurm] time = {shown(file.slurm.time)}: allowed is one minute to ten years (a bare number is minutes, A:B is minutes and seconds)"
+        return f"[slurm] time = {shown(file.slurm.time)}: allowed is one minute to ten years, as {DURATION_RULE}"
     if not 0 < seconds["exit_margin"] < seconds["time"]:
-        return f"[slurm] exit_margin = {shown(file.slurm.exit_margin)}: allowed is more than nothing and less than time, {file.slurm.time}"
+        margin, limit = shown(file.slurm.exit_margin), shown(file.slurm.time)
+        return f"[slurm] exit_margin = {margin}: allowed is more than nothing and less than time = {limit}"
     return None
 
 
@@ -93,7 +99,9 @@ def _extra(file: RunFile) -> str | None:
     for entry in file.slurm.extra:
         match = _EXTRA.fullmatch(entry)
         if not match:
-            return f'[slurm] extra {shown(entry)}: allowed is one "--option" or "--option=value" an entry, without blanks or quotes'
+            return (
+                f'[slurm] extra {shown(entry)}: an entry is one "--option" or "--option=value" without blanks or quotes'
+            )
         own = _own_option(match["name"])
         if own:
             instead = (
