@@ -1,0 +1,120 @@
+"""Samples of `sequence_length + 1` tokens from one file or from a blend of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data import blend
+from trainer.data.errors import DataError
+from trainer.data.index_cache import Arrays, IndexCache, file_identity
+from trainer.data.indexed import IndexedTokens
+from trainer.data.indices import EpochPlan, build_order, plan_epochs
+
+
+class Dataset(Protocol):
+    """What serves samples. `dataset[i]` is a fresh int64 array [sequence_length + 1]."""
+
+    sequence_length: int
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: int) -> NDArray[np.int64]: ...
+    def read_into(self, place: int, out: NDArray[np.int64]) -> None:
+        """Write sample `place` into `out`, [sequence_length + 1]."""
+
+
+@dataclass(frozen=True)
+class OrderSettings:
+    """What the order of samples depends on besides the data."""
+
+    sequence_length: int
+    seed: int
+    separate_last_epoch_threshold: float
+
+
+class GPTDataset:
+    """Samples from sequences [first, last) of one file; `samples` at least, or one epoch when None. `name` is for messages."""
+
+    def __init__(
+        self, data: IndexedTokens, first: int, last: int, samples: int | None, settings: OrderSettings, cache: IndexCache, name: str
+    ):
+        self._data = data
+        self.sequence_length = settings.sequence_length
+        asked = {"samples": samples, "range": [first, last], "settings": vars(settings)}
+        arrays = cache.load_or_build(
+            {"what": "GPT sample order", "version": 1, "data": file_identity(data.prefix), **asked},
+            lambda: self._build(first, last, samples, settings, name),
+        )
+        self.document_index, self.sample_index, self.shuffle_index = arrays["document"], arrays["sample"], arrays["shuffle"]
+
+    def _build(self, first: int, last: int, samples: int | None, settings: OrderSettings, name: str) -> Arrays:
+        plan = self._plan(first, last, samples, settings, name)
+        order = build_order(first, last, self._data.lengths, plan, settings.sequence_length, settings.seed)
+        return {"document": order.document_index, "sample": order.sample_index, "shuffle": order.shuffle_index}
+
+    def _plan(self, first: int, last: int, samples: int | None, settings: OrderSettings, name: str) -> EpochPlan:
+        tokens = int(self._data.lengths[first:last].sum(dtype=np.int64))
+        if tokens < settings.sequence_length + 1:
+            raise DataError(
+                f"{name} data is smaller than one sample: {last - first:,} of {len(self._data):,} documents in {self._data.prefix} hold "
+                f"{tokens:,} tokens, a sample takes {settings.sequence_length + 1:,} (--seq-length {settings.sequence_length} and one); "
+                "give it more of the data (--split), more data, or shorter sequences"
+            )
+        return plan_epochs(tokens, settings.sequence_length, samples, settings.separate_last_epoch_threshold)
+
+    def __len__(self) -> int:
+        return len(self.shuffle_index)
+
+    def __getitem__(self, place: int) -> NDArray[np.int64]:
+        out = np.empty(self.sequence_length + 1, np.int64)
+        self.read_into(place, out)
+        return out
+
+    def read_into(self, place: int, out: NDArray[np.int64]) -> None:
+        """Write sample `place` into `out`, [sequence_length + 1]: the one copy on the way from the mapped file to the batch."""
+        sample = int(self.shuffle_index[place])
+        position, start = (int(value) for value in self.sample_index[sample])
+        filled, size = 0, len(out)
+        while filled < size:
+            sequence = int(self.document_index[position])
+            piece = self._data.part(sequence, start, min(int(self._data.lengths[sequence]), start + size - filled))
+            out[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            position, start = position + 1, 0
+
+
+class BlendedDataset:
+    """Several datasets mixed by weight."""
+
+    def __init__(self, datasets: Sequence[GPTDataset], weights: Sequence[float], samples: int, cache: IndexCache, description: Any):
+        self._datasets = datasets
+        self.sequence_length = datasets[0].sequence_length
+        # Normalised once more, as Megatron does: the last bits of the weights decide between equals.
+        self.weights = blend.normalized(weights)
+
+        def build() -> Arrays:
+            dataset, place = blend.blend_order(self.weights, samples)
+            return {"dataset": dataset, "place": place}
+
+        arrays = cache.load_or_build(
+            {"what": "blend order", "version": 1, "weights": [weight.hex() for weight in self.weights], "samples": samples}, build
+        )
+        self.dataset_index, self.dataset_sample_index = arrays["dataset"], arrays["place"]
+        used = np.bincount(self.dataset_index, minlength=len(datasets))
+        for number, (count, dataset) in enumerate(zip(used.tolist(), datasets, strict=True)):
+            if count > len(dataset):
+                raise DataError(f"the blend {description} asks for {count:,} samples of dataset {number + 1}, which gives {len(dataset):,}")
+
+    def __len__(self) -> int:
+        return len(self.dataset_index)
+
+    def __getitem__(self, place: int) -> NDArray[np.int64]:
+        return self._datasets[int(self.dataset_index[place])][int(self.dataset_sample_index[place])]
+
+    def read_into(self, place: int, out: NDArray[np.int64]) -> None:
+        """See `Dataset.read_into`."""
+        self._datasets[int(self.dataset_index[place])].read_into(int(self.dataset_sample_index[place]), out)

@@ -1,0 +1,240 @@
+"""`python -m trainer.data.prepare INPUT --output-prefix P`: text to `P_<key>_document.{bin,idx,json}`, and `tokenizer.json` beside them.
+
+The `.json` holds documents, tokens, vocab_size, entropy_nats (of single tokens, so what a model that knows nothing but their
+frequencies would score), the tokenizer and checksums. Needs neither torch nor a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from trainer.data import tokenizer as bpe
+from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpus, shown
+from trainer.data.errors import DataError
+from trainer.data.indexed import IndexedWriter, idx_path, token_dtype
+from trainer.data.progress import Progress
+
+#: Text encoded and written at a time, in characters.
+BATCH_CHARACTERS = 4_000_000
+#: A tokenizer is trained on no more than this from the start of the input, in characters.
+TRAINING_CHARACTERS = 1_000_000_000
+DEFAULT_VOCAB_SIZE = 32_768
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options; `opsctl data prepare` has the same."""
+    result = argparse.ArgumentParser("python -m trainer.data.prepare", description="Text to Megatron's .bin/.idx.", allow_abbrev=False)
+    result.add_argument("input", help="JSON-lines (also gzipped), or a folder with one document per file")
+    result.add_argument("--output-prefix", required=True, help="files are named PREFIX_KEY_document.*")
+    result.add_argument("--tokenizer", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt")
+    result.add_argument("--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {DEFAULT_VOCAB_SIZE:,}]")
+    result.add_argument("--json-key", default="text")
+    result.add_argument("--append-eod", action=argparse.BooleanOptionalAction, default=True, help="end each document with its own token")
+    result.add_argument("--include", action="append", default=[], metavar="GLOB", help="of a folder, only files like this")
+    result.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="of a folder, no files or folders like this")
+    result.add_argument("--workers", type=int, help="encoding threads [default: one per core, at most 16]")
+    result.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    result.add_argument("--json", action="store_true", help="print JSON")
+    return result
+
+
+def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Write everything and return the metadata. Raises DataError; then nothing new is left behind."""
+    prefix = output_prefix(arguments)
+    refuse_existing(prefix, arguments.overwrite)
+    corpus = open_corpus(Path(arguments.input), arguments.json_key, arguments.include, arguments.exclude)
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    given = bpe.load(Path(arguments.tokenizer)) if arguments.tokenizer else None
+    tokenizer = given or _train(corpus, arguments.vocab_size or DEFAULT_VOCAB_SIZE)
+    tokenizer_file = Path(arguments.tokenizer) if arguments.tokenizer else prefix.parent / "tokenizer.json"
+    text = tokenizer.to_str(pretty=True)
+    if given is None:
+        _refuse_other_tokenizer(tokenizer_file, text, arguments.overwrite)
+    vocab_size = tokenizer.get_vocab_size()
+    eod = bpe.end_of_document(tokenizer) if arguments.append_eod else None
+    encoder = bpe.Encoder(tokenizer, arguments.workers or min(16, os.cpu_count() or 1))
+    skipped, digest = Skipped(), hashlib.sha256()
+    counts = np.zeros(vocab_size, np.int64)
+    documents = text_bytes = 0
+    metadata_file = Path(f"{prefix}.json")
+    with IndexedWriter(prefix, token_dtype(vocab_size)) as writer, Progress("encoding", corpus.total_bytes) as progress:
+        for batch in _batches(corpus.documents(skipped)):
+            tokens, lengths = _joined(encoder.encode([document.text for document in batch]), eod, token_dtype(vocab_size))
+            writer.add(tokens, lengths)
+            digest.update(tokens.data)
+            counts += np.bincount(tokens, minlength=vocab_size)
+            documents += len(batch)
+            text_bytes += sum(len(document.text.encode()) for document in batch)
+            progress.reached(batch[-1].read_bytes)
+        if not documents:
+            raise DataError(f"no documents in {shown(arguments.input)}: all were skipped ({skipped.words() or 'blank lines'})")
+        metadata = {
+            "schema_version": 1,
+            "documents": documents,
+            "tokens": int(counts.sum()),
+            "text_bytes": text_bytes,
+            "bytes_per_token": text_bytes / int(counts.sum()),
+            "vocab_size": vocab_size,
+            "entropy_nats": entropy_nats(counts),
+            "ln_vocab": math.log(vocab_size),
+            "append_eod": arguments.append_eod,
+            "eod": eod,
+            "dtype": np.dtype(token_dtype(vocab_size)).name,
+            "engine": encoder.engine,
+            "tokenizer": str(tokenizer_file.resolve()),
+            "tokenizer_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "bin_sha256": digest.hexdigest(),
+            "skipped": {"empty": skipped.empty, "not_text": skipped.not_text, "unreadable": skipped.unreadable},
+        }
+        # An old index must not stand beside new neighbours, so it goes before the first of them comes.
+        with contextlib.suppress(FileNotFoundError):
+            idx_path(prefix).unlink()
+        if given is None:
+            _write_beside(tokenizer_file, text)
+        _write_beside(metadata_file, json.dumps(metadata, indent=2) + "\n")
+    return metadata | {"data_path": str(prefix), "skipped_words": skipped.words()}
+
+
+def output_prefix(arguments: argparse.Namespace) -> Path:
+    """`PREFIX_KEY_document`, as Megatron names it."""
+    return Path(f"{arguments.output_prefix}_{arguments.json_key}_document")
+
+
+def refuse_existing(prefix: Path, overwrite: bool) -> None:
+    """Raises DataError when whole data is there already: a training may be reading it."""
+    if idx_path(prefix).exists() and not overwrite:
+        raise DataError(f"{idx_path(prefix)} is there already; give --overwrite to replace it, or another --output-prefix")
+
+
+def entropy_nats(counts: NDArray[np.int64]) -> float:
+    """-sum p ln p of the tokens' frequencies, in nats: the loss of the best model that ignores context."""
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(-(frequencies * np.log(frequencies)).sum())
+
+
+def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
+    """A tokenizer from the start of the corpus."""
+    with Progress("reading for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS)) as progress:
+
+        def texts() -> Iterator[str]:
+            characters = 0
+            for document in corpus.documents(Skipped()):
+                yield document.text
+                progress.reached(document.read_bytes)
+                characters += len(document.text)
+                if characters >= TRAINING_CHARACTERS:
+                    break
+
+        return bpe.train(texts(), vocab_size)
+
+
+def _refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
+    """Raises DataError when another tokenizer lies where ours would: other data beside it needs it."""
+    if file.exists() and not overwrite and file.read_text() != text:
+        raise DataError(f"{file} is there already and differs; use it with --tokenizer {file}, or choose another folder")
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    """Documents in pieces of about BATCH_CHARACTERS."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _joined(
+    encoded: list[NDArray[np.integer]], eod: int | None, dtype: type[np.generic]
+) -> tuple[NDArray[np.generic], NDArray[np.int32]]:
+    """All documents' tokens in one array of the stored type, each followed by `eod` when given; and how many each has."""
+    extra = eod is not None
+    lengths = np.fromiter((len(one) + extra for one in encoded), np.int32, len(encoded))
+    tokens = np.empty(int(lengths.sum(dtype=np.int64)), dtype)
+    for one, end in zip(encoded, itertools.accumulate(lengths.tolist()), strict=True):
+        tokens[end - extra - len(one) : end - extra] = one
+        if extra:
+            tokens[end - 1] = eod
+    return tokens, lengths
+
+
+def _write_beside(path: Path, text: str) -> None:
+    """Replace `path` whole."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def report(metadata: dict[str, Any]) -> str:
+    """What a person reads at the end."""
+    left_out = f" (left out: {metadata['skipped_words']})" if metadata["skipped_words"] else ""
+    rows = [
+        ("documents", f"{metadata['documents']:,}{left_out}"),
+        ("tokens", f"{metadata['tokens']:,}, {metadata['bytes_per_token']:.2f} bytes each"),
+        ("vocabulary", f"{metadata['vocab_size']:,}, ln {metadata['ln_vocab']:.2f} nats"),
+        ("entropy", f"{metadata['entropy_nats']:.2f} nats a token, knowing only how frequent each is"),
+        ("data_path", shown(metadata["data_path"])),
+        ("tokenizer", shown(metadata["tokenizer"])),
+    ]
+    return "\n".join(f"{name:<11} {value}" for name, value in rows)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    arguments = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        if arguments.workers is not None and arguments.workers < 1:
+            raise DataError(f"--workers {arguments.workers}: 1 at least")
+        metadata = prepare(arguments)
+    except DataError as error:
+        return _failed(str(error), 1)
+    except OSError as error:
+        where = f": {shown(error.filename)}" if error.filename else f" while writing {shown(output_prefix(arguments))}"
+        return _failed(f"{error.strerror or error}{where}; nothing was left behind", 1)
+    except KeyboardInterrupt:
+        return _failed("interrupted; nothing was left behind", 130)
+    if arguments.json:
+        metadata.pop("skipped_words")
+        print(json.dumps(metadata, indent=2))
+    else:
+        print(report(metadata))
+    return 0
+
+
+def _failed(text: str, code: int) -> int:
+    sys.stderr.write(f"opsctl: {text}\n")
+    return code
+
+
+def _interrupted(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

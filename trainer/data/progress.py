@@ -1,0 +1,54 @@
+"""How far a long reading is: a bar on a terminal, a line now and then elsewhere, nothing within two seconds. Always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+QUIET_S = 2.0
+LINE_EVERY_S = 30.0
+
+
+class Progress:
+    """`reached(bytes)` as often as one likes, inside `with`."""
+
+    def __init__(self, what: str, total_bytes: int):
+        self._what, self._total = what, max(1, total_bytes)
+        self._started = time.monotonic()
+        self._next = self._started + QUIET_S
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def reached(self, read_bytes: int) -> None:
+        """`read_bytes` of the total are done."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        if sys.stderr.isatty():
+            self._draw(read_bytes)
+            self._next = now + 0.1
+        else:
+            share = min(1.0, read_bytes / self._total)
+            left_s = (now - self._started) * (1 - share) / max(share, 1e-9)
+            sys.stderr.write(f"{self._what}: {share:.0%}, about {left_s:.0f} s left\n")
+            self._next = now + LINE_EVERY_S
+
+    def _draw(self, read_bytes: int) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self._bar.add_task(self._what, total=self._total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=read_bytes)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
