@@ -1,7 +1,7 @@
 """Revisions: what the tasks of a chain train, written by submit and revise only, never changed afterwards.
 
-A revision is a folder `.opsctl/revisions/NNNN-HASH12/` with revision.json, run.json (the run file, every value expanded),
-trainer-arguments.json, engine.json and step.sh. It appears by one rename, so a task sees all of it or none.
+A revision is a folder `.opsctl/revisions/NNNN-HASH12/` with revision.json, run.json (the run file, every value
+expanded), trainer-arguments.json, engine.json and step.sh. It appears by one rename, so a task sees all of it or none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, RunFileError
 from opsctl.files import fsync_folder, make_shared_folder, write_atomically
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
@@ -109,14 +109,18 @@ def contents(loaded: LoadedRun) -> dict[str, str]:
     from opsctl.render.step import step_script
     from opsctl.runs.trainer_arguments import trainer_arguments
     from trainer.engine_config import engine_config
-    from trainer.options import parse
+    from trainer.options import OptionsError, parse
 
     expanded = expand(loaded)
     arguments = trainer_arguments(expanded)
+    try:
+        options = parse(arguments, loaded.file.slurm.nodes * loaded.file.slurm.gpus_per_node)
+    except OptionsError as error:
+        raise RunFileError(f"{loaded.path}: {error}") from None
     return {
         "run.json": _pretty(msgspec.to_builtins(expanded.file)),
         "trainer-arguments.json": _pretty(arguments),
-        "engine.json": _pretty(engine_config(parse(arguments))),
+        "engine.json": _pretty(engine_config(options)),
         "step.sh": step_script(expanded.file),
     }
 

@@ -26,29 +26,29 @@ class Deadline:
 
 
 class SlurmClient(Protocol):
-    """One Slurm. Every method raises SlurmUnreachable when no answer came in time, SlurmMissing without Slurm's commands, and SlurmError
-    with Slurm's own words when it refused. "Unreachable" says nothing about any job.
+    """One Slurm. Every method raises SlurmUnreachable when no answer came in time, SlurmMissing without Slurm's
+    commands, and SlurmError with Slurm's own words when it refused. "Unreachable" says nothing about any job.
     """
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
         """What is in the queue now: one row per started array task and one for the not yet started rest of an array.
 
-        `users` and `job_ids` narrow it (an array's id stands for all its tasks); an id that Slurm no longer knows has no row.
+        `users` and `job_ids` narrow it (an array's id stands for all its tasks); an id that Slurm forgot has no row.
         """
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
-        """How those of these jobs ended of which Slurm still knows it: from accounting, else from the controller's memory (MinJobAge)."""
+        """How these jobs ended, as far as Slurm still knows: from accounting, else from the controller's memory."""
 
     def submit(
         self, script: Path | None, options: Sequence[str] = (), arguments: Sequence[str] = (), stdin: str | None = None
     ) -> int:
         """sbatch the file `script`, or the text `stdin` when there is no file; returns the job id (of the whole array).
 
-        SlurmUnreachable leaves open whether the job was taken: look it up before calling it failed. Never repeated by itself.
+        SlurmUnreachable leaves open whether the job was taken: look it up before calling it failed. Never repeated.
         """
 
     def test_only(self, script: Path | None, options: Sequence[str] = (), stdin: str | None = None) -> str:
-        """`sbatch --test-only`: Slurm's line about when and where it would start. Raises SlurmError with its refusal."""
+        """`sbatch --test-only`: Slurm's line on when and where it would start. Raises SlurmError with its refusal."""
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
         """scancel these (`12`, `12_3`); `pending_only` spares what runs. One that has already left is no error."""

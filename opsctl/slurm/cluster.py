@@ -25,7 +25,7 @@ class Cluster:
     library_folders: tuple[str, ...] = ()  # put before LD_LIBRARY_PATH
 
     def environment(self, base: dict[str, str] | None = None) -> dict[str, str]:
-        """`base` (default: this process's) for calling this cluster's commands: our cluster, plain C locale, nobody's format settings."""
+        """`base` (default: this process's) for calling this cluster's commands: plain C locale, nobody's settings."""
         source = dict(os.environ if base is None else base)
         clean = {k: v for k, v in source.items() if not k.startswith(_MISLEADING_PREFIXES)}
         conf = self.slurm_conf or source.get("SLURM_CONF")

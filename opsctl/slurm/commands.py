@@ -1,4 +1,4 @@
-"""The backend that is always there: Slurm's own commands, asked with explicit fields and separators that cannot occur in them."""
+"""The backend that is always there: Slurm's own commands, asked for explicit fields with safe separators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST_PAUSE_S = 30.0
 def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmClient:
     """A client of `cluster`. Interactive: all its calls together have `deadline_s`, nothing is repeated.
 
-    Patient (jobs, pollers): each call has its own time and is repeated with growing pauses while Slurm cannot be reached.
+    Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses.
     """
     return CommandClient(cluster, None if patient else Deadline(deadline_s))
 
@@ -47,7 +47,7 @@ class CommandClient:
         self.cluster = cluster
         self.deadline = deadline
         self.environment = cluster.environment()
-        # Seconds since the epoch need no guess about the zone; without the second one squeue cuts long task lists with "...".
+        # Seconds since the epoch need no guess about the zone; the second one keeps squeue from cutting task lists.
         self.environment["SLURM_TIME_FORMAT"] = "%s"
         self.environment["SLURM_BITSTR_LEN"] = "0"
 
@@ -126,7 +126,7 @@ class CommandClient:
         if answer.code != 0 and "invalid job id" in answer.stderr.lower():
             return ""
         # Bad field names are only warned of, with exit code 0: never take such a list for the truth.
-        if answer.code != 0 or "error:" in answer.stderr and not answer.stdout:
+        if answer.code != 0 or ("error:" in answer.stderr and not answer.stdout):
             raise unreachable("squeue", answer.words())
         return answer.stdout
 

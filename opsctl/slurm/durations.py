@@ -8,7 +8,7 @@ _DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 
 def parse_duration_s(text: str) -> int:
-    """Seconds in a Slurm duration. Without days a bare number is minutes, `M:S` minutes and seconds; after `D-` hours come first.
+    """Seconds in a Slurm duration. Without days a bare number is minutes; after `D-` hours come first.
 
     Raises ValueError for anything else. Source: sbatch(1), `--time`.
     """

@@ -9,7 +9,7 @@ _ONE_BRACKET = re.compile(r"([^\[]*)\[([^\]]*)\]([^\[]*)")
 
 
 def expand_nodes(folded: str) -> list[str]:
-    """`x[01-02,5],y` -> x01, x02, x5, y: the order in which Slurm lists them, which is the order of its tasks. Padding is kept.
+    """`x[01-02,5],y` -> x01, x02, x5, y: the order in which Slurm lists them, and its tasks. Padding is kept.
 
     ClusterShell does the ranges, a part at a time, because a whole NodeSet would sort.
     """

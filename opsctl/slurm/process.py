@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
 
-#: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else it says is an answer.
+#: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else is an answer.
 _UNREACHABLE = (
     "unable to contact slurm controller",
     "socket timed out",
@@ -68,13 +68,14 @@ def run_slurm(
 ) -> Answer:
     """Run `command`, with `timeout_s` seconds at most; it and what it started are killed then.
 
-    Raises SlurmMissing when it is not installed, SlurmUnreachable when no answer came. Any other failure is in the Answer's code.
+    Raises SlurmMissing when it is not installed, SlurmUnreachable when no answer came. Any other failure is in the
+    Answer's code.
     """
     path = shutil.which(command[0], path=environment.get("PATH"))
     if path is None:
         raise SlurmMissing(
-            f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, or try opsctl local-cluster up; "
-            "plan, logs, attempts and kill-switch work without it"
+            f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, "
+            "or try opsctl local-cluster up; plan, logs, attempts and kill-switch work without it"
         )
     if timeout_s <= 0:
         raise unreachable(command[0], "no time left to ask it")
@@ -104,7 +105,8 @@ def run_slurm(
 def unreachable(program: str, why: str) -> SlurmUnreachable:
     """Says that nothing is known, and what still works."""
     return SlurmUnreachable(
-        f"Slurm does not answer ({program}: {why}): the state of its jobs is unknown; try again later (plan, logs, attempts and kill-switch work meanwhile)"
+        f"Slurm does not answer ({program}: {why}): the state of its jobs is unknown; try again later "
+        "(plan, logs, attempts and kill-switch work meanwhile)"
     )
 
 

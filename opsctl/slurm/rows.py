@@ -1,6 +1,7 @@
 """Slurm's tables as text into values. Pure.
 
-Fields end with a unit separator and rows with a record separator, because job names and comments may hold anything else, newlines included.
+Fields end with a unit separator and rows with a record separator, because job names and comments may hold anything
+else, newlines included.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from opsctl.slurm.types import LIVE_STATES, Job, JobEnd
 FIELD_END = "\x1f"
 ROW_END = "\x1e"
 
-#: squeue's own names, in the order in which `parse_queue` reads them. Without a width after the colon no field is ever cut (22.05 on).
+#: squeue's own names, in the order in which `parse_queue` reads them. Without a width after the colon no field is cut.
 QUEUE_FIELDS = (
     "JobID",
     "ArrayJobID",

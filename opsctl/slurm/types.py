@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-#: Base states in which a job still is, or will be, in the system. COMPLETING is a flag that may stand beside any of them.
+#: Base states in which a job still is, or will be, in the system. COMPLETING is a flag that may stand beside any.
 LIVE_STATES = frozenset(
     {
         "PENDING",

@@ -1,0 +1,103 @@
+"""The batch script that submit hands to sbatch: small, stable, everything Slurm needs in its directives. Pure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+
+from opsctl.render.quoting import filename_pattern, shell_word
+from opsctl.render.templates import render_template
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.schema import RunFile
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.durations import parse_duration_s
+
+#: sbatch takes the warning's time in seconds up to this.
+_LONGEST_WARNING_S = 65535
+
+
+@dataclass(frozen=True)
+class ChainRequest:
+    """What one chain of array tasks asks for beside the run file."""
+
+    array: str  # as sbatch --array takes it
+    run_id: str
+    token: str  # finds this very submission again
+    submitted_at: datetime  # with zone
+    python: str  # absolute path of the interpreter that has opsctl
+    folder: str  # where the jobs' working folder is
+    nodes: int | None = None  # instead of the run file's
+    exclude: str | None = None  # beside the run file's
+    begin: str | None = None
+    after: tuple[int, ...] = ()  # job ids of the arrays it waits for
+    arguments: tuple[str, ...] = ()  # one-off trainer arguments of this chain
+
+
+def job_comment(run_id: str, token: str) -> str:
+    """What every job of a run carries, so that it is known whatever its name is and whoever submitted it."""
+    return f"opsctl run={run_id} submit={token}"
+
+
+def batch_script(file: RunFile, paths: RunPaths, cluster: Cluster, request: ChainRequest) -> str:
+    """The whole script for an expanded run file. Raises RunFileError for a value that no script line can hold."""
+    return render_template(
+        "batch.sh.j2",
+        directives=[(name, value) for name, value in _directives(file, paths, request) if value != ""],
+        extra=file.slurm.extra,
+        cluster=_cluster_lines(cluster),
+        python=request.python,
+        output=paths.output,
+        submitted_at=request.submitted_at.isoformat(timespec="seconds"),
+        arguments=request.arguments,
+    )
+
+
+def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[tuple[str, str | None]]:
+    """(option, value) in the order a person would write them; None: an option without a value, "": leave it out."""
+    slurm = file.slurm
+    gpu = f"gpu:{slurm.gpu_type}:" if slurm.gpu_type else "gpu:"
+    excluded = ",".join(filter(None, (slurm.exclude, request.exclude)))
+    warning_s = min(parse_duration_s(slurm.exit_margin), _LONGEST_WARNING_S)
+    return [
+        ("job-name", file.run.name),
+        ("comment", job_comment(request.run_id, request.token)),
+        ("partition", slurm.partition or ""),
+        ("account", slurm.account or ""),
+        ("qos", slurm.qos or ""),
+        ("reservation", slurm.reservation or ""),
+        ("constraint", slurm.constraint or ""),
+        ("nodes", str(request.nodes or slurm.nodes)),
+        ("ntasks-per-node", "1"),  # one launcher a node, which forks the ranks
+        ("cpus-per-task", "" if slurm.cpus_per_task is None else str(slurm.cpus_per_task)),
+        ("gres", f"{gpu}{slurm.gpus_per_node}"),
+        ("time", slurm.time),
+        ("nice", "" if slurm.nice is None else str(slurm.nice)),
+        ("exclude", excluded),
+        ("array", request.array),
+        ("begin", request.begin or ""),
+        # afterany, not afterok: after a crash the training must go on.
+        ("dependency", "afterany:" + ":".join(str(job_id) for job_id in request.after) if request.after else ""),
+        # A dependency that can never come true stays visible, for the watch to cry about, instead of vanishing.
+        ("kill-on-invalid-dep", "no"),
+        # The next task of the array goes on after a lost node; a requeued one would be two attempts under one id.
+        ("no-requeue", None),
+        ("signal", f"B:USR1@{warning_s}"),
+        ("chdir", request.folder),
+        ("output", f"{filename_pattern(paths.job_outputs)}/%x-%A_%a.out"),
+        ("open-mode", "append"),
+        ("export", "NONE"),
+    ]
+
+
+def _cluster_lines(cluster: Cluster) -> list[tuple[str, str]]:
+    """(variable, bash text of its value), folders put before what the job already has."""
+    lines = []
+    if cluster.slurm_conf:
+        lines.append(("SLURM_CONF", shell_word(cluster.slurm_conf)))
+    if cluster.bin_folders:
+        lines.append(("PATH", shell_word(os.pathsep.join(cluster.bin_folders)) + ':"$PATH"'))
+    if cluster.library_folders:
+        folders = shell_word(os.pathsep.join(cluster.library_folders))
+        lines.append(("LD_LIBRARY_PATH", folders + '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'))
+    return lines

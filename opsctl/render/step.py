@@ -1,0 +1,13 @@
+"""The step script of a revision: what srun starts once on each node. Pure."""
+
+from __future__ import annotations
+
+from opsctl.render.templates import render_template
+from opsctl.runs.schema import RunFile
+
+
+def step_script(file: RunFile) -> str:
+    """The script for an expanded run file. It takes the launcher's command as its arguments, and from its environment
+    OPSCTL_ATTEMPT_FOLDER, where the node's output goes.
+    """
+    return render_template("step.sh.j2", environment=file.run.environment, env=sorted(file.env.items()))
