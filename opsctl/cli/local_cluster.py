@@ -1,0 +1,181 @@
+"""`opsctl local-cluster`: a real Slurm on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+
+if TYPE_CHECKING:
+    from opsctl.localcluster.lifecycle import LocalCluster
+    from opsctl.localcluster.spec import Spec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+DEFAULT_NAME = "local"
+
+
+def where_options(function: Function) -> Function:
+    """`--name` and `--folder`."""
+    name = click.option("--name", help=f"The cluster's name [default: {DEFAULT_NAME}].")
+    folder = click.option(
+        "--folder",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Its folder [default: by its name, in the state folder].",
+    )
+    return name(folder(function))
+
+
+@click.group()
+def command() -> None:
+    """A real Slurm on this machine: controller, nodes, munge, and accounting if you like, in one folder, without root."""
+
+
+@command.command()
+@where_options
+@click.option("--nodes", type=click.IntRange(1, 256), help="Nodes [default: 4].")
+@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs per node [default: 2].")
+@click.option(
+    "--shape", type=click.Choice(["bloom"]), help="A known cluster instead: bloom is 52 nodes x 8 A100 and 32 x 4 V100."
+)
+@click.option(
+    "--accounting", is_flag=True, help="slurmdbd on a private MariaDB: accounts, limits and QoS are enforced."
+)
+@click.option(
+    "--slurm-prefix", type=click.Path(file_okay=False), help="A Slurm installed elsewhere [default: this machine's]."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def up(
+    name: str | None,
+    folder: Path | None,
+    nodes: int | None,
+    gpus: int | None,
+    shape: str | None,
+    accounting: bool,
+    slurm_prefix: str | None,
+    quiet: bool,
+) -> None:
+    """Start a cluster, or what is missing of it; with nothing to do, say that it is up."""
+    from opsctl.localcluster.lifecycle import up as bring_up
+
+    if shape and (nodes is not None or gpus is not None):
+        raise click.UsageError("--shape fixes nodes and GPUs: leave --nodes and --gpus out")
+    place = _folder(name, folder)
+    spec = _spec(
+        name or (place.name if folder else DEFAULT_NAME),
+        shape,
+        4 if nodes is None else nodes,
+        2 if gpus is None else gpus,
+        accounting,
+        slurm_prefix,
+    )
+    with _progress(quiet) as show:
+        cluster = bring_up(spec, place, show)
+    _say_what_next(cluster)
+
+
+def _spec(name: str, shape: str | None, nodes: int, gpus: int, accounting: bool, slurm_prefix: str | None) -> Spec:
+    from opsctl.localcluster.shapes import bloom
+    from opsctl.localcluster.spec import plain
+
+    if shape == "bloom":
+        return bloom(name, accounting=accounting, slurm_prefix=slurm_prefix)
+    return plain(name, nodes, gpus, accounting=accounting, slurm_prefix=slurm_prefix)
+
+
+def _say_what_next(cluster: LocalCluster) -> None:
+    reach = _reach(cluster.folder)
+    options = _where(cluster.folder)
+    state = "is up already" if cluster.was_up else "is up"
+    click.echo(f"{cluster.cluster.name} {state}: {cluster.spec.shape}, in {cluster.folder}", err=True)
+    click.echo("next:", err=True)
+    click.echo(f"  opsctl submit --cluster {reach}", err=True)
+    click.echo(f"  opsctl local-cluster exec{options} -- squeue", err=True)
+    click.echo(f"  opsctl local-cluster down{options}", err=True)
+
+
+def _folder(name: str | None, folder: Path | None) -> Path:
+    from opsctl.slurm.cluster import local_clusters_folder
+
+    if folder is not None:
+        return folder
+    if name is not None and (not name or os.sep in name or name.startswith((".", "-"))):
+        raise click.UsageError(
+            f"{name!r} is no name for a cluster: letters, digits, - and _ (a place is given with --folder)"
+        )
+    return local_clusters_folder() / (name or DEFAULT_NAME)
+
+
+def _reach(folder: Path) -> str:
+    """What `--cluster` needs for this one: its name, or its folder quoted for a shell."""
+    import shlex
+
+    from opsctl.slurm.cluster import local_clusters_folder
+
+    return folder.name if folder.parent == Path(os.path.realpath(local_clusters_folder())) else shlex.quote(str(folder))
+
+
+def _where(folder: Path) -> str:
+    reach = _reach(folder)
+    if reach == DEFAULT_NAME:
+        return ""
+    return f" --name {reach}" if os.sep not in reach else f" --folder {reach}"
+
+
+class _progress:
+    """One line on stderr that is written over on a terminal; nothing elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.shown = not quiet and sys.stderr.isatty()
+
+    def __enter__(self) -> Callable[[str], None]:
+        return self.show
+
+    def show(self, line: str) -> None:
+        if self.shown:
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@command.command()
+@where_options
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def down(name: str | None, folder: Path | None, quiet: bool) -> None:
+    """End every process of a cluster, also of one whose start was cut off. Its folder, logs and queue stay."""
+    from opsctl.localcluster.lifecycle import down as take_down
+
+    place = _folder(name, folder)
+    with _progress(quiet) as show:
+        ended = take_down(place, show)
+    click.echo(
+        f"{place.name} is down ({ended} processes ended)" if ended else f"{place.name} was not up ({place})", err=True
+    )
+
+
+@command.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@where_options
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...", required=True)
+def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> None:
+    """Run a command with the cluster's environment; its exit status is ours."""
+    from opsctl.slurm.cluster import find_cluster
+
+    cluster = find_cluster(str(_folder(name, folder).absolute()))
+    environment = {**os.environ, **cluster.additions(dict(os.environ))}
+    sys.stdout.flush()
+    try:
+        os.execvpe(words[0], words, environment)
+    except FileNotFoundError:
+        click.echo(f"opsctl: no command {words[0]!r} in PATH", err=True)
+        sys.exit(127)
+    except PermissionError:
+        click.echo(f"opsctl: {words[0]!r} is not executable", err=True)
+        sys.exit(126)

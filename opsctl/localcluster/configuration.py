@@ -1,0 +1,133 @@
+"""The text of slurm.conf, gres.conf, cgroup.conf and slurmdbd.conf. Pure: spec, places and ports in, text out."""
+
+from __future__ import annotations
+
+from opsctl.localcluster.places import Places
+from opsctl.localcluster.ports import Ports
+from opsctl.localcluster.spec import NodeGroup, Spec
+
+
+def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str) -> str:
+    """slurm.conf for daemons of `user` on `host` (its short name), all on 127.0.0.1."""
+    lines = [
+        f"ClusterName={spec.name}",
+        f"SlurmctldHost={host}(127.0.0.1)",
+        f"SlurmUser={user}",
+        f"SlurmdUser={user}",
+        f"SlurmctldPort={ports.slurmctld}",
+        "",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={places.munge_socket}",
+        "CredType=cred/munge",
+        "",
+        f"StateSaveLocation={places.state}",
+        f"SlurmdSpoolDir={places.spool}/%n",
+        f"SlurmctldPidFile={places.pid_file('slurmctld')}",
+        f"SlurmdPidFile={places.pid_file('slurmd-%n')}",
+        f"SlurmctldLogFile={places.log('slurmctld')}",
+        f"SlurmdLogFile={places.log('slurmd-%n')}",
+        "",
+        # No cgroups and no CPU binding: neither is to be had without root, and every node is the same two cores anyway.
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "MpiDefault=none",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=0",
+        "PropagateResourceLimits=NONE",
+        "",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_CPU",
+        "GresTypes=gpu",
+        "SlurmdParameters=config_overrides",
+        "ReturnToService=2",
+        "EnforcePartLimits=ALL",
+        "",
+        # People and tests wait for every one of these.
+        "SchedulerParameters=sched_interval=1,bf_interval=2,batch_sched_delay=0",
+        "KillWait=5",
+        "CompleteWait=0",
+        "UnkillableStepTimeout=60",
+        f"SlurmdTimeout={spec.slurmd_timeout_s}",
+        "SlurmctldTimeout=30",
+        "MinJobAge=3600",
+        f"FirstJobId={ports.first_job_id}",
+        "",
+    ]
+    if spec.accounting:
+        lines += [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "AccountingStorageHost=127.0.0.1",
+            f"AccountingStoragePort={ports.slurmdbd}",
+            # Without the socket's path here every call to slurmdbd fails with "Protocol authentication error".
+            f"AccountingStoragePass={places.munge_socket}",
+            "AccountingStorageEnforce=associations,limits,qos,safe",
+            "AccountingStorageTRES=gres/gpu",
+            "",
+        ]
+    lines += spec.extra_slurm_conf
+    node_ports = iter(ports.slurmds)
+    lines += [_node_line(group, [next(node_ports) for _ in group.names], host) for group in spec.node_groups]
+    for partition in spec.partitions:
+        words = [
+            f"PartitionName={partition.name}",
+            f"Nodes={','.join(partition.nodes)}",
+            f"MaxTime={partition.max_time}",
+        ]
+        if partition.default_time:
+            words.append(f"DefaultTime={partition.default_time}")
+        words += [f"Default={'YES' if partition.is_default else 'NO'}", "State=UP"]
+        lines.append(" ".join(words))
+    return "\n".join(lines) + "\n"
+
+
+def _node_line(group: NodeGroup, ports: list[int], host: str) -> str:
+    # With CPUs alone, and no sockets and cores, the nodes become INVAL.
+    words = [
+        f"NodeName={group.folded}",
+        f"NodeHostname={host}",
+        "NodeAddr=127.0.0.1",
+        f"Port=[{ports[0]}-{ports[-1]}]" if len(ports) > 1 else f"Port={ports[0]}",
+        f"CPUs={group.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={group.cpus} ThreadsPerCore=1",
+        f"RealMemory={group.memory_mib}",
+    ]
+    if group.gpus:
+        words.append(f"Gres=gpu:{group.gpu_type}:{group.gpus}")
+    if group.features:
+        words.append(f"Feature={','.join(group.features)}")
+    return " ".join([*words, "State=UNKNOWN"])
+
+
+def gres_conf(spec: Spec, places: Places) -> str:
+    """GPUs are plain files: a count without files makes nodes INVAL."""
+    lines = []
+    for group in spec.node_groups:
+        if group.gpus:
+            files = f"{places.gpus}/[0-{group.gpus - 1}]" if group.gpus > 1 else f"{places.gpus}/0"
+            lines.append(f"NodeName={group.folded} Name=gpu Type={group.gpu_type} File={files}")
+    return "\n".join(lines) + "\n"
+
+
+def cgroup_conf(version: tuple[int, int]) -> str | None:
+    """From 23.02 on slurmd wants its cgroup plug-in, which needs root and systemd, unless told that there is none."""
+    return "CgroupPlugin=disabled\n" if version >= (23, 2) else None
+
+
+def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str) -> str:
+    """slurmdbd.conf; the database is reached through `MYSQL_UNIX_PORT`, without a password, by the Unix user that owns it."""
+    return "\n".join(
+        [
+            f"DbdHost={host}",
+            "DbdAddr=127.0.0.1",
+            f"DbdPort={ports.slurmdbd}",
+            f"SlurmUser={user}",
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={places.munge_socket}",
+            f"LogFile={places.log('slurmdbd')}",
+            f"PidFile={places.pid_file('slurmdbd')}",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=localhost",
+            f"StorageUser={user}",
+            "StorageLoc=slurm_acct_db",
+            "",
+        ]
+    )

@@ -1,0 +1,84 @@
+"""Starting one daemon of a local cluster, and what its log says when it does not come."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from opsctl.errors import OpsctlError
+from opsctl.localcluster.places import Places
+from opsctl.localcluster.processes import MARKER
+
+_COMPLAINT = re.compile(r"fatal|error", re.IGNORECASE)
+_STAMP = re.compile(r"^(\[[^]]*\]|\d{4}-\d\d-\d\d [\d:]+ *(\d+ )?)\s*")
+
+
+def start(
+    places: Places, daemon: str, command: Sequence[str], environment: dict[str, str], *, detach: bool = False
+) -> None:
+    """Run `command`, which puts itself into the background, or with `detach` is put there.
+
+    Its first words go to the daemon's own log. Raises OpsctlError when it ends with an error at once.
+    """
+    log = places.log(daemon)
+    argv = ["setsid", "--fork", *command] if detach else list(command)
+    with log.open("ab") as out:
+        # A foreground process group of the caller would pass Ctrl-C on to the daemons.
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**environment, MARKER: str(places.folder)},
+            cwd="/",
+            umask=0o022,
+            start_new_session=True,
+        )
+    try:
+        status = process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        raise OpsctlError(f"{daemon} did not go into the background within 30 s: {complaint(log)}") from None
+    if status:
+        raise OpsctlError(f"{daemon} ended at once (exit status {status}): {complaint(log)}")
+
+
+def await_ready(
+    what: str, log: Path, is_ready: Callable[[], bool], is_alive: Callable[[], bool], timeout_s: float
+) -> None:
+    """Wait until `is_ready`; raise OpsctlError with the log's own words when `timeout_s` passes or the daemon is gone."""
+    deadline = time.monotonic() + timeout_s
+    while not is_ready():
+        if not is_alive():
+            if is_ready():
+                return
+            raise OpsctlError(f"{what} ended while starting: {complaint(log)}")
+        if time.monotonic() > deadline:
+            raise OpsctlError(f"{what} was not ready within {timeout_s:g} s: {complaint(log)}")
+        time.sleep(0.03)
+
+
+def complaint(log: Path) -> str:
+    """The last line of `log` that says error or fatal, else the last line, without its time stamp; then where the rest is."""
+    try:
+        lines = [line for line in log.read_text(errors="replace")[-20000:].splitlines() if line.strip()]
+    except OSError as error:
+        return f"no log ({error.strerror}: {log})"
+    if not lines:
+        return f"its log is empty ({log})"
+    worst = [line for line in lines if "fatal" in line] or [line for line in lines if _COMPLAINT.search(line)] or lines
+    said = _STAMP.sub("", worst[-1].strip())
+    return f"{said} ({log})"
+
+
+def daemon_environment(bin_folders: Sequence[str], library_folders: Sequence[str], slurm_conf: Path) -> dict[str, str]:
+    """What daemons see: nothing of the caller's settings but where things are. Jobs bring their own environment."""
+    kept = {name: os.environ[name] for name in ("HOME", "TZ", "LANG") if name in os.environ}
+    path = [*bin_folders, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    kept |= {"PATH": os.pathsep.join(path), "LC_ALL": "C", "SLURM_CONF": str(slurm_conf)}
+    if library_folders:
+        kept["LD_LIBRARY_PATH"] = os.pathsep.join(library_folders)
+    return kept

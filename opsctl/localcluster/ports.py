@@ -1,0 +1,75 @@
+"""TCP ports for one cluster, found free and kept from other clusters that start at the same moment."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opsctl.errors import OpsctlError
+
+#: Below Linux's ephemeral ports, so that no outgoing connection sits on one.
+_FIRST, _LAST, _BLOCK = 20_032, 32_704, 64
+
+
+@dataclass(frozen=True)
+class Ports:
+    slurmctld: int
+    slurmdbd: int
+    slurmds: tuple[int, ...]  # in the order of the spec's nodes; consecutive
+
+    @property
+    def first_job_id(self) -> int:
+        """Job ids of clusters on one machine differ, because jobs derive their rendezvous port from them."""
+        return 1001 + 1000 * ((self.slurmctld - _FIRST) // _BLOCK)
+
+
+@contextlib.contextmanager
+def reserve(nodes: int, preferred: Ports | None = None) -> Iterator[Ports]:
+    """Free ports for `nodes` slurmds and two daemons more, ours until the block ends: by then the daemons must listen.
+
+    The reservation is an abstract Unix socket per block of ports: it is in the same network namespace as the ports, works
+    between users and vanishes with the process. `preferred`, what the cluster had before, is taken when it is free.
+    """
+    blocks_needed = (nodes + 2 + _BLOCK - 1) // _BLOCK
+    starts = list(range(_FIRST, _LAST - blocks_needed * _BLOCK + 1, _BLOCK))
+    turn = os.getpid() % len(starts)
+    starts = starts[turn:] + starts[:turn]
+    if preferred is not None and len(preferred.slurmds) == nodes:
+        starts.insert(0, preferred.slurmctld)
+    for start in starts:
+        with contextlib.ExitStack() as held:
+            if all(_hold(held, start + _BLOCK * n) for n in range(blocks_needed)) and all(
+                is_free(port) for port in range(start, start + nodes + 2)
+            ):
+                yield Ports(start, start + 1, tuple(range(start + 2, start + 2 + nodes)))
+                return
+    raise OpsctlError(
+        f"no {nodes + 2} free TCP ports in a row between {_FIRST} and {_LAST}: take other local clusters down"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a daemon could listen on `port` on any address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As Slurm's daemons do: a connection in TIME_WAIT does not make a port taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def _hold(held: contextlib.ExitStack, block: int) -> bool:
+    guard = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    try:
+        guard.bind(f"\0opsctl-local-cluster-ports-{block}")
+    except OSError:
+        return False
+    return True

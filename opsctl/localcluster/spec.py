@@ -1,0 +1,105 @@
+"""What a local cluster looks like: nodes, partitions, reservations, accounts. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MAX_NODES = 256
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes that are alike. All of them really are this machine: CPUs and memory are what Slurm is told, not what is there."""
+
+    prefix: str  # "jean-zay-iam"
+    count: int
+    gpus: int
+    gpu_type: str
+    cpus: int
+    memory_mib: int
+    features: tuple[str, ...] = ()
+    digits: int = 0  # 0: as many as the last number needs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        width = self.digits or len(str(self.count))
+        return tuple(f"{self.prefix}{number:0{width}d}" for number in range(1, self.count + 1))
+
+    @property
+    def folded(self) -> str:
+        """As Slurm folds it: `node[1-4]`."""
+        names = self.names
+        if len(names) == 1:
+            return names[0]
+        return f"{self.prefix}[{names[0][len(self.prefix) :]}-{names[-1][len(self.prefix) :]}]"
+
+
+@dataclass(frozen=True)
+class Partition:
+    name: str
+    nodes: tuple[str, ...]  # folded node lists
+    max_time: str = "INFINITE"  # a Slurm duration
+    default_time: str = ""
+    is_default: bool = False
+
+
+@dataclass(frozen=True)
+class Reservation:
+    name: str
+    nodes: str
+    accounts: tuple[str, ...] = ()  # who may use it when there is accounting; else the caller
+    flags: str = ""
+
+
+@dataclass(frozen=True)
+class Account:
+    name: str
+    parent: str = ""
+    limits: tuple[str, ...] = ()  # sacctmgr's own words: "GrpTRES=gres/gpu=512"
+    qos: tuple[str, ...] = ()  # first: the default
+
+
+@dataclass(frozen=True)
+class Qos:
+    name: str
+    limits: tuple[str, ...] = ()  # "MaxWall=20:00:00"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A whole cluster. `plain` and `shapes.bloom` make the usual ones."""
+
+    name: str
+    shape: str  # what `--shape` said, for messages: "4 nodes x 2 GPUs", "bloom"
+    node_groups: tuple[NodeGroup, ...]
+    partitions: tuple[Partition, ...]
+    reservations: tuple[Reservation, ...] = ()
+    accounting: bool = False
+    accounts: tuple[Account, ...] = (Account("opsctl"),)
+    qos: tuple[Qos, ...] = ()
+    slurm_prefix: str | None = None
+    slurmd_timeout_s: int = 20  # a killed slurmd's node is DOWN after this
+    extra_slurm_conf: tuple[str, ...] = field(default=())
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(name for group in self.node_groups for name in group.names)
+
+    @property
+    def gpus_per_node(self) -> int:
+        return max(group.gpus for group in self.node_groups)
+
+
+def plain(
+    name: str = "local", nodes: int = 4, gpus: int = 2, *, accounting: bool = False, slurm_prefix: str | None = None
+) -> Spec:
+    """`nodes` equal nodes with `gpus` make-believe GPUs each and one partition, `main`, without a time limit."""
+    group = NodeGroup("node", nodes, gpus, "local", cpus=max(16, 8 * gpus), memory_mib=65536)
+    return Spec(
+        name=name,
+        shape=f"{nodes} node{'s' * (nodes != 1)} x {gpus} GPU{'s' * (gpus != 1)}",
+        node_groups=(group,),
+        partitions=(Partition("main", (group.folded,), is_default=True),),
+        accounting=accounting,
+        slurm_prefix=slurm_prefix,
+    )

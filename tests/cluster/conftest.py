@@ -1,0 +1,233 @@
+"""A real Slurm for the whole session: four nodes with two make-believe GPUs each, in a short folder other users can reach."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import SlurmMissing
+from opsctl.localcluster import lifecycle
+from opsctl.localcluster.installation import Installation, find_installation
+from opsctl.localcluster.places import Places, places_of
+from opsctl.localcluster.spec import plain
+from opsctl.slurm.cluster import Cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+def wait_until(predicate: Callable[[], object], timeout_s: float = 20, what: str = "the condition") -> object:
+    """Poll until `predicate()` is true and return what it gave; fail the test, naming `what`, after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := predicate()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {timeout_s:g} s for {what}")
+        time.sleep(0.1)
+    return value
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A local cluster under test. Daemons are named as their logs are: "slurmctld", "slurmd-node1"."""
+
+    folder: Path
+    cluster: Cluster
+    installation: Installation
+
+    @property
+    def places(self) -> Places:
+        return places_of(self.folder)
+
+    def environment(self) -> dict[str, str]:
+        return self.cluster.environment()
+
+    def run(
+        self,
+        *words: str | Path,
+        user: str | None = None,
+        check: bool = True,
+        timeout_s: float = 30,
+        input: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command with the cluster's environment, as `user` (root only) if given."""
+        command = [str(word) for word in words]
+        if user is not None:
+            command = ["runuser", "-u", user, "--", *command]
+        answer = subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, timeout=timeout_s, input=input
+        )
+        if check and answer.returncode:
+            pytest.fail(f"{' '.join(command)} -> {answer.returncode}: {answer.stderr}{answer.stdout}")
+        return answer
+
+    def sbatch(self, script: str, *options: str, user: str | None = None) -> int:
+        """Submit `script` (its body, without the first line) and return the job id."""
+        answer = self.run(
+            "sbatch",
+            "--parsable",
+            "--output=/dev/null",
+            "--chdir=/",
+            *options,
+            user=user,
+            input=f"#!/bin/bash\n{script}\n",
+        )
+        return int(answer.stdout.split(";")[0])
+
+    def job_state(self, job_id: int) -> str:
+        """Slurm's state of a job (of any array task with this id); "" when Slurm has forgotten it."""
+        answer = self.run("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T", check=False)
+        return answer.stdout.split("\n")[0].strip()
+
+    def wait_for_state(self, job_id: int, *states: str, timeout_s: float = 30) -> str:
+        """Wait until the job is in one of `states` and return it."""
+        return str(
+            wait_until(
+                lambda: (state := self.job_state(job_id)) in states and state,
+                timeout_s,
+                f"job {job_id} to be {' or '.join(states)}",
+            )
+        )
+
+    def cancel_everything(self) -> None:
+        """Cancel all jobs and wait until none is left and every node is idle."""
+
+        # Twice: a job that another one submits while it dies.
+        def nothing_left() -> bool:
+            jobs = self.run("squeue", "-h", "-o", "%A").stdout.split()
+            if jobs:
+                self.run("scancel", *sorted(set(jobs)), check=False)
+            return not jobs
+
+        wait_until(nothing_left, 40, "all jobs to end")
+        wait_until(self.all_idle, 60, "all nodes to be idle")
+
+    def all_idle(self) -> bool:
+        return set(lifecycle.node_states("sinfo", self.cluster).values()) <= {"idle"}
+
+    def pid(self, daemon: str) -> int | None:
+        """The daemon's process id; None when it is not running."""
+        return lifecycle.pid_of(self.places, daemon)
+
+    def send(self, daemon: str, number: signal.Signals) -> None:
+        pid = self.pid(daemon)
+        assert pid is not None, f"{daemon} is not running"
+        os.kill(pid, number)
+
+    def kill(self, daemon: str) -> None:
+        """kill -9, and wait until it is gone. Its steps and tasks live on, as on a node whose slurmd crashed."""
+        self.send(daemon, signal.SIGKILL)
+        wait_until(lambda: self.pid(daemon) is None, 10, f"{daemon} to be gone")
+
+    def kill_node(self, node: str) -> None:
+        """kill -9 of a whole node: slurmd, the steps on it and everything they run."""
+        lifecycle.kill_node(self.folder, node)
+
+    def start(self, daemon: str) -> None:
+        """Start a daemon that was killed; the controller recovers its jobs."""
+        lifecycle.start_daemon(self.folder, daemon)
+
+    @contextlib.contextmanager
+    def stopped(self, daemon: str) -> Iterator[None]:
+        """The daemon hangs (SIGSTOP) inside the block."""
+        self.send(daemon, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(daemon, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def killed(self, daemon: str) -> Iterator[None]:
+        """The daemon is gone inside the block, and back after it with all nodes known."""
+        self.kill(daemon)
+        try:
+            yield
+        finally:
+            self.start(daemon)
+
+
+def short_folder() -> Path:
+    """A new folder with a short path (sockets), that other Unix users may traverse."""
+    folder = Path(tempfile.mkdtemp(prefix="oc", dir="/tmp"))
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Installation:
+    """The machine's Slurm, or a skip that says what is missing."""
+    try:
+        return find_installation()
+    except SlurmMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def session_cluster(slurm: Installation) -> Iterator[RunningCluster]:
+    folder = short_folder()
+    try:
+        up = lifecycle.up(plain("test"), folder)
+        yield RunningCluster(up.folder, up.cluster, slurm)
+    finally:
+        lifecycle.down(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def local_cluster(session_cluster: RunningCluster) -> Iterator[RunningCluster]:
+    """The session's cluster, 4 nodes x 2, with every daemon alive and no job, before and after."""
+    _mend(session_cluster)
+    yield session_cluster
+    _mend(session_cluster)
+
+
+def _mend(cluster: RunningCluster) -> None:
+    lifecycle.continue_all(cluster.folder)
+    lifecycle.up(plain("test"), cluster.folder)
+    cluster.cancel_everything()
+
+
+@pytest.fixture
+def unix_user() -> Iterator[Callable[..., str]]:
+    """Makes Unix users for a test: `unix_user("alice", groups=["team"])` returns the name it really has. Root only, else skips."""
+    if os.getuid():
+        pytest.skip("making Unix users needs root")
+    users: list[str] = []
+    groups: list[str] = []
+
+    def make(name: str = "user", groups_of: Sequence[str] = ()) -> str:
+        user = f"oc{name}{os.getpid()}"
+        for group in groups_of:
+            if subprocess.run(["getent", "group", group], capture_output=True, timeout=10).returncode:
+                subprocess.run(["groupadd", group], check=True, capture_output=True, timeout=10)
+                groups.append(group)
+        words = [
+            "useradd",
+            "--create-home",
+            "--shell",
+            "/bin/bash",
+            *(["--groups", ",".join(groups_of)] if groups_of else []),
+            user,
+        ]
+        subprocess.run(words, check=True, capture_output=True, timeout=10)
+        users.append(user)
+        return pwd.getpwnam(user).pw_name
+
+    yield make
+    for user in users:
+        subprocess.run(["userdel", "--remove", "--force", user], capture_output=True, timeout=20)
+    for group in groups:
+        subprocess.run(["groupdel", group], capture_output=True, timeout=10)
