@@ -1,7 +1,8 @@
 """Finding out which rank of this node failed first, and how: a rank killed with -9 leaves no word of its own.
 
-Torch's elastic agent names the failed process with the lowest local rank that it sees, not the first; by then the others have
-often died of broken connections. So a thread watches the processes themselves, through pidfds, and remembers the order.
+Torch's elastic agent names the failed process with the lowest local rank that it sees, not the first; by then the
+others have often died of broken connections. So a thread watches the processes themselves, through pidfds, and
+remembers the order.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Death:
 
 
 class DeathWatch:
-    """Watches this node's ranks from a thread of the launcher. Start it before the ranks are forked; they report their pids.
+    """Watches this node's ranks from a thread of the launcher.
 
-    `on_pid(local_rank, pid)` is called for each rank that reports.
+    Start it before the ranks are forked; each then reports its pid, and `on_pid(local_rank, pid)` is called.
     """
 
     def __init__(self, on_pid: Callable[[int, int], None] = lambda _rank, _pid: None) -> None:

@@ -1,12 +1,12 @@
-"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's own elastic launcher forks a rank per GPU.
+"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's elastic launcher forks them.
 
     python -u -m trainer.launch --nnodes N --nproc-per-node G --node-rank R --master-addr A --master-port P \\
         --attempt-folder D [--node-name NAME] -- TRAINER ARGUMENTS
 
 Global rank = R x G + local rank, so node ranks given in Slurm's order make rank 0 live on the first node. Under D:
-`ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), and `NODE/` with each rank's
-output and, where a rank raised, torch elastic's error file. Lines of rank N on the node come out with `[defaultN]:` before them.
-The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
+`ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), and `NODE/` with each
+rank's output and, where a rank raised, torch elastic's error file. Lines of rank N on the node come out with
+`[defaultN]:` before them. The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _gpus_of_this_node() -> list[str]:
 
 
 def _record_failure(node: Node, watch: DeathWatch, ended_at: datetime | None, error: Any) -> int:
-    """Write `failure-R.json` for the first rank to fail; what died after somebody ended the launch is no failure of a rank."""
+    """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail."""
     deaths = [death for death in watch.deaths() if ended_at is None or death.at < ended_at]
     error_files = {int(path.parent.name): path for path in sorted(node.own_folder.glob("*/attempt_*/*/error.json"))}
 

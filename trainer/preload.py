@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What DeepSpeed otherwise imports inside `initialize` and at the first step, and a process forked afterwards gets for nothing.
+# What DeepSpeed otherwise imports inside `initialize` and at the first step, and a process forked afterwards gets for
+# nothing.
 _NEEDED_LATER = (
     "deepspeed.runtime.pipe.engine",
     "deepspeed.runtime.bf16_optimizer",
@@ -23,8 +24,8 @@ _NEEDED_LATER = (
 def set_process_defaults(ranks_on_node: int) -> None:
     """Environment that must be set before torch is imported; what the user has set stays.
 
-    Touches no GPU: a process that has used CUDA cannot fork ranks that use it. For the same reason `is_available`, which
-    torch's launcher asks, goes through the driver's management library instead of a CUDA context.
+    Touches no GPU: a process that has used CUDA cannot fork ranks that use it. For the same reason `is_available`,
+    which torch's launcher asks, goes through the driver's management library instead of a CUDA context.
     """
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if ranks_on_node > 1:
@@ -36,9 +37,10 @@ def set_process_defaults(ranks_on_node: int) -> None:
 def import_engine(module_names: tuple[str, ...] = ()) -> None:
     """Import torch and DeepSpeed with all that training needs of them, and then `module_names`.
 
-    Two of DeepSpeed 0.19's habits are switched off. On a CPU it builds `deepspeed_shm_comm` with a C++ compiler at the first
-    `init_distributed`, a minute under a lock that a killed rank leaves behind. And its Muon optimizer, imported by every
-    ZeRO-1 engine, decorates three functions with `torch.compile`, which loads all of inductor for functions never called here.
+    Two of DeepSpeed 0.19's habits are switched off. On a CPU it builds `deepspeed_shm_comm` with a C++ compiler at
+    the first `init_distributed`, a minute under a lock that a killed rank leaves behind. And its Muon optimizer,
+    imported by every ZeRO-1 engine, decorates three functions with `torch.compile`, which loads all of inductor for
+    functions never called here.
     """
     torch: Any = importlib.import_module("torch")
     compile_for_real = torch.compile
