@@ -25,8 +25,8 @@ def follow(
 ) -> Iterator[str]:
     """The last `lines` wanted lines of `path`, then every further one as it is written, for ever.
 
-    A half-written line is waited for; before a rotation or at a truncation it is given as it stands. `say` gets what a person
-    should know: there is no log yet, it was replaced, it was cut. `pause` is called between two looks.
+    A half-written line is waited for; before a rotation or at a truncation it is given as it stands. `say` gets what a
+    person should know: there is no log yet, it was replaced, it was cut. `pause` is called between two looks.
     """
     source = _Source(path)
     if source.open():
@@ -91,7 +91,7 @@ class _Source:
             yield line.decode(errors="replace")
 
     def moved(self) -> str:
-        """Says what happened to the file since the last look when it is no longer the one that was being read; else ""."""
+        """Says what happened to the file when it is no longer what was being read; else ""."""
         if not self.is_idle:
             return ""
         if self.fd is None:

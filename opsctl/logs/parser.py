@@ -1,26 +1,22 @@
-"""Training-log lines to typed records, in every variant Megatron-DeepSpeed has printed, and what the log has measured.
-
-A line that is no record (DeepSpeed's chatter, tracebacks, half of a line) is None, never an error.
-"""
+"""What a run's training log shows: how long things take, how far it is. Reads from its end, whatever its size."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 
-from opsctl.logs.pulse import parse_pulse
+from opsctl.logs.lines import iteration_losses, parse_line, parse_lines, split_prefix
 from opsctl.logs.records import (
+    Alert,
     CheckpointLoaded,
-    CheckpointSaved,
-    CheckpointSaving,
     Evaluation,
     FreshStart,
     Iteration,
     Left,
     Measured,
+    Pulse,
     Record,
     Stamp,
     Timers,
@@ -28,150 +24,108 @@ from opsctl.logs.records import (
 from opsctl.logs.tail import lines_backwards
 from opsctl.runs.paths import RunPaths
 
+__all__ = ["iteration_losses", "measure", "measured", "parse_line", "parse_lines", "recent", "split_prefix"]
+
 #: In every training line; what a search from the end looks for.
-ITERATION_MARK = b"consumed samples:"
-#: What `measured` needs to see.
-_MEASURED_MARKS = (ITERATION_MARK, b"time (ms) |", b" loss at ", b"checkpoint ", b"datetime: ")
-MEASURED_TAIL_BYTES = 16 * 1024 * 1024
-MEASURED_ITERATIONS = 50
-
-_PREFIX = re.compile(r"(?:\d+:\s?)?(?:\[[A-Za-z_]*(?P<local_rank>\d+)\]:)?")
-_ITERATION = re.compile(r"\s*iteration\s+(?P<iteration>\d+)\s*/\s*(?P<total>\d+)\s*\|(?P<parts>.*)", re.DOTALL)
-_EVALUATION = re.compile(
-    r"\s*(?P<group>\S.*?) loss at (?:iteration (?P<iteration>\d+)|the end of training for \w+ data)\s*\|"
-    r" lm loss value: (?P<loss>\S+) \|(?: lm loss PPL: (?P<ppl>\S+) \|)?"
-)
-_SAVING = re.compile(r"\s*saving checkpoint at iteration\s+(?P<iteration>\d+) to (?P<folder>.+)")
-_SAVED = re.compile(r"\s*successfully saved checkpoint at iteration\s+(?P<iteration>\d+) to (?P<folder>.+)")
-_LOADED = re.compile(r"\s*successfully loaded checkpoint from (?P<folder>.+) at iteration\s+(?P<iteration>\d+)")
-_TIMERS = re.compile(r"\s*time \(ms\)(?P<parts>.*)")
-_STAMP = re.compile(r"\s*\[(?P<what>[^\]]+)\] datetime: (?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
-_LEFT = (
-    ("kill-switch", re.compile(r"Detected kill switch at (?P<detail>.+?)(?:\. Exiting|, iteration=\d+\. Exiting|$)")),
-    ("exit-interval", re.compile(r"exiting program at iteration\s+(?P<detail>\d+)")),
-    ("exit-duration", re.compile(r"exiting program after (?P<detail>[\d.]+) minutes")),
-    ("signal", re.compile(r"exiting program after receiving (?P<detail>\w+)")),
-    ("stop-request", re.compile(r"Detected stop request(?: at (?P<detail>.+?))?(?:\. Exiting|$)")),
-    ("finished", re.compile(r"after training is done(?P<detail>)")),
-)
-#: The name in the line, spaces folded -> field of Iteration.
-_FIELDS = {
-    "learning rate": "learning_rate",
-    "lm loss": "loss",
-    "loss scale": "loss_scale",
-    "grad norm": "grad_norm",
-    "samples per second": "samples_per_second",
-    "TFLOPs": "tflops",
-}
-_WHOLE_FIELDS = {
-    "consumed samples": "consumed_samples",
-    "consumed tokens": "consumed_tokens",
-    "global batch size": "global_batch_size",
-    "number of skipped iterations": "skipped_iterations",
-    "number of nan iterations": "nan_iterations",
-}
-
-
-def split_prefix(line: str) -> tuple[int | None, str]:
-    """The local rank in front of a launcher's line (`[default3]:`), None without one, and what follows it."""
-    match = _PREFIX.match(line)
-    if match and match["local_rank"] is not None:
-        return int(match["local_rank"]), line[match.end() :]
-    return None, line
-
-
-def parse_line(line: str) -> Record | None:
-    """The record in this line, or None. Line ends inside it, where a mail program wrapped it, are taken out."""
-    _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
-    if "iteration" in text and (match := _ITERATION.match(text)):
-        return _iteration(match)
-    if "loss at" in text and (match := _EVALUATION.match(text)):
-        return _evaluation(match)
-    if "checkpoint" in text and (record := _checkpoint(text)):
-        return record
-    if "time (ms)" in text and (match := _TIMERS.match(text)):
-        return Timers(_numbers(match["parts"]))
-    if "PULSE: " in text or "***ALERT: " in text:
-        return parse_pulse(text)
-    return _stamp_or_left(text)
-
-
-def parse_lines(lines: Iterable[str]) -> Iterable[Record]:
-    """The records among `lines`, in their order."""
-    return (record for line in lines if (record := parse_line(line)) is not None)
+_ITERATION_MARK = b"consumed samples:"
+_MARKS = (_ITERATION_MARK, b"time (ms) |", b" loss at ", b"checkpoint", b"datetime: ", b"] PULSE: ")
+#: How much of a log's end `measured` and `recent` look at.
+TAIL_BYTES = 4 * 1024 * 1024
+#: Iterations over which durations are taken.
+WINDOW = 50
+#: Iterations since the last start from which on those before it no longer count.
+_ENOUGH = 3
 
 
 def measured(paths: RunPaths) -> Measured:
     """What the newest part of the run's training log shows; all None while there is no log."""
-    return measure_log(paths.main_log)
+    return measure(_records(paths.main_log))
 
 
-def measure_log(path: Path) -> Measured:
-    """`measured` for one log file. Reads its last 16 MiB at most."""
-    lines = lines_backwards(path, MEASURED_TAIL_BYTES, _MEASURED_MARKS)
-    return measure(list(parse_lines(lines))[::-1])
+def recent(paths: RunPaths) -> Measured:
+    """`measured` from no more than the newest iterations, for who cannot wait."""
+    return measure(_records(paths.main_log, WINDOW + 1))
 
 
 def measure(records: Sequence[Record]) -> Measured:
-    """Durations from records in the log's order.
+    """Durations and progress from records in the log's order.
 
-    An iteration's time is the median of the last 50, the first after each start left out when there are others.
-    An evaluation's is what the trainer's own timer says, else what the iteration after it took longer than the median.
+    An iteration's time is the median of the newest since the last start, or of those before it too while they are few;
+    the first after a start is left out when there are others. An evaluation's is what the trainer's own timer says,
+    else what the iteration after it took longer than the median.
     """
     iterations = [record for record in records if isinstance(record, Iteration)]
-    settled = [record for record in _without_first_after_start(records) if record.seconds is not None] or iterations
-    times_s = [record.seconds for record in settled[-MEASURED_ITERATIONS:] if record.seconds is not None]
-    typical_s = median(times_s) if times_s else None
-    saves_s = [
-        s for record in records if isinstance(record, Timers) if (s := _timer_s(record, "save-checkpoint")) is not None
-    ]
+    window = _window(records)
+    typical_s = _median([one.seconds for one in window])
+    last = iterations[-1] if iterations else None
     return Measured(
         seconds_per_iteration=typical_s,
         evaluation_seconds=_longest_evaluation_s(records, typical_s),
-        save_seconds=max(saves_s, default=None),
-        last_iteration=iterations[-1] if iterations else None,
+        save_seconds=max(_timers_s(records, ("save-checkpoint",)), default=None),
+        samples_per_second=_median([one.samples_per_second for one in window]),
+        tflops=_median([one.tflops for one in window]),
+        last_iteration=last,
+        stamped_after_it=_stamp_after_last_iteration(records),
     )
 
 
-def _without_first_after_start(records: Sequence[Record]) -> list[Iteration]:
-    """Iterations but those that carry a start's costs; an iteration number that falls back is a start too."""
-    kept: list[Iteration] = []
+def _records(path: Path, iterations: int | None = None) -> list[Record]:
+    """The records in the log's end, in its order; no more than so many `iterations` when given."""
+    found: list[Record] = []
+    seen = 0
+    for record in parse_lines(lines_backwards(path, TAIL_BYTES, _MARKS)):
+        found.append(record)
+        seen += isinstance(record, Iteration)
+        if seen == iterations:
+            break
+    return found[::-1]
+
+
+def _window(records: Sequence[Record]) -> list[Iteration]:
+    """The iterations that durations are taken from."""
+    settled: list[Iteration] = []  # all but those that carry a start's costs
+    since_start = 0
     before: Iteration | None = None
     started = False
     for record in records:
-        if isinstance(record, CheckpointLoaded | FreshStart) or (
-            isinstance(record, Stamp) and "before the start" in record.what
-        ):
+        if _is_start(record):
             started = True
         elif isinstance(record, Iteration):
-            if not started and (before is None or record.iteration > before.iteration):
-                kept.append(record)
+            # Where nothing else tells, an iteration number that falls back does.
+            if started or (before is not None and record.iteration <= before.iteration):
+                since_start = 0
+            else:
+                settled.append(record)
+                since_start += 1
             before, started = record, False
-    return kept
+    if not settled:
+        return [before] if before else []
+    return settled[-min(WINDOW, since_start if since_start >= _ENOUGH else WINDOW) :]
+
+
+def _is_start(record: Record) -> bool:
+    return isinstance(record, CheckpointLoaded | FreshStart) or (
+        isinstance(record, Stamp) and "before the start" in record.what
+    )
 
 
 def _longest_evaluation_s(records: Sequence[Record], typical_s: float | None) -> float | None:
-    timed = [
-        s
-        for record in records
-        if isinstance(record, Timers)
-        for name in ("evaluation", "evaluate", "eval-time")
-        if (s := _timer_s(record, name)) is not None
-    ]
+    timed = _timers_s(records, ("evaluation", "evaluate", "eval-time"))
     if timed or typical_s is None:
         return max(timed, default=None)
     longest: float | None = None
     before: Iteration | None = None
     evaluated, saved_s = False, 0.0
     for record in records:
-        if isinstance(record, Evaluation):
+        if _is_start(record):
+            before = None
+        elif isinstance(record, Evaluation):
             evaluated = True
         elif isinstance(record, Timers):
-            saved_s += _timer_s(record, "save-checkpoint") or 0.0
+            saved_s += sum(_timers_s([record], ("save-checkpoint",)))
         elif isinstance(record, Iteration):
             if evaluated and before is not None and record.seconds is not None and record.iteration > before.iteration:
-                count = record.iteration - before.iteration
-                extra_s = (record.seconds - typical_s) * count - saved_s
+                extra_s = (record.seconds - typical_s) * (record.iteration - before.iteration) - saved_s
                 # Less than a tenth of an iteration is noise: this trainer's clock does not run during evaluations.
                 if extra_s > 0.1 * typical_s:
                     longest = max(longest or 0.0, extra_s)
@@ -179,83 +133,29 @@ def _longest_evaluation_s(records: Sequence[Record], typical_s: float | None) ->
     return longest
 
 
-def _timer_s(record: Timers, name: str) -> float | None:
-    value = record.milliseconds.get(name)
-    return None if value is None else value / 1000
+def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:
+    """Seconds of these timers, wherever they are printed."""
+    return [
+        record.milliseconds[name] / 1000
+        for record in records
+        if isinstance(record, Timers)
+        for name in names
+        if name in record.milliseconds
+    ]
 
 
-def _iteration(match: re.Match[str]) -> Iteration:
-    numbers = _numbers(match["parts"])
-    seconds = numbers.pop("elapsed time per iteration (s)", None)
-    milliseconds = numbers.pop("elapsed time per iteration (ms)", None)
-    if seconds is None and milliseconds is not None:
-        seconds = milliseconds / 1000
-    known = {field: numbers.pop(name, None) for name, field in _FIELDS.items()}
-    whole = {field: _whole(numbers.pop(name, None)) for name, field in _WHOLE_FIELDS.items()}
-    return Iteration(
-        iteration=int(match["iteration"]),
-        total_iterations=int(match["total"]),
-        seconds=seconds,
-        others=numbers,
-        **known,  # type: ignore[arg-type]
-        **whole,
-    )
-
-
-def _evaluation(match: re.Match[str]) -> Evaluation | None:
-    loss = _number(match["loss"])
-    if loss is None:
-        return None
-    iteration = match["iteration"]
-    ppl = _number(match["ppl"]) if match["ppl"] else None
-    return Evaluation(match["group"], int(iteration) if iteration else None, loss, ppl)
-
-
-def _checkpoint(text: str) -> Record | None:
-    if match := _SAVED.match(text):
-        return CheckpointSaved(int(match["iteration"]), match["folder"].strip())
-    if match := _SAVING.match(text):
-        return CheckpointSaving(int(match["iteration"]), match["folder"].strip())
-    if match := _LOADED.match(text):
-        return CheckpointLoaded(int(match["iteration"]), match["folder"].strip())
-    if "will not load any checkpoints and will start from random" in text:
-        return FreshStart()
+def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
+    """When the first line with a time after the last iteration was written: training lines themselves carry no clock."""
+    first: datetime | None = None
+    for record in reversed(records):
+        if isinstance(record, Iteration):
+            # What the log calls local time is taken for ours.
+            return first.astimezone() if first else None
+        if isinstance(record, Stamp | Left | Pulse | Alert) and record.at is not None:
+            first = record.at
     return None
 
 
-def _stamp_or_left(text: str) -> Record | None:
-    stamp = _STAMP.match(text) if "datetime: " in text else None
-    at = None
-    if stamp:
-        try:
-            at = datetime.fromisoformat(stamp["at"])
-        except ValueError:
-            return None
-    if stamp or "xiting" in text or "etected" in text:
-        for reason, form in _LEFT:
-            if match := form.search(stamp["what"] if stamp else text):
-                return Left(reason, match["detail"] or "", at)
-    return Stamp(stamp["what"], at) if stamp and at else None
-
-
-def _numbers(parts: str) -> dict[str, float]:
-    """`name: number | name: number |` as a dictionary; parts without a readable number are left out."""
-    found: dict[str, float] = {}
-    for part in parts.split("|"):
-        name, colon, value = part.rpartition(":")
-        number = _number(value) if colon else None
-        if number is not None:
-            found[" ".join(name.split())] = number
-    return found
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _whole(value: float | None) -> int | None:
-    # NaN and infinity have no whole number.
-    return int(value) if value is not None and abs(value) < 2**63 else None
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -126,9 +126,12 @@ Record = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What the end of a training log shows about durations. None: it does not show it."""
+    """What the end of a training log shows. None: it does not show it."""
 
     seconds_per_iteration: float | None = None  # median of the newest iterations
     evaluation_seconds: float | None = None  # the longest evaluation seen, all groups together
     save_seconds: float | None = None  # the longest save seen
+    samples_per_second: float | None = None  # median of the newest iterations
+    tflops: float | None = None  # per GPU, median of the newest iterations
     last_iteration: Iteration | None = None
+    stamped_after_it: datetime | None = None  # with zone; when the first line with a time after it was written

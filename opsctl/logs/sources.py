@@ -10,14 +10,14 @@ from typing import Any
 
 from opsctl.errors import OpsctlError
 from opsctl.logs.follow import follow
-from opsctl.logs.parser import split_prefix
+from opsctl.logs.lines import split_prefix
 from opsctl.logs.tail import last_lines
 from opsctl.runs.paths import RunPaths
 
 
 @dataclass(frozen=True)
 class LogSource:
-    """A file, and the local rank whose lines are wanted from it, without their prefix; None: every line as it stands."""
+    """A file, and the local rank whose lines are wanted, without their prefix; None: every line as it stands."""
 
     path: Path
     local_rank: int | None = None
