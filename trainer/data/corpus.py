@@ -132,14 +132,18 @@ class JsonLines:
                     else:
                         skipped.note("empty", "")
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise DataError(f"{shown(self.path)} is cut short or no gzip file after line {number:,}: {error}") from None
+                raise DataError(
+                    f"{shown(self.path)} is cut short or no gzip file after line {number:,}: {error}"
+                ) from None
 
     def _text(self, line: bytes, number: int) -> str:
         where = f"{shown(self.path)}, line {number:,}"
         try:
             value: Any = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except UnicodeDecodeError as error:
-            raise DataError(f"{where}: not UTF-8 at byte {error.start + 1}; convert the file (iconv -t utf-8)") from None
+            raise DataError(
+                f"{where}: not UTF-8 at byte {error.start + 1}; convert the file (iconv -t utf-8)"
+            ) from None
         except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{where}: not a JSON object: {error}") from None
         if not isinstance(value, dict):

@@ -40,7 +40,14 @@ class GPTDataset:
     """Samples from sequences [first, last) of one file; `samples` at least, or one epoch when None. `name` is for messages."""
 
     def __init__(
-        self, data: IndexedTokens, first: int, last: int, samples: int | None, settings: OrderSettings, cache: IndexCache, name: str
+        self,
+        data: IndexedTokens,
+        first: int,
+        last: int,
+        samples: int | None,
+        settings: OrderSettings,
+        cache: IndexCache,
+        name: str,
     ):
         self._data = data
         self.sequence_length = settings.sequence_length
@@ -49,9 +56,14 @@ class GPTDataset:
             {"what": "GPT sample order", "version": 1, "data": file_identity(data.prefix), **asked},
             lambda: self._build(first, last, samples, settings, name),
         )
-        self.document_index, self.sample_index, self.shuffle_index = arrays["document"], arrays["sample"], arrays["shuffle"]
+        self.document_index, self.sample_index, self.shuffle_index = (
+            arrays["document"],
+            arrays["sample"],
+            arrays["shuffle"],
+        )
 
     def _build(self, first: int, last: int, samples: int | None, settings: OrderSettings, name: str) -> Arrays:
+        self._data.check_every_entry()
         plan = self._plan(first, last, samples, settings, name)
         order = build_order(first, last, self._data.lengths, plan, settings.sequence_length, settings.seed)
         return {"document": order.document_index, "sample": order.sample_index, "shuffle": order.shuffle_index}
@@ -90,7 +102,14 @@ class GPTDataset:
 class BlendedDataset:
     """Several datasets mixed by weight."""
 
-    def __init__(self, datasets: Sequence[GPTDataset], weights: Sequence[float], samples: int, cache: IndexCache, description: Any):
+    def __init__(
+        self,
+        datasets: Sequence[GPTDataset],
+        weights: Sequence[float],
+        samples: int,
+        cache: IndexCache,
+        description: Any,
+    ):
         self._datasets = datasets
         self.sequence_length = datasets[0].sequence_length
         # Normalised once more, as Megatron does: the last bits of the weights decide between equals.
@@ -101,13 +120,21 @@ class BlendedDataset:
             return {"dataset": dataset, "place": place}
 
         arrays = cache.load_or_build(
-            {"what": "blend order", "version": 1, "weights": [weight.hex() for weight in self.weights], "samples": samples}, build
+            {
+                "what": "blend order",
+                "version": 1,
+                "weights": [weight.hex() for weight in self.weights],
+                "samples": samples,
+            },
+            build,
         )
         self.dataset_index, self.dataset_sample_index = arrays["dataset"], arrays["place"]
         used = np.bincount(self.dataset_index, minlength=len(datasets))
         for number, (count, dataset) in enumerate(zip(used.tolist(), datasets, strict=True)):
             if count > len(dataset):
-                raise DataError(f"the blend {description} asks for {count:,} samples of dataset {number + 1}, which gives {len(dataset):,}")
+                raise DataError(
+                    f"the blend {description} asks for {count:,} samples of dataset {number + 1}, which gives {len(dataset):,}"
+                )
 
     def __len__(self) -> int:
         return len(self.dataset_index)

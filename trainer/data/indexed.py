@@ -76,7 +76,7 @@ class IndexedTokens:
         self.document_indices: NDArray[np.int64] = raw[pointers_end : pointers_end + 8 * documents].view("<i8")
         self.tokens: NDArray[np.generic] = self._map_tokens()
         if thorough:
-            self._check_every_entry()
+            self.check_every_entry()
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -105,7 +105,9 @@ class IndexedTokens:
         needed = HEADER_BYTES + 12 * sequences + 8 * documents
         # One byte more per sequence is the mode that multimodal data carries.
         if found not in (needed, needed + sequences):
-            raise self._corrupt(f"{found:,} bytes, but {sequences:,} sequences and {documents:,} document entries take {needed:,}")
+            raise self._corrupt(
+                f"{found:,} bytes, but {sequences:,} sequences and {documents:,} document entries take {needed:,}"
+            )
         return np.dtype(DTYPES[code]).newbyteorder("<"), sequences, documents
 
     def _map_tokens(self) -> NDArray[np.generic]:
@@ -119,7 +121,8 @@ class IndexedTokens:
             )
         return _mapped(self._bin).view(self.dtype)
 
-    def _check_every_entry(self) -> None:
+    def check_every_entry(self) -> None:
+        """Read all lengths and offsets. Raises DataError for one that cannot be."""
         if not len(self.lengths):
             return
         if int(self.lengths.min()) < 0:
@@ -130,13 +133,22 @@ class IndexedTokens:
         wrong = np.flatnonzero(self.pointers != expected)
         if len(wrong):
             at = int(wrong[0])
-            raise self._corrupt(f"sequence {at:,} points at byte {int(self.pointers[at]):,} instead of {int(expected[at]):,}")
+            raise self._corrupt(
+                f"sequence {at:,} points at byte {int(self.pointers[at]):,} instead of {int(expected[at]):,}"
+            )
         entries = self.document_indices
-        if not len(entries) or entries[0] != 0 or entries[-1] != len(self.lengths) or bool(np.any(np.diff(entries) < 0)):
+        if (
+            not len(entries)
+            or entries[0] != 0
+            or entries[-1] != len(self.lengths)
+            or bool(np.any(np.diff(entries) < 0))
+        ):
             raise self._corrupt(f"its document entries do not run from 0 to {len(self.lengths):,}")
 
     def _corrupt(self, what: str) -> DataError:
-        return DataError(f"{self._idx} is no usable index: {what}; copy it again or prepare the data again (opsctl data prepare)")
+        return DataError(
+            f"{self._idx} is no usable index: {what}; copy it again or prepare the data again (opsctl data prepare)"
+        )
 
 
 class IndexedWriter:
@@ -159,11 +171,15 @@ class IndexedWriter:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
-            raise DataError(f"somebody else is writing {self._begun[0]}; wait for it or choose another prefix") from None
+            raise DataError(
+                f"somebody else is writing {self._begun[0]}; wait for it or choose another prefix"
+            ) from None
         self._file.truncate(0)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 self._finish()

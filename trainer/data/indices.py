@@ -55,7 +55,9 @@ def plan_epochs(
     return EpochPlan(epochs, tokens_per_epoch, total, before_last if separate else total, separate)
 
 
-def build_order(first: int, last: int, lengths: NDArray[np.int32], plan: EpochPlan, sequence_length: int, seed: int) -> SampleOrder:
+def build_order(
+    first: int, last: int, lengths: NDArray[np.int32], plan: EpochPlan, sequence_length: int, seed: int
+) -> SampleOrder:
     """The order of sequences [first, last) of a file with `lengths` [N], for `plan`. The draws come in Megatron's sequence."""
     random = np.random.RandomState(seed)
     documents = np.arange(first, last, dtype=np.int32)
@@ -65,7 +67,9 @@ def build_order(first: int, last: int, lengths: NDArray[np.int32], plan: EpochPl
     return SampleOrder(document_index, sample_index, shuffle_index)
 
 
-def _shuffled_documents(documents: NDArray[np.int32], plan: EpochPlan, random: np.random.RandomState) -> NDArray[np.int32]:
+def _shuffled_documents(
+    documents: NDArray[np.int32], plan: EpochPlan, random: np.random.RandomState
+) -> NDArray[np.int32]:
     together = plan.epochs - 1 if plan.separate_last_epoch else plan.epochs
     document_index = np.tile(documents, plan.epochs)
     random.shuffle(document_index[: together * len(documents)])

@@ -38,15 +38,25 @@ DEFAULT_VOCAB_SIZE = 32_768
 
 def parser() -> argparse.ArgumentParser:
     """The command's options; `opsctl data prepare` has the same."""
-    result = argparse.ArgumentParser("python -m trainer.data.prepare", description="Text to Megatron's .bin/.idx.", allow_abbrev=False)
+    result = argparse.ArgumentParser(
+        "python -m trainer.data.prepare", description="Text to Megatron's .bin/.idx.", allow_abbrev=False
+    )
     result.add_argument("input", help="JSON-lines (also gzipped), or a folder with one document per file")
     result.add_argument("--output-prefix", required=True, help="files are named PREFIX_KEY_document.*")
     result.add_argument("--tokenizer", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt")
-    result.add_argument("--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {DEFAULT_VOCAB_SIZE:,}]")
+    result.add_argument(
+        "--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {DEFAULT_VOCAB_SIZE:,}]"
+    )
     result.add_argument("--json-key", default="text")
-    result.add_argument("--append-eod", action=argparse.BooleanOptionalAction, default=True, help="end each document with its own token")
-    result.add_argument("--include", action="append", default=[], metavar="GLOB", help="of a folder, only files like this")
-    result.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="of a folder, no files or folders like this")
+    result.add_argument(
+        "--append-eod", action=argparse.BooleanOptionalAction, default=True, help="end each document with its own token"
+    )
+    result.add_argument(
+        "--include", action="append", default=[], metavar="GLOB", help="of a folder, only files like this"
+    )
+    result.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="of a folder, no files or folders like this"
+    )
     result.add_argument("--workers", type=int, help="encoding threads [default: one per core, at most 16]")
     result.add_argument("--overwrite", action="store_true", help="replace files that are there")
     result.add_argument("--json", action="store_true", help="print JSON")
@@ -74,7 +84,9 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
     metadata_file = Path(f"{prefix}.json")
     with IndexedWriter(prefix, token_dtype(vocab_size)) as writer, Progress("encoding", corpus.total_bytes) as progress:
         for batch in _batches(corpus.documents(skipped)):
-            tokens, lengths = _joined(encoder.encode([document.text for document in batch]), eod, token_dtype(vocab_size))
+            tokens, lengths = _joined(
+                encoder.encode([document.text for document in batch]), eod, token_dtype(vocab_size)
+            )
             writer.add(tokens, lengths)
             digest.update(tokens.data)
             counts += np.bincount(tokens, minlength=vocab_size)
@@ -82,7 +94,9 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
             text_bytes += sum(len(document.text.encode()) for document in batch)
             progress.reached(batch[-1].read_bytes)
         if not documents:
-            raise DataError(f"no documents in {shown(arguments.input)}: all were skipped ({skipped.words() or 'blank lines'})")
+            raise DataError(
+                f"no documents in {shown(arguments.input)}: all were skipped ({skipped.words() or 'blank lines'})"
+            )
         metadata = {
             "schema_version": 1,
             "documents": documents,
@@ -118,7 +132,9 @@ def output_prefix(arguments: argparse.Namespace) -> Path:
 def refuse_existing(prefix: Path, overwrite: bool) -> None:
     """Raises DataError when whole data is there already: a training may be reading it."""
     if idx_path(prefix).exists() and not overwrite:
-        raise DataError(f"{idx_path(prefix)} is there already; give --overwrite to replace it, or another --output-prefix")
+        raise DataError(
+            f"{idx_path(prefix)} is there already; give --overwrite to replace it, or another --output-prefix"
+        )
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
@@ -146,7 +162,9 @@ def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
 def _refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
     """Raises DataError when another tokenizer lies where ours would: other data beside it needs it."""
     if file.exists() and not overwrite and file.read_text() != text:
-        raise DataError(f"{file} is there already and differs; use it with --tokenizer {file}, or choose another folder")
+        raise DataError(
+            f"{file} is there already and differs; use it with --tokenizer {file}, or choose another folder"
+        )
 
 
 def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:

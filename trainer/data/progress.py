@@ -49,6 +49,8 @@ class Progress:
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=read_bytes)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()

@@ -35,7 +35,9 @@ SMALLEST_VOCAB = 257
 def train(texts: Iterable[str], vocab_size: int, show_progress: bool = False) -> Tokenizer:
     """A byte-level BPE of at most `vocab_size` tokens from `texts`; id 0 is the end of a document. The same texts give the same ids."""
     if vocab_size < SMALLEST_VOCAB:
-        raise DataError(f"--vocab-size {vocab_size} is too small: {SMALLEST_VOCAB} at least (256 bytes and {END_OF_DOCUMENT})")
+        raise DataError(
+            f"--vocab-size {vocab_size} is too small: {SMALLEST_VOCAB} at least (256 bytes and {END_OF_DOCUMENT})"
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -82,7 +84,9 @@ def end_of_document(tokenizer: Tokenizer) -> int:
         found = tokenizer.token_to_id(name)
         if found is not None:
             return int(found)
-    raise DataError(f"the tokenizer has none of {', '.join(END_NAMES)} to end documents with; give --no-append-eod to go without")
+    raise DataError(
+        f"the tokenizer has none of {', '.join(END_NAMES)} to end documents with; give --no-append-eod to go without"
+    )
 
 
 class Encoder:
@@ -158,7 +162,10 @@ def _is_plain_byte_level(spec: dict[str, Any]) -> bool:
     model, words = spec["model"], spec["pre_tokenizer"]
     return (
         model["type"] == "BPE"
-        and not any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges"))
+        and not any(
+            model.get(key)
+            for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+        )
         and spec["normalizer"] is None
         and all(token["special"] for token in spec["added_tokens"])
         and words is not None

@@ -1,0 +1,90 @@
+"""`opsctl data`: text to the trainer's data files."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def command() -> None:
+    """Turn text into the trainer's data files."""
+
+
+@command.command("prepare")
+@click.argument("input_path", metavar="INPUT")
+@click.option("--output-prefix", metavar="P", required=True, help="Files are named P_KEY_document.{bin,idx,json}.")
+@click.option("--tokenizer", metavar="DIR", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt.")
+@click.option(
+    "--vocab-size", type=int, metavar="N", help="Train a byte-level BPE of N tokens on INPUT [default: 32768]."
+)
+@click.option("--json-key", metavar="KEY", default="text", show_default=True, help="Where a JSON line keeps its text.")
+@click.option(
+    "--append-eod/--no-append-eod", default=True, show_default=True, help="End each document with its own token."
+)
+@click.option("--include", metavar="GLOB", multiple=True, help="Of a folder, only files like this (repeatable).")
+@click.option(
+    "--exclude", metavar="GLOB", multiple=True, help="Of a folder, no files or folders like this (repeatable)."
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Encoding threads [default: one per core, at most 16]."
+)
+@click.option("--overwrite", is_flag=True, help="Replace files that are there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with schema_version.")
+def prepare(
+    input_path: str,
+    output_prefix: str,
+    tokenizer: str | None,
+    vocab_size: int | None,
+    json_key: str,
+    append_eod: bool,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    workers: int | None,
+    overwrite: bool,
+    as_json: bool,
+) -> int:
+    """Write INPUT as Megatron's .bin/.idx.
+
+    INPUT is a file of JSON-lines (also gzipped), or a folder with one document per file, read in the order of the files' names.
+    Files that are not UTF-8 text are left out and counted. Without --tokenizer a byte-level BPE is trained on the text and written
+    beside the data as tokenizer.json. A run file's data_path is then P_KEY_document.
+    """
+    if tokenizer and vocab_size:
+        raise click.UsageError("--tokenizer brings its own vocabulary; leave out --vocab-size")
+    arguments = [
+        f"--output-prefix={output_prefix}",
+        f"--json-key={json_key}",
+        "--append-eod" if append_eod else "--no-append-eod",
+    ]
+    for name, value in (("--tokenizer", tokenizer), ("--vocab-size", vocab_size), ("--workers", workers)):
+        arguments += [f"{name}={value}"] if value else []
+    arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
+    arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", input_path]
+    return _run_trainer_module("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken"))
+
+
+def _run_trainer_module(module: str, arguments: list[str], needed: tuple[str, ...]) -> int:
+    """Run a module of the trainer in a Python of its own, on this terminal; its exit code. Raises OpsctlError when packages are missing."""
+    import importlib.util
+    import signal
+    import subprocess
+    import sys
+
+    from opsctl.errors import OpsctlError
+
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OpsctlError(
+            f"{', '.join(missing)} not installed in {sys.prefix}: python -m pip install 'opsctl[trainer]'"
+        )
+    # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
+    child = subprocess.Popen([sys.executable, "-P", "-m", module, *arguments])
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
+    try:
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:
+                continue  # the child got it as well and tidies up
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,82 @@
+"""The samples one data-parallel rank reads, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from trainer.data.errors import DataError
+from trainer.data.gpt_dataset import Dataset
+
+
+class MicroBatches(Iterator[torch.Tensor]):
+    """Int64 tensors [micro_batch, sequence_length + 1] from place `consumed_samples` of the dataset on.
+
+    Samples are taken in the dataset's order, micro_batch_size * dp_size at a time, of which rank r gets the r-th part: which samples
+    make a global batch depends on the samples consumed alone. Ends (StopIteration) when less than one such piece is left.
+    `workers` threads read ahead, in order; 0 reads when asked. Threads and not processes: forking a process that holds gloo or NCCL
+    connections is a known deadlock, and reading is a copy out of a mapped file. With `vocab_size` ids are checked against it.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        consumed_samples: int,
+        micro_batch_size: int,
+        dp_rank: int,
+        dp_size: int,
+        workers: int = 0,
+        vocab_size: int | None = None,
+    ):
+        if consumed_samples > len(dataset):
+            raise DataError(
+                f"{consumed_samples:,} samples are consumed already, and the data was built for {len(dataset):,}"
+            )
+        self._dataset, self._vocab_size = dataset, vocab_size
+        self._micro_batch_size, self._dp_size = micro_batch_size, dp_size
+        self._offset = dp_rank * micro_batch_size
+        self._next = consumed_samples
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reader") if workers > 0 else None
+        self._ahead: deque[Future[torch.Tensor]] = deque()
+        self._most_ahead = 2 * workers
+
+    def __iter__(self) -> MicroBatches:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if self._pool is None:
+            return self._read(self._take())
+        while len(self._ahead) < self._most_ahead and self._left():
+            self._ahead.append(self._pool.submit(self._read, self._take()))
+        if not self._ahead:
+            raise StopIteration
+        return self._ahead.popleft().result()
+
+    def close(self) -> None:
+        """End the reading threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _left(self) -> bool:
+        return self._next + self._micro_batch_size * self._dp_size <= len(self._dataset)
+
+    def _take(self) -> int:
+        if not self._left():
+            raise StopIteration
+        first = self._next + self._offset
+        self._next += self._micro_batch_size * self._dp_size
+        return first
+
+    def _read(self, first: int) -> torch.Tensor:
+        batch = torch.empty((self._micro_batch_size, self._dataset.sequence_length + 1), dtype=torch.int64)
+        rows = batch.numpy()
+        for row in range(self._micro_batch_size):
+            self._dataset.read_into(first + row, rows[row])
+        if self._vocab_size is not None and not 0 <= int(rows.min()) <= int(rows.max()) < self._vocab_size:
+            raise DataError(
+                f"the data holds token id {int(rows.max())}, the vocabulary has {self._vocab_size:,}: it was made with another tokenizer"
+            )
+        return batch
