@@ -145,7 +145,7 @@ def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:
 
 
 def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
-    """When the first line with a time after the last iteration was written: training lines themselves carry no clock."""
+    """When the first line with a time after the last iteration was written; training lines carry no clock."""
     first: datetime | None = None
     for record in reversed(records):
         if isinstance(record, Iteration):

@@ -1,0 +1,56 @@
+"""`opsctl queue`: the group's jobs, the run's own marked. One squeue."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+
+@click.command()
+@run_argument
+@cluster_option
+@json_option
+def command(run_argument: str | None, run: str | None, cluster: str | None, as_json: bool) -> None:
+    """List the jobs of the run's group, its own marked with *.
+
+    The group is `[run] group`; without one, or without a run, your own jobs and those of whoever submitted the run.
+    Expected starts are Slurm's guess. Needs one squeue.
+    """
+    import shutil
+    import sys
+
+    from opsctl.output import message, print_json
+    from opsctl.slurm.cluster import choose_cluster
+    from opsctl.slurm.commands import client_for
+    from opsctl.watch.members import interested
+    from opsctl.watch.own import Recorded, recorded
+    from opsctl.watch.queue import job_json, queue_table
+    from opsctl.watch.training import queue_order
+
+    loaded = _run_if_any(pick(run_argument, run))
+    paths = loaded.paths if loaded else None
+    known = recorded(paths) if paths else Recorded()
+    users = interested(loaded.file.run.group if loaded else None, known.submitters)
+    jobs = client_for(choose_cluster(cluster, paths)).jobs(users=users)
+    rows = [(job, known.is_own(job)) for job in sorted(jobs, key=queue_order)]
+    if as_json:
+        print_json("jobs", [job_json(job, own) for job, own in rows])
+    elif rows:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        sys.stdout.write("\n".join(queue_table(rows, width)) + "\n")
+    else:
+        message(f"no jobs of {', '.join(users)} in the queue")
+
+
+def _run_if_any(chosen: str | None):  # type: ignore[no-untyped-def]
+    """The run that is meant; None when none is and the folder has none either."""
+    import os
+    from pathlib import Path
+
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.locate import RUN_FILE_NAME, locate_run_file
+
+    if chosen or os.environ.get("OPSCTL_RUN") or Path(RUN_FILE_NAME).is_file():
+        return load_run_file(locate_run_file(chosen))
+    return None
