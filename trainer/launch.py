@@ -91,7 +91,8 @@ def _parse(words: list[str]) -> Node:
     parser = argparse.ArgumentParser(prog="trainer.launch", allow_abbrev=False, usage=__doc__)
     parser.add_argument("--nnodes", type=_positive, required=True, help="nodes of the whole training")
     parser.add_argument("--nproc-per-node", type=_positive, required=True, help="ranks on each node")
-    parser.add_argument("--node-rank", type=int, required=True, help="this node, from 0")
+    in_slurm = os.environ.get("SLURM_PROCID")  # with one launcher per node this is the node's place in Slurm's list
+    parser.add_argument("--node-rank", type=int, default=in_slurm, required=in_slurm is None, help="this node, from 0")
     parser.add_argument("--master-addr", required=True, help="address of node 0")
     parser.add_argument("--master-port", type=_positive, required=True)
     parser.add_argument("--attempt-folder", type=Path, required=True, help="shared folder of this attempt's records")

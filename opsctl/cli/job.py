@@ -1,0 +1,33 @@
+"""`opsctl job`: what the batch script calls inside an allocation."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+
+@click.group("job", hidden=True)
+def command() -> None:
+    """What runs inside an allocation; the batch script calls it."""
+
+
+@command.command("run")
+@click.option("--output-folder", type=click.Path(path_type=Path), required=True, help="The run's output folder.")
+@click.option("--submitted-at", required=True, metavar="TIME", help="When the chain was submitted, ISO 8601 with zone.")
+@click.argument("arguments", nargs=-1, metavar="[-- TRAINER ARGUMENTS]")
+def run(output_folder: Path, submitted_at: str, arguments: tuple[str, ...]) -> int:
+    """Train with the newest revision until the end, the time limit, a signal or the kill switch."""
+    from opsctl.job.batch import run_job
+    from opsctl.runs.paths import RunPaths
+    from opsctl.slurm.cluster import choose_cluster
+
+    try:
+        since = datetime.fromisoformat(submitted_at)
+    except ValueError:
+        raise click.UsageError(f"--submitted-at {submitted_at!r} is not an ISO 8601 time") from None
+    if since.tzinfo is None:
+        raise click.UsageError(f"--submitted-at {submitted_at!r} has no time zone")
+    paths = RunPaths(output_folder.absolute())
+    return run_job(paths, choose_cluster(None, paths), since, arguments)

@@ -1,0 +1,261 @@
+"""`opsctl job run`: from the look at the kill switch to the attempt's closing, on the first node."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from opsctl.control import kill_switch
+from opsctl.errors import OpsctlError, SlurmError
+from opsctl.files import make_shared_folder
+from opsctl.job import attempts as attempts_file
+from opsctl.job.allocation import Allocation, read_allocation
+from opsctl.job.attempts import Attempt, brake_trips, without_progress
+from opsctl.job.brake import chains_to_cancel
+from opsctl.job.cause import describe
+from opsctl.job.evidence import Evidence, read_evidence, set_aside
+from opsctl.job.limit import exit_minutes, option_values, with_exit_duration
+from opsctl.job.lost import close_lost_attempts
+from opsctl.job.main_log import MainLog, stamp
+from opsctl.job.outcome import StepEnd, closed
+from opsctl.job.progress import is_finished, last_checkpoint
+from opsctl.job.rendezvous import free_port, master_address
+from opsctl.job.step import Launch, Step
+from opsctl.job.stop import Signals, noted_signals
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.revisions import Revision, newest
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
+from opsctl.slurm.durations import parse_duration_s
+
+#: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
+_LEAVES_EARLY = frozenset({"kill-switch", "stop-request", "exit-duration", "exit-interval"})
+#: How near to the end of the job a SIGTERM counts as the time limit's.
+_AT_LIMIT_S = 90
+
+
+@dataclass(frozen=True)
+class Task:
+    """One array task at work: what does not change while it runs."""
+
+    paths: RunPaths
+    cluster: Cluster
+    client: SlurmClient
+    allocation: Allocation
+    revision: Revision
+    arguments: tuple[str, ...]  # the revision's and the chain's one-off ones
+    submitted_at: datetime  # of the chain
+    log: MainLog
+
+
+def run_job(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str]) -> int:
+    """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
+
+    Raises OpsctlError when there is nothing to run or the brake holds.
+    """
+    client = client_for(cluster, patient=True)
+    revision = newest(paths)
+    if revision is None:
+        raise OpsctlError(f"no revision in {paths.revisions}: opsctl submit publishes one")
+    task = Task(
+        paths=paths,
+        cluster=cluster,
+        client=client,
+        allocation=read_allocation(os.environ, client.nodes_of),
+        revision=revision,
+        arguments=(*revision.trainer_arguments, *one_off),
+        submitted_at=submitted_at,
+        log=MainLog(paths.main_log),
+    )
+    with noted_signals() as signals:
+        code = _leave_at_once(task)
+        return _train(task, signals) if code is None else code
+
+
+def _leave_at_once(task: Task) -> int | None:
+    """The exit code of a task that has nothing to do, None for one that has."""
+    switch = _kill_switch_path(task)
+    if kill_switch.is_triggered(switch):
+        return _leave(task, "kill-switch", stamp(f"Detected kill switch at {switch}. Exiting"))
+    if is_finished(task.arguments, last_checkpoint(task.paths.checkpoints)):
+        return _leave(task, "finished", stamp("the training is finished, nothing is left to do. Exiting"))
+    return None
+
+
+def _leave(task: Task, reason: str, line: str) -> int:
+    task.log.say(line)
+    # Whoever leaves in seconds does not wait long for Slurm either.
+    _close_lost(task, client_for(task.cluster))
+    _record_short(task, reason, 0)
+    return 0
+
+
+def _kill_switch_path(task: Task) -> Path:
+    """Where the trainer will look is where this task looks."""
+    given = option_values(task.arguments, "--kill-switch-path")
+    return Path(given[-1]) if given else task.paths.kill_switch
+
+
+def _close_lost(task: Task, client: SlurmClient) -> list[Attempt]:
+    """Attempts so far, those left open closed; as the file has them when Slurm does not say."""
+    try:
+        return close_lost_attempts(task.paths, client)
+    except SlurmError as error:
+        task.log.say(f"opsctl: attempts that were left open stay open: {error}")
+        return attempts_file.read(task.paths)
+
+
+def _train(task: Task, signals: Signals) -> int:
+    """Open the attempt, run the step, close the attempt."""
+    attempts = _close_lost(task, task.client)
+    if brake_trips(attempts, task.submitted_at):
+        return _stop_chain(task, attempts)
+    folder = task.paths.attempt_folder(task.allocation.job_id)
+    set_aside(folder)
+    make_shared_folder(folder)
+    attempt = replace(_new_attempt(task), number=len(attempts) + 1)
+    attempts_file.append_opened(task.paths, attempt)
+    task.log.say(_start_line(task, attempt))
+    try:
+        step_end = _run_step(task, signals, folder)
+    except (OpsctlError, OSError) as error:
+        # Nothing ran: the attempt still says why.
+        task.log.say(f"opsctl: cannot start the step: {error}")
+        step_end, note = StepEnd(exit_code=1), str(error)
+    else:
+        note = ""
+    ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), _now(), note=note)
+    task.log.say(_end_line(ended))
+    attempts_file.append_closed(task.paths, ended)
+    return ended.exit_code or 0
+
+
+def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
+    ends_at = _ends_at(task)
+    launch = _launch(task, folder, ends_at)
+    stop_request = task.paths.stop_request(task.allocation.job_id)
+    environment = {**os.environ, **task.cluster.additions(dict(os.environ)), "OPSCTL_ATTEMPT_FOLDER": str(folder)}
+    step = Step(launch.command(), environment, task.log, signals, stop_request, lambda: _leaves_early(folder))
+    code = step.run()
+    told = signals.told_to_end
+    limit_reached = told and ends_at is not None and (ends_at - _now()).total_seconds() < _AT_LIMIT_S
+    return StepEnd(code, told, limit_reached, _slurm_state(task) if code else "")
+
+
+def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
+    slurm, nodes = task.revision.file.slurm, task.allocation.nodes
+    minutes = exit_minutes(ends_at, _now(), parse_duration_s(slurm.exit_margin))
+    arguments = [*task.arguments, "--stop-request-path", str(task.paths.stop_request(task.allocation.job_id))]
+    return Launch(
+        step_script=task.revision.step_script,
+        # An environment script chooses the Python; without one it is the one that runs opsctl.
+        python=("python",) if task.revision.file.run.environment else (sys.executable, "-P"),
+        nodes=len(nodes),
+        ranks_per_node=slurm.gpus_per_node,
+        cpus_per_task=slurm.cpus_per_task,
+        master_address=master_address(nodes[0], task.client.node_address),
+        master_port=free_port(task.allocation.job_id),
+        attempt_folder=folder,
+        trainer_arguments=with_exit_duration(arguments, minutes),
+    )
+
+
+def _ends_at(task: Task) -> datetime | None:
+    """When Slurm will end this job, as Slurm says now; by the revision's limit from now on when it does not say."""
+    try:
+        for job in task.client.jobs(job_ids=[task.allocation.job_id]):
+            if job.job_id == task.allocation.job_id:
+                return None if job.time_limit_s is None else job.ends_at
+    except SlurmError as error:
+        task.log.say(f"opsctl: the time limit is taken from the run file: {error}")
+    return _now() + timedelta(seconds=parse_duration_s(task.revision.file.slurm.time))
+
+
+def _slurm_state(task: Task) -> str:
+    """What Slurm has decided about this job, if it has: a lost node, a cancellation."""
+    try:
+        end = client_for(task.cluster).ends([task.allocation.job_id]).get(task.allocation.job_id)
+    except SlurmError:
+        return ""
+    return end.state if end else ""
+
+
+def _leaves_early(folder: Path) -> bool:
+    return read_evidence(folder).exit_reason in _LEAVES_EARLY
+
+
+def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
+    """Cancel what would only fail again, say so, fail."""
+    row = without_progress(attempts, task.submitted_at)
+    last = next((item for item in reversed(attempts) if item.reason), None)
+    why = f"the last ended with {last.reason}" if last else "nothing is known about them"
+    if last and last.first_failure:
+        why += f" ({describe(last.first_failure)})"
+    said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
+    task.log.say(f"***ALERT: {task.revision.file.run.name}: {said}")
+    try:
+        mark = f"run={task.paths.run_id.read_text().strip()}"
+        chains = chains_to_cancel(task.client.jobs(), attempts, mark, task.allocation.user)
+        task.client.cancel(chains, pending_only=True)
+        task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
+    except (SlurmError, OSError) as error:
+        task.log.say(f"opsctl: what is pending could not be cancelled: {error}")
+    _record_short(task, "brake", 1)
+    sys.stderr.write(f"opsctl: {said}; when it is mended, opsctl submit starts afresh\n")
+    return 1
+
+
+def _new_attempt(task: Task) -> Attempt:
+    checkpoint = last_checkpoint(task.paths.checkpoints)
+    job = task.allocation
+    return Attempt(
+        number=0,
+        id=f"{job.job_id}-{secrets.token_hex(4)}",
+        job_id=job.job_id,
+        array_job_id=job.array_job_id,
+        array_task=job.array_task,
+        chain_submitted_at=task.submitted_at,
+        revision=task.revision.name,
+        user=job.user,
+        nodes=job.nodes,
+        opened_at=_now(),
+        iteration_at_start=checkpoint.iteration if checkpoint else None,
+    )
+
+
+def _record_short(task: Task, reason: str, exit_code: int) -> None:
+    """An attempt that started no step: opened and closed at once."""
+    attempt = _new_attempt(task)
+    evidence = Evidence(exit_reason=reason)
+    ended = closed(attempt, StepEnd(exit_code), evidence, last_checkpoint(task.paths.checkpoints), _now())
+    attempts_file.append_opened(task.paths, attempt)
+    attempts_file.append_closed(task.paths, ended)
+
+
+def _start_line(task: Task, attempt: Attempt) -> str:
+    job = task.allocation
+    start = "the beginning" if attempt.iteration_at_start is None else f"iteration {attempt.iteration_at_start}"
+    again = f", requeued {job.restart_count} times" if job.restart_count else ""
+    return (
+        f"START TIME: {_now().isoformat(timespec='seconds')} attempt {attempt.number}, job {job.display_id} "
+        f"({job.job_id}{again}), revision {task.revision.name}, from {start}, nodes {' '.join(job.nodes)}"
+    )
+
+
+def _end_line(ended: Attempt) -> str:
+    failed = f", first failure: {describe(ended.first_failure)}" if ended.first_failure else ""
+    saved = "none" if ended.checkpoint_at_end is None else f"iteration {ended.checkpoint_at_end}"
+    return (
+        f"END TIME: {_now().isoformat(timespec='seconds')} attempt {ended.number} ended: {ended.reason}, "
+        f"exit code {ended.exit_code}, last checkpoint {saved}{failed}"
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).astimezone()

@@ -1,0 +1,88 @@
+"""Why an attempt ended, decided from what is known when it does. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from opsctl.job.attempts import Attempt
+from opsctl.job.cause import elect, signal_of
+from opsctl.job.evidence import Evidence
+from opsctl.job.progress import Checkpoint
+
+#: Slurm's word for an end -> ours. COMPLETED and FAILED say less than the ranks do.
+SLURM_REASONS = {
+    "NODE_FAIL": "node-failure",
+    "BOOT_FAIL": "node-failure",
+    "TIMEOUT": "time-limit",
+    "DEADLINE": "time-limit",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+    "PREEMPTED": "preempted",
+    "OUT_OF_MEMORY": "out-of-memory",
+    "REQUEUED": "requeued",
+    "LOST": "unknown",
+}
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """How the step ended, as the batch process saw it."""
+
+    exit_code: int | None  # srun's, 128 + signal when a signal ended it; None when nobody knows
+    was_told_to_end: bool = False  # Slurm sent SIGTERM to the batch process
+    limit_reached: bool = False  # that was at the time limit
+    slurm_state: str = ""  # Slurm's word, "" when it has none
+
+
+def reason_of(step: StepEnd, evidence: Evidence) -> str:
+    """The word for why an attempt ended.
+
+    What the trainer wrote as it left comes first; then what Slurm did to the job; then what the ranks' launchers saw.
+    """
+    if evidence.exit_reason:
+        return evidence.exit_reason
+    if step.slurm_state in SLURM_REASONS:
+        return SLURM_REASONS[step.slurm_state]
+    if step.was_told_to_end:
+        return "time-limit" if step.limit_reached else "cancelled"
+    cause, _ = elect(evidence.failures)
+    if cause is not None:
+        return "signal" if signal_of(cause) is not None else "failed"
+    if step.exit_code is not None and step.exit_code > 128:
+        return "signal"
+    return "failed" if step.exit_code else "completed"
+
+
+def closed(
+    attempt: Attempt,
+    step: StepEnd,
+    evidence: Evidence,
+    checkpoint: Checkpoint | None,
+    now: datetime,
+    closed_by: str = "job",
+    note: str = "",
+) -> Attempt:
+    """`attempt` with everything its closing says."""
+    cause, others = elect(evidence.failures)
+    at_checkpoint = checkpoint.iteration if checkpoint else None
+    return replace(
+        attempt,
+        closed_at=now,
+        closed_by=closed_by,
+        reason=reason_of(step, evidence),
+        exit_code=step.exit_code,
+        signal=signal_of(cause) if cause else _signal_in(step.exit_code),
+        iteration_at_end=evidence.exit_iteration if evidence.exit_iteration is not None else at_checkpoint,
+        checkpoint_at_end=at_checkpoint,
+        first_failure=cause,
+        other_failures=others,
+        error_files=evidence.error_files,
+        ranks=evidence.ranks,
+        note=note,
+    )
+
+
+def _signal_in(exit_code: int | None) -> int | None:
+    """The signal in a shell's way of telling it."""
+    return exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else None

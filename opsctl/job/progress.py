@@ -1,0 +1,54 @@
+"""How far the training is: its last whole checkpoint, and whether that is the end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.job.limit import option_values
+
+_TAG = re.compile(r"global_step(\d+)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What the newest manifest says."""
+
+    folder: Path
+    iteration: int
+    consumed_train_samples: int
+
+
+def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
+    """The checkpoint that `latest` names, if it is whole (has its manifest); None when there is none yet."""
+    try:
+        tag = (checkpoints / "latest").read_text().strip()
+        if not _TAG.fullmatch(tag):
+            return None
+        manifest = json.loads((checkpoints / tag / "manifest.json").read_text())
+        return Checkpoint(
+            checkpoints / tag, int(manifest["iteration"]), int(manifest.get("consumed_train_samples") or 0)
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def is_finished(arguments: Sequence[str], checkpoint: Checkpoint | None) -> bool:
+    """Whether `checkpoint` has reached the samples or iterations that the trainer's `arguments` ask for."""
+    if checkpoint is None:
+        return False
+    samples, iterations = _last_number(arguments, "--train-samples"), _last_number(arguments, "--train-iters")
+    return (samples is not None and checkpoint.consumed_train_samples >= samples) or (
+        iterations is not None and checkpoint.iteration >= iterations
+    )
+
+
+def _last_number(arguments: Sequence[str], option: str) -> int | None:
+    values = option_values(arguments, option)
+    try:
+        return int(values[-1]) if values else None
+    except ValueError:
+        return None

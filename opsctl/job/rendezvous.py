@@ -1,0 +1,48 @@
+"""Where the launchers of one job meet: an address and a port on the first node.
+
+On a cluster a node's name resolves; on a local one it does not and all nodes share one address, so the port comes from
+the job's id.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from opsctl.errors import OpsctlError
+from opsctl.job.allocation import resolves
+
+#: Below the range that kernels hand out to outgoing connections (32768 on), above well-known services.
+FIRST_PORT = 12_000
+PORTS = 18_000
+#: Distance between the first choices of neighbouring job ids: two jobs on one host do not probe the same ports.
+_STRIDE = 13
+
+
+def master_address(
+    first_node: str, node_address: Callable[[str], str], resolves: Callable[[str], bool] = resolves
+) -> str:
+    """The first node's name where names resolve, else the address at which Slurm reaches it."""
+    return first_node if resolves(first_node) else node_address(first_node)
+
+
+def free_port(job_id: int, is_free: Callable[[int], bool] | None = None, tries: int = 200) -> int:
+    """The first free port on this host, probing from one that the job's id gives. Raises OpsctlError after `tries`."""
+    probe = is_free or port_is_free
+    for step in range(tries):
+        port = FIRST_PORT + (job_id * _STRIDE + step) % PORTS
+        if probe(port):
+            return port
+    raise OpsctlError(f"no free port among {tries} from {FIRST_PORT + job_id * _STRIDE % PORTS} on for the rendezvous")
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nobody listens on `port` here, on any address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the store's own server does: what lingers of closed connections is no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

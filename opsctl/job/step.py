@@ -1,0 +1,175 @@
+"""The job step: one launcher per node through srun, its output copied to the training log until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.job.main_log import FLUSH_S, MainLog
+from opsctl.job.stop import Signals, request_stop
+
+#: What is left of a step this long after the trainer said that it leaves is ended hard.
+LEAVE_S = 60.0
+#: Given to srun to go after that, before it is killed; Slurm clears the job away when the batch process ends.
+SRUN_END_S = 15.0
+#: srun ends the rest when one launcher has left for this long.
+WAIT_S = 60
+_LEAVING = (b"[Detected kill switch at ", b"[Detected stop request")
+_CHUNK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launcher per node, with what they need to meet."""
+
+    step_script: Path
+    python: Sequence[str]  # the interpreter's command on the nodes
+    nodes: int
+    ranks_per_node: int
+    cpus_per_task: int | None
+    master_address: str
+    master_port: int
+    attempt_folder: Path
+    trainer_arguments: Sequence[str]
+
+    def command(self) -> list[str]:
+        """The srun line. Its options are given whole, so that nobody's SRUN_ or SLURM_ variables change them."""
+        cpus = [f"--cpus-per-task={self.cpus_per_task}"] if self.cpus_per_task else []
+        return [
+            "srun",
+            f"--nodes={self.nodes}",
+            f"--ntasks={self.nodes}",
+            "--ntasks-per-node=1",
+            *cpus,
+            "--distribution=block",  # a node's place in Slurm's list is its launcher's rank
+            "--kill-on-bad-exit=1",
+            f"--wait={WAIT_S}",
+            "--mpi=none",
+            "--export=ALL",
+            str(self.step_script),
+            *self.python,
+            "-u",
+            "-m",
+            "trainer.launch",
+            "--nnodes",
+            str(self.nodes),
+            "--nproc-per-node",
+            str(self.ranks_per_node),
+            "--master-addr",
+            self.master_address,
+            "--master-port",
+            str(self.master_port),
+            "--attempt-folder",
+            str(self.attempt_folder),
+            "--",
+            *self.trainer_arguments,
+        ]
+
+
+class Step:
+    """A running srun and what is watched while it runs."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: MainLog,
+        signals: Signals,
+        stop_request: Path,
+        has_left: Callable[[], bool],
+        leave_s: float = LEAVE_S,
+    ) -> None:
+        """`has_left`: whether the trainer has noted that it leaves early."""
+        self.log, self.signals, self.stop_request = log, signals, stop_request
+        self.has_left, self.leave_s = has_left, leave_s
+        self.ended_hard = False
+        self._leaving_since: float | None = None
+        self._looked_at = 0.0
+        self._seen_end = b""
+        # A session of its own: what the terminal or Slurm sends to the batch process's group does not reach srun.
+        self._srun = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+
+    def run(self) -> int:
+        """Copy output until the step has ended; its exit code, 128 + N when srun was ended by signal N."""
+        assert self._srun.stdout is not None
+        fd = self._srun.stdout.fileno()
+        os.set_blocking(fd, False)
+        is_open = True
+        while is_open or self._srun.poll() is None:
+            if is_open:
+                is_open = self._copy_what_comes(fd)
+            else:
+                time.sleep(0.05)
+            self.log.flush_if_due()
+            self._pass_on_signals()
+            self._see_to_leaving()
+            if self.ended_hard and self._srun.poll() is not None:
+                break  # a process that outlived srun may hold the pipe for ever
+        self.log.close()
+        code = self._srun.wait()
+        return code if code >= 0 else 128 - code
+
+    def _copy_what_comes(self, fd: int) -> bool:
+        """Copy what there is, waiting a moment for it; False at the end of the output."""
+        ready, _, _ = select.select([fd], [], [], FLUSH_S)
+        if not ready:
+            return True
+        try:
+            data = os.read(fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self._look_for_leaving(data)
+        self.log.feed(data)
+        return True
+
+    def _look_for_leaving(self, data: bytes) -> None:
+        seen = self._seen_end + data
+        if self._leaving_since is None and any(words in seen for words in _LEAVING):
+            self._leaving_since = time.monotonic()
+        self._seen_end = seen[-max(map(len, _LEAVING)) :]
+
+    def _pass_on_signals(self) -> None:
+        if self.signals.any and not self.stop_request.exists():
+            why = f"the job got {self.signals.names()}"
+            try:
+                request_stop(self.stop_request, why)
+            except OSError as error:
+                self.log.say(f"opsctl: {why}, but {self.stop_request} cannot be written: {error.strerror}")
+                return
+            self.log.say(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
+
+    def _see_to_leaving(self) -> None:
+        now = time.monotonic()
+        if self._leaving_since is None and now - self._looked_at >= 1.0:
+            self._looked_at = now
+            if self.has_left():
+                self._leaving_since = now
+        if self._leaving_since is None or self._srun.poll() is not None:
+            return
+        late_s = now - self._leaving_since - self.leave_s
+        if late_s > 0 and not self.ended_hard:
+            self.ended_hard = True
+            self.log.say(f"opsctl: the trainer left {self.leave_s:.0f} s ago and the step is still there: ending it")
+            self._signal_srun(signal.SIGTERM)  # srun has Slurm kill the step's processes
+        elif late_s > SRUN_END_S:
+            self._signal_srun(signal.SIGKILL)  # a node does not answer; Slurm ends the rest when this process leaves
+
+    def _signal_srun(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._srun.pid, number)
