@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from opsctl.errors import OpsctlError
 from opsctl.localcluster import daemons
 from opsctl.localcluster.installation import Installation
 from opsctl.localcluster.places import Places
 from opsctl.localcluster.ports import Ports
+from opsctl.localcluster.processes import pid_of
 from opsctl.localcluster.spec import Spec
+
+#: sacctmgr's way to say that what was to be added is there.
+_NOTHING_TO_DO = ("Nothing new added", "already exists")
 
 
 def start(
@@ -24,10 +28,80 @@ def start(
     progress: Callable[[str], None],
 ) -> None:
     """Start the database and slurmdbd as far as they are `missing`, and wait for each."""
-    raise OpsctlError("accounting is not there yet")
+    if "mariadbd" in missing:
+        progress("database")
+        _make_database(places, installation, environment, user)
+        _start_database(places, installation, environment, user)
+    if "slurmdbd" in missing:
+        progress("slurmdbd")
+        with_socket = {**environment, "MYSQL_UNIX_PORT": str(places.database_socket)}
+        daemons.start(places, "slurmdbd", [installation["slurmdbd"]], with_socket)
+        _await(places, "slurmdbd", lambda: daemons.listens(ports.slurmdbd))
 
 
-def register_cluster(spec: Spec, installation: Installation, environment: dict[str, str]) -> None: ...
+def _make_database(places: Places, installation: Installation, environment: dict[str, str], user: str) -> None:
+    """The system tables, made beside and renamed into place; the only account is the Unix user's own, without a password."""
+    if places.database.is_dir():
+        return
+    beside = places.database.with_name("db.new")
+    shutil.rmtree(beside, ignore_errors=True)
+    command = [installation["mariadb-install-db"], "--no-defaults", f"--datadir={beside}", "--skip-test-db", "--skip-name-resolve"]
+    command += ["--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}", f"--user={user}"]
+    daemons.start(places, "mariadbd", command, environment, timeout_s=60)
+    beside.rename(places.database)
 
 
-def add_people(spec: Spec, installation: Installation, environment: dict[str, str], user: str) -> None: ...
+def _start_database(places: Places, installation: Installation, environment: dict[str, str], user: str) -> None:
+    places.database_socket.unlink(missing_ok=True)
+    places.pid_file("mariadbd").unlink(missing_ok=True)
+    command = [installation["mariadbd"], "--no-defaults", "--skip-networking", f"--user={user}", f"--datadir={places.database}"]
+    command += [f"--socket={places.database_socket}", f"--pid-file={places.pid_file('mariadbd')}"]
+    command += ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--performance-schema=OFF"]
+    # A cluster to play with need not survive a power cut to the last job.
+    command += ["--innodb-flush-log-at-trx-commit=0"]
+    daemons.start(places, "mariadbd", command, environment, detach=True)
+    _await(places, "mariadbd", lambda: daemons.answers(places.database_socket) and pid_of(places, "mariadbd") is not None)
+
+
+def _await(places: Places, daemon: str, is_ready: Callable[[], bool]) -> None:
+    alive = lambda: daemons.may_be_starting(places, daemon)  # noqa: E731
+    daemons.await_ready(daemon, places.log(daemon), is_ready, alive, 60)
+
+
+def register_cluster(spec: Spec, installation: Installation, environment: dict[str, str]) -> None:
+    """Make the cluster known, before its controller comes: slurmctld exits when slurmdbd does not know it."""
+    _sacctmgr(installation, environment, ["add", "cluster", spec.name])
+
+
+def add_people(spec: Spec, installation: Installation, environment: dict[str, str], user: str) -> None:
+    """Make the QoS and accounts of `spec` and let `user` use them all; the first account is the default one.
+
+    Needs the controller: it is what makes the kinds of limits (gres/gpu) known.
+    """
+    for words in people_commands(spec, user):
+        _sacctmgr(installation, environment, words)
+
+
+def people_commands(spec: Spec, user: str) -> list[list[str]]:
+    """The sacctmgr commands of `add_people`, in order."""
+    commands = [["add", "qos", qos.name, *(["set", *qos.limits] if qos.limits else [])] for qos in spec.qos]
+    for account in spec.accounts:
+        words = ["add", "account", account.name, f"Cluster={spec.name}", *account.limits]
+        if account.parent:
+            words.append(f"Parent={account.parent}")
+        if account.qos:
+            words += [f"QosLevel={','.join(account.qos)}", f"DefaultQos={account.qos[0]}"]
+        commands.append(words)
+    accounts = [account.name for account in spec.accounts if not any(other.parent == account.name for other in spec.accounts)]
+    commands += [["add", "user", user, f"Account={name}", f"Cluster={spec.name}", f"DefaultAccount={accounts[0]}"] for name in accounts]
+    return commands
+
+
+def _sacctmgr(installation: Installation, environment: dict[str, str], words: Sequence[str]) -> None:
+    answer = subprocess.run(
+        [installation["sacctmgr"], "-i", *words], capture_output=True, text=True, timeout=30, env=environment
+    )
+    said = f"{answer.stdout}\n{answer.stderr}"
+    if answer.returncode and not any(words in said for words in _NOTHING_TO_DO):
+        reason = " ".join(line.strip() for line in said.splitlines() if line.strip())
+        raise OpsctlError(f"sacctmgr {' '.join(words)}: {reason}")

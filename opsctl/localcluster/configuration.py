@@ -40,6 +40,7 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str) -
         "GresTypes=gpu",
         "SlurmdParameters=config_overrides",
         "ReturnToService=2",
+        "MailProg=/bin/true",
         "EnforcePartLimits=ALL",
         "",
         # People and tests wait for every one of these.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -11,14 +12,14 @@ from pathlib import Path
 
 from opsctl.errors import OpsctlError
 from opsctl.localcluster.places import Places
-from opsctl.localcluster.processes import MARKER
+from opsctl.localcluster.processes import MARKER, pid_of
 
 _COMPLAINT = re.compile(r"fatal|error", re.IGNORECASE)
 _STAMP = re.compile(r"^(\[[^]]*\]|\d{4}-\d\d-\d\d [\d:]+ *(\d+ )?)\s*")
 
 
 def start(
-    places: Places, daemon: str, command: Sequence[str], environment: dict[str, str], *, detach: bool = False
+    places: Places, daemon: str, command: Sequence[str], environment: dict[str, str], *, detach: bool = False, timeout_s: float = 30
 ) -> None:
     """Run `command`, which puts itself into the background, or with `detach` is put there.
 
@@ -39,9 +40,9 @@ def start(
             start_new_session=True,
         )
     try:
-        status = process.wait(timeout=30)
+        status = process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise OpsctlError(f"{daemon} did not go into the background within 30 s: {complaint(log)}") from None
+        raise OpsctlError(f"{daemon} did not come within {timeout_s:g} s: {complaint(log)}") from None
     if status:
         raise OpsctlError(f"{daemon} ended at once (exit status {status}): {complaint(log)}")
 
@@ -59,6 +60,28 @@ def await_ready(
         if time.monotonic() > deadline:
             raise OpsctlError(f"{what} was not ready within {timeout_s:g} s: {complaint(log)}")
         time.sleep(0.03)
+
+
+def may_be_starting(places: Places, daemon: str) -> bool:
+    """Alive, or not yet at the point where it writes its pid file."""
+    return pid_of(places, daemon) is not None or not places.pid_file(daemon).exists()
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens on the Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on the TCP port here."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
+        client.settimeout(2)
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def complaint(log: Path) -> str:

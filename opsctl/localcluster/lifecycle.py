@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -65,6 +66,8 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> Loca
             cluster = Cluster(spec.name, str(places.slurm_conf), installation.bin_folders, installation.library_folders)
             fresh = before is None or before.spec != spec or not (places.folder / "state" / "node_state").exists()
             try:
+                if fresh:
+                    _forget(places)
                 _lay_out(spec, places, ports, installation, user)
                 write_description(places, Description(cluster, spec, ports, user))
                 _start(spec, places, ports, installation, cluster, user, fresh, progress)
@@ -154,6 +157,12 @@ def _user_name() -> str:
         raise OpsctlError(
             f"user {os.getuid()} has no name on this machine, and Slurm needs one: add it to /etc/passwd"
         ) from None
+
+
+def _forget(places: Places) -> None:
+    """Remove what an earlier cluster of another shape left: slurmctld refuses another cluster's state."""
+    for name in ("state", "spool", "db", "log", "pid"):
+        shutil.rmtree(places.folder / name, ignore_errors=True)
 
 
 def _lay_out(spec: Spec, places: Places, ports: Ports, installation: Installation, user: str) -> None:
@@ -253,16 +262,7 @@ def _start_munged(places: Places, installation: Installation, environment: dict[
         f"--seed-file={places.munge / 'munged.seed'}",
     ]
     daemons.start(places, "munged", command, environment)
-    daemons.await_ready("munged", places.log("munged"), lambda: _answers(places.munge_socket), lambda: True, 10)
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        try:
-            client.connect(str(path))
-        except OSError:
-            return False
-        return True
+    daemons.await_ready("munged", places.log("munged"), lambda: daemons.answers(places.munge_socket), lambda: True, 10)
 
 
 def start_slurmctld(
@@ -273,8 +273,8 @@ def start_slurmctld(
     daemons.await_ready(
         "slurmctld",
         places.log("slurmctld"),
-        lambda: _listens(ports.slurmctld),
-        lambda: _starting(places, "slurmctld"),
+        lambda: daemons.listens(ports.slurmctld),
+        lambda: daemons.may_be_starting(places, "slurmctld"),
         30,
     )
 
@@ -282,17 +282,6 @@ def start_slurmctld(
 def start_slurmd(places: Places, installation: Installation, environment: dict[str, str], node: str) -> None:
     """Start one node; it registers with the controller by itself."""
     daemons.start(places, f"slurmd-{node}", [installation["slurmd"], "-N", node], environment)
-
-
-def _starting(places: Places, daemon: str) -> bool:
-    """Alive, or not yet at the point where it writes its pid file."""
-    return pid_of(places, daemon) is not None or not places.pid_file(daemon).exists()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
-        client.settimeout(2)
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def await_nodes(
@@ -309,7 +298,7 @@ def await_nodes(
         ]
         if not waiting:
             return
-        dead = [node for node in waiting if not _starting(places, f"slurmd-{node}")]
+        dead = [node for node in waiting if not daemons.may_be_starting(places, f"slurmd-{node}")]
         if dead or time.monotonic() > deadline:
             node = (dead or waiting)[0]
             what = (

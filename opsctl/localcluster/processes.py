@@ -45,12 +45,12 @@ def processes_of(places: Places) -> list[Process]:
             continue
         parents[pid] = parent
         environment = _read(pid, "environ").split(b"\0")
-        if marker in environment:
-            found[pid] = ("daemon", "")
-        elif _read(pid, "cmdline").startswith(b"slurmstepd:"):
-            node = _node_of_step(pid, places)
+        if _read(pid, "cmdline").startswith(b"slurmstepd:"):
+            node = _node_of_step(pid, places, marked=marker in environment)
             if node is not None:
                 found[pid] = ("step", node)
+        elif marker in environment:
+            found[pid] = ("daemon", "")
         elif not configurations.isdisjoint(environment):
             nodes = [word.partition(b"=")[2] for word in environment if word.startswith(b"SLURMD_NODENAME=")]
             if nodes:
@@ -141,7 +141,7 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _node_of_step(pid: int, places: Places) -> str | None:
+def _node_of_step(pid: int, places: Places, marked: bool) -> str | None:
     """The node of a slurmstepd, by what it holds open (its slurmd's log, its socket's folder); None when it is not this cluster's."""
     ours = f"{places.folder}{os.sep}"
     log = re.compile(re.escape(f"{places.folder}/log/slurmd-") + r"(.+)\.log")
@@ -153,7 +153,7 @@ def _node_of_step(pid: int, places: Places) -> str | None:
                 if match := log.fullmatch(target):
                     return match[1]
                 held = held or (target if target.startswith(ours) else "")
-    return "" if held else None
+    return "" if held or marked else None
 
 
 def _command(pid: int) -> str:
