@@ -26,6 +26,9 @@ PATH_OPTIONS = frozenset(
         "data_cache_path",
     }
 )
+#: Options whose values have prefixes inside: "NAME: WEIGHT START:END PREFIX, ...".
+WEIGHTED_OPTIONS = frozenset(f"{part}_weighted_split_paths" for part in ("train", "valid", "test"))
+_WEIGHTED = re.compile(r"([\d.eE+-]+\s+[\d.]+:[\d.]+\s+)([^\s,\"]+)")
 
 
 def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
@@ -69,8 +72,12 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
         if not isinstance(value, str):
             return value
         expanded = text(table, key, value)
-        if key in PATH_OPTIONS and not _is_number(expanded):
+        if key in PATH_OPTIONS and not is_number(expanded):
             return str(absolute(expanded, path.parent, environment))
+        if key == "tokenizer_name_or_path" and expanded.startswith((".", "~/")):
+            return str(absolute(expanded, path.parent, environment))  # without a dot it is a hub's name
+        if key in WEIGHTED_OPTIONS:
+            return _WEIGHTED.sub(lambda match: match[1] + str(absolute(match[2], path.parent, environment)), expanded)
         return expanded
 
     run = msgspec.structs.replace(
@@ -92,7 +99,8 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
     )
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Is this a weight rather than a path?"""
     try:
         float(text)
     except ValueError:

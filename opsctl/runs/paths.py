@@ -71,7 +71,7 @@ class RunPaths:
         return self.state / "attempts.jsonl"
 
     def attempt_folder(self, job_id: int) -> Path:
-        """What the ranks of one attempt leave: rank maps, first failures, elastic error files, an output file a node."""
+        """What the ranks of one attempt leave: rank maps, first failures, elastic error files, node outputs."""
         return self.logs / "attempts" / str(job_id)
 
     def stop_request(self, job_id: int) -> Path:
