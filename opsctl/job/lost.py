@@ -1,4 +1,4 @@
-"""Closing attempts that could not close themselves (node lost, kill -9, cancelled) from what Slurm knows of their jobs."""
+"""Closing attempts that could not close themselves (node lost, kill -9, cancelled), from what Slurm knows of them."""
 
 from __future__ import annotations
 
