@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.runs.load import LoadedRun
 
 
 @click.command()
@@ -33,7 +38,8 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     known = recorded(paths) if paths else Recorded()
     users = interested(loaded.file.run.group if loaded else None, known.submitters)
     jobs = client_for(choose_cluster(cluster, paths)).jobs(users=users)
-    rows = [(job, known.is_own(job)) for job in sorted(jobs, key=queue_order)]
+    own = known.own(jobs)
+    rows = [(job, job in own) for job in sorted(jobs, key=queue_order)]
     if as_json:
         print_json("jobs", [job_json(job, own) for job, own in rows])
     elif rows:
@@ -43,7 +49,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
         message(f"no jobs of {', '.join(users)} in the queue")
 
 
-def _run_if_any(chosen: str | None):  # type: ignore[no-untyped-def]
+def _run_if_any(chosen: str | None) -> LoadedRun | None:
     """The run that is meant; None when none is and the folder has none either."""
     import os
     from pathlib import Path

@@ -36,6 +36,7 @@ def training(
     from opsctl.slurm.commands import client_for
     from opsctl.watch.findings import exit_code
     from opsctl.watch.runner import append_to_log, pulse_lines, training_settings, training_snapshot
+    from opsctl.watch.status_json import finding_json
     from opsctl.watch.training import training_findings
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
@@ -43,9 +44,7 @@ def training(
     findings = training_findings(snapshot, training_settings(loaded))
     lines = pulse_lines(findings, snapshot.now)
     if as_json:
-        print_json(
-            "findings", [{"check": f.check, "severity": f.severity.name.lower(), "text": f.text} for f in findings]
-        )
+        print_json("findings", [finding_json(finding) for finding in findings])
     else:
         sys.stdout.write("\n".join(lines) + "\n")
     if not no_log:

@@ -1,59 +1,43 @@
-"""Which jobs of a queue are this run's, whatever their names are and whoever submitted them."""
+"""What is recorded of a run's submissions: whose jobs to ask Slurm for, and which of them are the run's."""
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from opsctl.control.chains import Chain, jobs_of_run, read_chains, read_run_id
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
-
-_COMMENT = re.compile(r"\bopsctl run=(?P<run_id>\S+)")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the run's state says of its submissions."""
+    """A run's submissions so far."""
 
     run_id: str | None = None
-    chains: frozenset[int] = frozenset()  # array job ids
-    submitters: frozenset[str] = frozenset()
+    chains: tuple[Chain, ...] = ()
+    submitting: str | None = None  # who is submitting now, or was cut off at it
 
-    def is_own(self, job: Job) -> bool:
-        """By the job's comment; by its array's id where somebody has changed the comment to something else."""
-        match = _COMMENT.search(job.comment)
-        if match:
-            return match["run_id"] == self.run_id
-        return job.array_job_id in self.chains
+    @property
+    def submitters(self) -> set[str]:
+        """The accounts whose jobs may be the run's."""
+        return {chain.user for chain in self.chains} | ({self.submitting} if self.submitting else set())
+
+    def own(self, jobs: Iterable[Job]) -> list[Job]:
+        """The run's among `jobs`."""
+        return jobs_of_run(jobs, self.run_id, self.chains)
 
 
 def recorded(paths: RunPaths) -> Recorded:
-    """What is recorded; empty before the first submit. Lines that cannot be read are passed over."""
-    try:
-        run_id: str | None = paths.run_id.read_text().strip() or None
-    except FileNotFoundError:
-        run_id = None
-    chains = _lines(paths)
-    return Recorded(
-        run_id,
-        frozenset(chain["chain"] for chain in chains if isinstance(chain.get("chain"), int)),
-        frozenset(chain["user"] for chain in chains if isinstance(chain.get("user"), str)),
-    )
+    """What is recorded; empty before the first submit."""
+    return Recorded(read_run_id(paths), tuple(read_chains(paths)), _submitting(paths))
 
 
-def _lines(paths: RunPaths) -> list[dict[str, Any]]:
+def _submitting(paths: RunPaths) -> str | None:
     try:
-        text = paths.chains.read_text(errors="replace")
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in text.splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
+        value = json.loads((paths.state / "submitting.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    user = value.get("user") if isinstance(value, dict) else None
+    return user if isinstance(user, str) else None

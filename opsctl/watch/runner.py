@@ -38,7 +38,7 @@ def own_jobs(loaded: LoadedRun, slurm: SlurmClient) -> list[Job]:
     """The run's jobs in the queue, by one question. Raises SlurmError."""
     known = recorded(loaded.paths)
     jobs = slurm.jobs(users=interested(loaded.file.run.group, known.submitters))
-    return [job for job in jobs if known.is_own(job)]
+    return known.own(jobs)
 
 
 def how_finished(paths: RunPaths) -> str | None:

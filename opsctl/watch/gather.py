@@ -1,0 +1,99 @@
+"""Reading everything that `status` shows: one question to Slurm, the rest from the run's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opsctl.control import kill_switch
+from opsctl.errors import OpsctlError, SlurmUnreachable
+from opsctl.job import attempts as attempts_file
+from opsctl.job.attempts import Attempt
+from opsctl.job.limit import option_values
+from opsctl.job.progress import is_finished, last_checkpoint
+from opsctl.logs.parser import recent
+from opsctl.runs.load import LoadedRun
+from opsctl.runs.revisions import Revision, differs_from_published, newest
+from opsctl.slurm.client import SlurmClient
+from opsctl.watch.members import interested
+from opsctl.watch.overview import KillSwitch, Overview, Published
+from opsctl.watch.own import Recorded, recorded
+
+
+def gather(loaded: LoadedRun, slurm: SlurmClient) -> Overview:
+    """The run as it is now. Slurm out of reach is part of it (`blind`), not an error."""
+    paths = loaded.paths
+    known = recorded(paths)
+    revision = newest(paths)
+    arguments = revision.trainer_arguments if revision else []
+    checkpoint = last_checkpoint(paths.checkpoints)
+    attempts = attempts_file.read(paths)
+    blind = None
+    try:
+        jobs = tuple(known.own(slurm.jobs(users=interested(loaded.file.run.group, known.submitters))))
+    except SlurmUnreachable as error:
+        jobs, blind = (), str(error)
+    return Overview(
+        name=loaded.file.run.name,
+        team=loaded.file.run.team,
+        output=paths.output,
+        now=datetime.now(UTC).astimezone(),
+        jobs=jobs,
+        blind=blind,
+        was_submitted=bool(known.chains),
+        is_finished=is_finished(arguments, checkpoint),
+        published=_published(loaded, revision),
+        measured=recent(paths),
+        log_written_at=_changed_at(paths.main_log),
+        total_samples=_number(arguments, "--train-samples"),
+        total_iterations=_number(arguments, "--train-iters"),
+        checkpoint=checkpoint,
+        checkpoint_at=_changed_at(checkpoint.folder / "manifest.json") if checkpoint else None,
+        attempts=tuple(attempts),
+        attempts_without_progress=_without_progress(attempts, known),
+        brake_at=attempts_file.BRAKE_ATTEMPTS,
+        kill_switch=_kill_switch(loaded),
+    )
+
+
+def _published(loaded: LoadedRun, revision: Revision | None) -> Published | None:
+    if revision is None:
+        return None
+    differs: Sequence[str] = ()
+    unreadable = ""
+    try:
+        differs = differs_from_published(loaded, revision)
+    except OpsctlError as error:
+        unreadable = f"the run file differs and cannot be compared: {error}"
+    return Published(revision.name, revision.created_at, revision.created_by, tuple(differs), unreadable)
+
+
+def _without_progress(attempts: Sequence[Attempt], known: Recorded) -> int:
+    if not known.chains:
+        return 0
+    return attempts_file.without_progress(attempts, known.chains[-1].submitted_at)
+
+
+def _kill_switch(loaded: LoadedRun) -> KillSwitch | None:
+    try:
+        state = kill_switch.state(loaded.paths)
+    except OpsctlError:
+        return None
+    return KillSwitch(state.path, state.is_armed, state.is_triggered, state.describe())
+
+
+def _changed_at(path: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
+    except OSError:
+        return None
+
+
+def _number(arguments: Sequence[str], option: str) -> int | None:
+    """The last value of a trainer option, None when it is not there."""
+    values = option_values(arguments, option)
+    try:
+        return int(values[-1]) if values else None
+    except ValueError:
+        return None
