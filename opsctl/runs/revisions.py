@@ -6,8 +6,8 @@ expanded), trainer-arguments.json, engine.json and step.sh. It appears by one re
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import getpass
 import hashlib
 import json
 import os
@@ -25,6 +25,7 @@ import msgspec
 
 from opsctl.errors import OpsctlError, RunFileError
 from opsctl.files import fsync_folder, make_shared_folder, write_atomically
+from opsctl.runs.account import account_and_host
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
@@ -44,7 +45,6 @@ FIXED_AT_SUBMIT = (
     "cpus_per_task",
     "exclude",
     "nice",
-    "exit_margin",  # the warning signal
     "extra",
 )
 
@@ -151,7 +151,7 @@ def publish(loaded: LoadedRun, note: str = "") -> Revision:
         "number": number,
         "digest": digest,
         "created_at": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-        "created_by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "created_by": account_and_host(),
         "note": note,
         "run_file": str(loaded.path),
         "run_file_sha256": loaded.sha256,
@@ -171,6 +171,14 @@ def publish(loaded: LoadedRun, note: str = "") -> Revision:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return _read(target)
+
+
+def withdraw(revision: Revision) -> None:
+    """Take back a revision that was published for a submission that Slurm refused. The caller holds `RunPaths.lock`."""
+    going = revision.folder.with_name(f".withdrawn-{revision.name}")
+    with contextlib.suppress(OSError):
+        revision.folder.rename(going)
+        shutil.rmtree(going, ignore_errors=True)
 
 
 def revisions(paths: RunPaths) -> list[Revision]:

@@ -1,0 +1,99 @@
+"""What of a run is in the queue now, and why nothing may be started beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from opsctl.control import chains, kill_switch, overlap
+from opsctl.errors import OpsctlError
+from opsctl.job.progress import is_finished, last_checkpoint
+from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.revisions import newest, slurm_part
+from opsctl.runs.trainer_arguments import trainer_arguments
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
+from opsctl.slurm.types import Job
+
+
+def live_jobs(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> list[Job]:
+    """The run's jobs in the queue, whoever's they are; a submission that was cut off before is settled on the way.
+
+    The caller holds the run's lock. Raises SlurmUnreachable when the queue cannot be seen.
+    """
+    queue = client.jobs()
+    chains.settle_submitting(paths, queue)
+    return _of_run(paths, cluster, queue)
+
+
+def look_at_jobs(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> list[Job]:
+    """`live_jobs` for who only looks: nothing is settled and no lock needed."""
+    return _of_run(paths, cluster, client.jobs())
+
+
+def refuse_to_start(loaded: LoadedRun, arguments: Sequence[str]) -> None:
+    """Raise OpsctlError when the tasks would leave at once: the training is finished, or its kill switch triggered.
+
+    `arguments` are the chain's one-off trainer arguments.
+    """
+    paths, name = loaded.paths, loaded.file.run.name
+    checkpoint = last_checkpoint(paths.checkpoints)
+    if is_finished([*trainer_arguments(expand(loaded)), *arguments], checkpoint) and checkpoint is not None:
+        raise OpsctlError(
+            f"{name} is finished: {checkpoint.folder.name} has consumed {checkpoint.consumed_train_samples} samples; "
+            "to train on, raise train_samples or train_iters in the run file"
+        )
+    switch = kill_switch.state(paths)
+    if switch.is_triggered:
+        raise OpsctlError(
+            f"the kill switch of {name} is triggered {switch.describe()}: its tasks would leave at once; "
+            "opsctl kill-switch deactivate first"
+        )
+
+
+def refuse_what_slurm_has_fixed(loaded: LoadedRun, live: Sequence[Job]) -> None:
+    """Raise OpsctlError when publishing `loaded` would contradict what Slurm has fixed for tasks already queued."""
+    changed = fixed_changes(loaded, live)
+    if changed:
+        queued = [job for job in live if job.state == "PENDING"]
+        raise OpsctlError(
+            f"{', '.join(changed)} changed, which Slurm has fixed for {overlap.describe(queued)}; "
+            "opsctl revise --resubmit replaces them"
+        )
+
+
+def fixed_changes(loaded: LoadedRun, live: Sequence[Job]) -> list[str]:
+    """The [slurm] keys whose published value the queued tasks among `live` have and `loaded` changes."""
+    published = newest(loaded.paths)
+    if published is None or not any(job.state == "PENDING" for job in live):
+        return []
+    now, then = slurm_part(loaded.file), published.slurm
+    return [f"[slurm] {key}" for key in now if now[key] != then.get(key)]
+
+
+def _other_cluster(paths: RunPaths, cluster: Cluster) -> Cluster | None:
+    """The cluster the run was submitted to before, when that is another one which still exists."""
+    try:
+        remembered = Cluster.from_json(json.loads(paths.cluster.read_text()))
+    except (OSError, ValueError):
+        return None
+    if remembered == cluster or (remembered.slurm_conf and not Path(remembered.slurm_conf).exists()):
+        return None
+    return remembered
+
+
+def _of_run(paths: RunPaths, cluster: Cluster, queue: Sequence[Job]) -> list[Job]:
+    run_id, known = chains.read_run_id(paths), chains.read_chains(paths)
+    other = _other_cluster(paths, cluster)
+    if other is not None:
+        elsewhere = chains.jobs_of_run(client_for(other).jobs(), run_id, known)
+        if elsewhere:
+            where = other.name or other.slurm_conf or "of this machine"
+            raise OpsctlError(
+                f"the run is live on cluster {where}: {overlap.describe(elsewhere)}; "
+                "cancel it there, or go on there without --cluster"
+            )
+    return chains.jobs_of_run(queue, run_id, known)

@@ -1,0 +1,68 @@
+"""What a chain is asked for with, checked before anything is touched or any Slurm asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from opsctl.control.arrays import one_at_a_time
+from opsctl.control.margin import check_exit_margin
+from opsctl.errors import UsageError
+from opsctl.logs.parser import measured
+from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.revisions import contents
+from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
+
+#: One chain cannot keep its checkpoints or its kill switch elsewhere than the run does.
+_THE_RUNS_OWN = ("--save", "--kill-switch-path", "--stop-request-path")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What `opsctl submit` was asked for."""
+
+    array: str | None = None  # None: the run file's
+    after: str | None = None  # "auto" or a job id
+    begin: str | None = None
+    exclude: str | None = None
+    nodes: int | None = None
+    arguments: tuple[str, ...] = ()
+
+
+def check(loaded: LoadedRun, wish: Wish) -> tuple[Wish, list[str]]:
+    """The wish with its array filled in, and warnings. Raises RunFileError and UsageError for what cannot run."""
+    asked = with_nodes(loaded, wish.nodes)
+    contents(asked)
+    check_arguments(asked, wish.arguments)
+    warning = check_exit_margin(asked, measured(asked.paths))
+    return replace(wish, array=one_at_a_time(wish.array or loaded.file.array.tasks)), [warning] if warning else []
+
+
+def with_nodes(loaded: LoadedRun, nodes: int | None) -> LoadedRun:
+    """`loaded` as it is on `nodes` nodes instead of its own. Raises UsageError for fewer than one."""
+    if nodes is None:
+        return loaded
+    if nodes < 1:
+        raise UsageError(f"--nodes {nodes}: allowed is 1 or more")
+    return replace(
+        loaded, file=msgspec.structs.replace(loaded.file, slurm=msgspec.structs.replace(loaded.file.slurm, nodes=nodes))
+    )
+
+
+def check_arguments(loaded: LoadedRun, arguments: Sequence[str]) -> None:
+    """Raise UsageError for one-off trainer arguments that are unknown, wrong, or the run's own to set."""
+    from trainer.options import OptionsError, parse
+
+    if not arguments:
+        return
+    for argument in arguments:
+        name = argument.partition("=")[0].replace("_", "-")
+        if name in _THE_RUNS_OWN:
+            raise UsageError(f"{name} belongs to the run, not to one chain: leave it out")
+    world_size = layout_of(loaded).world_size
+    try:
+        parse([*trainer_arguments(expand(loaded)), *arguments], world_size)
+    except OptionsError as error:
+        raise UsageError(f"after --: {error}") from None

@@ -1,0 +1,182 @@
+"""Handing a chain to Slurm so that it is either taken and on record, or refused and nothing is left of it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from opsctl.control import chains, kill_switch
+from opsctl.control.chains import Chain
+from opsctl.control.request import Wish
+from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.files import make_shared_folder, write_json
+from opsctl.render.batch import ChainRequest, batch_script
+from opsctl.runs.account import account_name
+from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.revisions import Revision, newest, publish, withdraw
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+
+ID_BEFORE_FIRST_SUBMIT = "made-at-first-submit"
+TOKEN_OF_A_PREVIEW = "made-at-submit"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A chain that Slurm has taken."""
+
+    chain: Chain
+    revision: Revision
+    is_new_revision: bool
+    warnings: tuple[str, ...] = ()
+
+
+def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, after: tuple[str, ...]) -> Submitted:
+    """Publish, sbatch, record; if Slurm refuses, all of it is taken back. The caller holds the run's lock."""
+    paths = loaded.paths
+    with ExitStack() as taken_back:
+        kill_switch.arm(paths, loaded.file.run.group)
+        make_shared_folder(paths.job_outputs)
+        before = newest(paths)
+        revision = publish(loaded, note="submit")
+        is_new = before is None or before.number != revision.number
+        if is_new:
+            taken_back.callback(withdraw, revision)
+        run_id = chains.read_run_id(paths)
+        if run_id is None:
+            run_id = chains.make_run_id(paths)
+            taken_back.callback(paths.run_id.unlink)
+        chain = new_chain(wish, after, revision.name, chains.new_token())
+        script = batch_text(loaded, cluster, chain, run_id)
+        taken_back.callback(chains.clear_submitting, paths)
+        chains.write_submitting(paths, chain)
+        with _kept_when_undecided(taken_back, paths, cluster):
+            chain = replace(chain, chain=_sbatch(client, script, chain.token))
+    _record(paths, cluster, chain)
+    return Submitted(chain, revision, is_new)
+
+
+def preview(loaded: LoadedRun, cluster: Cluster, wish: Wish, after: tuple[str, ...] = ()) -> str:
+    """The batch script that would be submitted; ids that only a submit makes are said in words."""
+    chain = new_chain(wish, after, "", TOKEN_OF_A_PREVIEW)
+    return batch_text(loaded, cluster, chain, chains.read_run_id(loaded.paths) or ID_BEFORE_FIRST_SUBMIT)
+
+
+def batch_text(loaded: LoadedRun, cluster: Cluster, chain: Chain, run_id: str) -> str:
+    """The batch script of `chain`."""
+    request = ChainRequest(
+        array=chain.array,
+        run_id=run_id,
+        token=chain.token,
+        submitted_at=chain.submitted_at,
+        python=sys.executable,
+        folder=str(loaded.folder),
+        nodes=chain.nodes,
+        exclude=chain.exclude,
+        begin=chain.begin,
+        after=chain.after,
+        arguments=chain.arguments,
+    )
+    return batch_script(expand(loaded).file, loaded.paths, cluster, request)
+
+
+def new_chain(wish: Wish, after: tuple[str, ...], revision: str, token: str) -> Chain:
+    """A chain that Slurm does not know yet."""
+    return Chain(
+        chain=0,
+        token=token,
+        submitted_at=datetime.now(UTC).astimezone().replace(microsecond=0),
+        user=account_name(),
+        host=socket.gethostname(),
+        revision=revision,
+        array=wish.array or "",
+        after=after,
+        arguments=wish.arguments,
+        nodes=wish.nodes,
+        exclude=wish.exclude,
+        begin=wish.begin,
+    )
+
+
+class _Undecided(SlurmUnreachable):
+    """Whether Slurm has the chain cannot be known now."""
+
+
+def _sbatch(client: SlurmClient, script: str, token: str) -> int:
+    """The array's id. Raises SlurmError with the way out when Slurm refused, _Undecided when that is not known."""
+    try:
+        return client.submit(None, stdin=script)
+    except SlurmMissing:
+        raise
+    except SlurmUnreachable as error:
+        return _looked_up(client, token, error)
+    except SlurmError as error:
+        raise SlurmError(f"{error}; {_way_out(error)}; nothing was submitted") from None
+
+
+def _looked_up(client: SlurmClient, token: str, error: SlurmUnreachable) -> int:
+    """The id of a submission whose answer never came."""
+    try:
+        jobs = client.jobs()
+    except SlurmUnreachable:
+        raise _Undecided(
+            "Slurm stopped answering while it was asked to take the chain: whether it has it is not known; "
+            "once it answers, opsctl submit again: that refuses if the chain is there"
+        ) from None
+    for job in jobs:
+        if chains.token_of(job) == token:
+            return job.array_job_id
+    raise SlurmUnreachable(f"nothing was submitted, the queue does not have it: {error}") from None
+
+
+@contextmanager
+def _kept_when_undecided(taken_back: ExitStack, paths: RunPaths, cluster: Cluster) -> Iterator[None]:
+    """Take nothing back unless Slurm certainly has no use for it: whoever looks next settles it."""
+    try:
+        yield
+    except (_Undecided, KeyboardInterrupt):
+        taken_back.pop_all()
+        with suppress(OSError):
+            write_json(paths.cluster, cluster.to_json())
+        raise
+    taken_back.pop_all()
+
+
+def _record(paths: RunPaths, cluster: Cluster, chain: Chain) -> None:
+    try:
+        write_json(paths.cluster, cluster.to_json())
+        chains.append_chain(paths, chain)
+    except OSError as error:
+        raise OpsctlError(
+            f"submitted as {chain.chain}, but {paths.state} cannot be written ({error.strerror}): "
+            "mend that, the next opsctl command that submits, revises or cancels will record it"
+        ) from None
+    chains.clear_submitting(paths)
+
+
+def _way_out(error: SlurmError) -> str:
+    """What to change, by the words of Slurm's refusal."""
+    text = str(error).lower()
+    for words, advice in (
+        ("partition", "correct [slurm] partition in the run file (sinfo -s lists them)"),
+        ("account", "correct [slurm] account in the run file (sacctmgr show associations user=$USER lists yours)"),
+        ("qos", "correct [slurm] qos in the run file"),
+        ("feature", "correct [slurm] constraint in the run file (sinfo -o '%P %f' lists them)"),
+        ("reservation", "correct [slurm] reservation in the run file (scontrol show reservation lists them)"),
+        ("time limit", "correct [slurm] time in the run file (sinfo -s shows each partition's limit)"),
+        (
+            "node configuration",
+            "correct [slurm] nodes, gpus_per_node and gpu_type in the run file (sinfo -o '%P %D %G')",
+        ),
+        ("dependency", "correct --after"),
+        ("begin", "correct --begin"),
+        ("array", "correct --array"),
+    ):
+        if words in text:
+            return advice
+    return "correct the run file's [slurm]"

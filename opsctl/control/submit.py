@@ -1,0 +1,78 @@
+"""Submitting a chain: one at a time per run, never beside a live one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import grp
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+from opsctl.control import live, overlap
+from opsctl.control.request import Wish, check
+from opsctl.control.sending import Submitted, preview, send
+from opsctl.errors import OpsctlError
+from opsctl.files import locked, make_shared_folder
+from opsctl.runs.load import LoadedRun
+from opsctl.runs.locate import remember_run
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
+
+#: How long a command waits for somebody else's submit, revise or cancel of the same run, in seconds.
+LOCK_WAIT_S = 20.0
+
+
+def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
+    """Submit a chain of `loaded` to `cluster`.
+
+    Raises RunFileError and UsageError for what cannot run, OpsctlError when the run is live, finished or stopped by its
+    kill switch, SlurmError with Slurm's refusal, SlurmUnreachable when Slurm does not answer.
+    """
+    wish, warnings = check(loaded, wish)
+    paths, name = loaded.paths, loaded.file.run.name
+    with explained_disk_errors(paths):
+        open_output(paths, loaded.file.run.group)
+        with locked(paths.lock, LOCK_WAIT_S, f"submit {name}"):
+            client = client_for(cluster)
+            jobs = live.live_jobs(paths, cluster, client)
+            live.refuse_to_start(loaded, wish.arguments)
+            after = overlap.what_to_wait_for(jobs, wish.after, name)
+            live.refuse_what_slurm_has_fixed(loaded, jobs)
+            done = send(loaded, cluster, client, wish, after)
+    remember_run(name, loaded.path)
+    return replace(done, warnings=tuple(warnings))
+
+
+def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
+    """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing."""
+    wish, warnings = check(loaded, wish)
+    jobs = live.look_at_jobs(loaded.paths, cluster, client_for(cluster))
+    live.refuse_to_start(loaded, wish.arguments)
+    after = overlap.what_to_wait_for(jobs, wish.after, loaded.file.run.name)
+    live.refuse_what_slurm_has_fixed(loaded, jobs)
+    return preview(loaded, cluster, wish, after), tuple(warnings)
+
+
+def open_output(paths: RunPaths, group: str | None) -> None:
+    """Make the run's output folder and what every command needs in it, the group's from the first moment."""
+    if not paths.output.exists():
+        make_shared_folder(paths.output)
+        if group is not None:
+            with contextlib.suppress(KeyError, PermissionError):  # arming the kill switch will say it
+                os.chown(paths.output, -1, grp.getgrnam(group).gr_gid)
+                paths.output.chmod(0o2775)
+    make_shared_folder(paths.state)
+
+
+@contextlib.contextmanager
+def explained_disk_errors(paths: RunPaths) -> Iterator[None]:
+    """A full disk as one line that says where."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        why = "no space left" if error.errno == errno.ENOSPC else "quota exceeded"
+        raise OpsctlError(f"{why} at {paths.output}: nothing was submitted; free some space and try again") from None
