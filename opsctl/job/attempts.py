@@ -30,6 +30,7 @@ _OPENING = (
     "user",
     "nodes",
     "opened_at",
+    "kill_switch_path",
     "iteration_at_start",
 )
 _CLOSING = (
@@ -85,6 +86,7 @@ class Attempt:
     user: str = ""
     nodes: tuple[str, ...] = ()
     opened_at: datetime | None = None
+    kill_switch_path: str = ""  # where its trainer looks
     iteration_at_start: int | None = None  # of the last whole checkpoint; None: none yet
     closed_at: datetime | None = None
     closed_by: str = ""  # "job", or who closed it for the job

@@ -225,6 +225,7 @@ def _new_attempt(task: Task) -> Attempt:
         user=job.user,
         nodes=job.nodes,
         opened_at=_now(),
+        kill_switch_path=str(_kill_switch_path(task)),
         iteration_at_start=checkpoint.iteration if checkpoint else None,
     )
 
@@ -233,7 +234,8 @@ def _record_short(task: Task, reason: str, exit_code: int) -> None:
     """An attempt that started no step: opened and closed at once."""
     attempt = _new_attempt(task)
     evidence = Evidence(exit_reason=reason)
-    ended = closed(attempt, StepEnd(exit_code), evidence, last_checkpoint(task.paths.checkpoints), _now())
+    checkpoint = last_checkpoint(task.paths.checkpoints)
+    ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, _now(), note="left at its start")
     attempts_file.append_opened(task.paths, attempt)
     attempts_file.append_closed(task.paths, ended)
 

@@ -1,0 +1,46 @@
+"""`opsctl attempts`: what ran and how it ended. Works without Slurm."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+
+@click.command()
+@run_argument
+@cluster_option
+@json_option
+def command(run_argument: str | None, run: str | None, cluster: str | None, as_json: bool) -> None:
+    """List every attempt: when, where, from and to which iteration, why it ended, who failed first.
+
+    Attempts that could not close themselves (a node lost, kill -9) are closed with what Slurm knows of them. Without
+    Slurm the list comes all the same, and what is open reads "not known".
+    """
+    import sys
+
+    from opsctl.errors import OpsctlError, SlurmError
+    from opsctl.job.attempt_table import attempt_json, attempt_table
+    from opsctl.job.attempts import read
+    from opsctl.job.lost import close_lost_attempts
+    from opsctl.output import message, print_json
+    from opsctl.runs.output_folder import output_of
+    from opsctl.slurm.cluster import choose_cluster
+    from opsctl.slurm.commands import client_for
+
+    paths, _ = output_of(pick(run_argument, run))
+    attempts, is_known = read(paths), True
+    if any(attempt.is_open for attempt in attempts):
+        try:
+            attempts = close_lost_attempts(paths, client_for(choose_cluster(cluster, paths)))
+        except OpsctlError as error:
+            if not isinstance(error, SlurmError) and cluster:
+                raise
+            is_known = False
+            message(f"opsctl: {error}")
+    if as_json:
+        print_json("attempts", [attempt_json(attempt, is_known) for attempt in attempts])
+    elif attempts:
+        sys.stdout.write("\n".join(attempt_table(attempts, is_known)) + "\n")
+    else:
+        message("no attempts yet")
