@@ -26,6 +26,7 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
         "gradient_clipping": float(options["clip_grad"]),
         "steps_per_print": 2000,
         "wall_clock_breakdown": False,
+        "pipeline": {"pipe_partitioned": False, "grad_partitioned": False},
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
             "stage": stage,

@@ -1,0 +1,137 @@
+"""From options to a training engine, and one step of it.
+
+    parallel = initialize(options)
+    engine = build_engine(options, parallel, padded_vocab_size(vocab_size, options))
+    result = train_step(engine, items, consumed_samples=0, learning_rate=3e-4)
+
+`items` is an iterator of `trainer.model.batch.engine_item` micro-batches of this rank's data-parallel replica; stages in the
+middle of a pipeline need none. Per step it must give global batch / (micro-batch x DP) of them, those of data rank r being
+samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.engine_config import engine_config
+from trainer.model.batch import EngineItem
+from trainer.model.shape import ModelShape
+from trainer.options import Options, OptionsError
+from trainer.parallel.process_groups import Parallel, initialize
+from trainer.vocabulary import padded_vocab_size
+
+import deepspeed  # isort: skip  # process_groups has imported it the quick way
+from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip
+
+from trainer.model.pipeline import GPTPipeline  # isort: skip
+from trainer.optim.parameters import build_optimizer  # isort: skip
+
+__all__ = [
+    "StepResult",
+    "build_engine",
+    "build_model",
+    "evaluate_step",
+    "gradient_norm",
+    "initialize",
+    "padded_vocab_size",
+    "parameters_norm",
+    "train_step",
+]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step measured; the same on every rank. Skipped: fp16 overflowed and no weight changed."""
+
+    loss: float
+    gradient_norm: float
+    loss_scale: float | None
+    skipped: bool
+
+
+def build_model(options: Options, parallel: Parallel, padded_vocab_size: int) -> GPTPipeline:
+    """This rank's stage of the model, on its device. Collective."""
+    recompute = options.checkpoint_activations or options.deepspeed_activation_checkpointing
+    return GPTPipeline(
+        ModelShape.of(options, padded_vocab_size),
+        parallel,
+        options.pp_partition_method,
+        blocks_per_checkpoint=options.checkpoint_num_layers if recompute else 0,
+        synchronize_replicated=options.sync_tp_duplicated_parameters,
+    )
+
+
+def build_engine(options: Options, parallel: Parallel, padded_vocab_size: int) -> PipelineEngine:
+    """DeepSpeed's pipeline engine over the model. Collective. Raises OptionsError for fp16 without a GPU."""
+    if options.fp16 and parallel.device.type != "cuda":
+        raise OptionsError("--fp16 needs a GPU, and there is none here: use --bf16 or neither")
+    model = build_model(options, parallel, padded_vocab_size)
+    config = _configuration(options)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=build_optimizer(model, options),
+        config=config,
+        dist_init_required=False,
+    )
+    return engine
+
+
+def train_step(
+    engine: PipelineEngine, items: Iterator[EngineItem] | None, consumed_samples: int, learning_rate: float
+) -> StepResult:
+    """One optimizer step at `learning_rate` on the next global batch. Collective.
+
+    consumed_samples: samples trained on before this step, which is where dropout's masks follow from. The batch size is the
+    engine's: `engine.set_train_batch_size` changes it.
+    """
+    for group in engine.optimizer.param_groups:
+        group["lr"] = learning_rate
+    engine.module.begin_step(consumed_samples, engine.train_micro_batch_size_per_gpu())
+    skipped_before = engine.skipped_steps
+    loss = engine.train_batch(data_iter=items)
+    scale = float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None
+    return StepResult(float(loss), gradient_norm(engine), scale, engine.skipped_steps > skipped_before)
+
+
+def evaluate_step(
+    engine: PipelineEngine, items: Iterator[EngineItem] | None, micro_batches: int | None = None
+) -> float:
+    """Mean loss of one global batch without training on it; of `micro_batches` per replica when given. Collective."""
+    return float(engine.eval_batch(items, num_micro_batches=micro_batches))
+
+
+def gradient_norm(engine: PipelineEngine) -> float:
+    """Norm over all ranks of the last step's gradients before clipping; costs nothing, the step has computed it."""
+    norm = engine.get_global_grad_norm()
+    return float("nan") if norm is None else float(norm)
+
+
+def parameters_norm(engine: PipelineEngine, parallel: Parallel) -> float:
+    """Norm of all parameters of the model, each counted once. Collective."""
+    squares = torch.zeros((), dtype=torch.float64, device=parallel.device)
+    for parameter in engine.module.parameters():
+        split = getattr(parameter, "tensor_model_parallel", False)
+        if (split or parallel.tensor_rank == 0) and not parameter.ds_pipe_replicated:
+            squares += parameter.detach().double().square().sum()
+    for group in (parallel.tensor_group, parallel.pipeline_group):
+        dist.all_reduce(squares, group=group)
+    return float(squares.sqrt())
+
+
+def _configuration(options: Options) -> dict[str, Any]:
+    """The options' configuration, or the file given with --deepspeed-config."""
+    if options.deepspeed_config is None:
+        return engine_config(options)
+    import json
+    from pathlib import Path
+
+    try:
+        loaded: dict[str, Any] = json.loads(Path(options.deepspeed_config).read_text())
+    except (OSError, ValueError) as error:
+        raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: {error}") from None
+    return loaded

@@ -1,0 +1,62 @@
+"""Tokens into the residual stream, and, with the same weight, out of it again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trainer.model.block import layernorm
+from trainer.model.dropout import DropoutClock, dropout
+from trainer.model.initialization import initial_weight
+from trainer.model.shape import ModelShape
+from trainer.parallel.process_groups import Parallel
+from trainer.parallel.tensor_parallel import VocabParallelEmbedding
+
+_LAYER = -1  # the embedding's number in the dropout's seed
+
+
+class Embedding(nn.Module):
+    """tokens_bs -> x_bsh: word embedding, its LayerNorm if wanted, learned positions unless ALiBi, dropout.
+
+    The last pipeline stage has a copy with `weight_only`: the word embedding, which is the output layer too.
+    """
+
+    def __init__(self, shape: ModelShape, parallel: Parallel, clock: DropoutClock, weight_only: bool = False) -> None:
+        super().__init__()
+        self.shape, self.clock = shape, clock
+        self.word_embeddings = VocabParallelEmbedding(
+            "word_embeddings", shape.vocabulary, shape.hidden, shape.init_std, shape.seed, parallel, shape.dtype
+        )
+        if weight_only:
+            return
+        if shape.embedding_layernorm:
+            self.word_embeddings.norm = layernorm(shape)
+        if not shape.alibi:
+            self.position_embeddings = nn.Embedding(shape.positions, shape.hidden, dtype=shape.dtype)
+            drawn = initial_weight(
+                "position_embeddings.weight", (shape.positions, shape.hidden), shape.init_std, shape.seed
+            )
+            self.position_embeddings.weight = nn.Parameter(drawn.to(shape.dtype))
+
+    def forward(self, tokens_bs: Tensor) -> Tensor:
+        x_bsh = self.word_embeddings(tokens_bs)
+        if self.shape.embedding_layernorm:
+            x_bsh = self.word_embeddings.norm(x_bsh)
+        if not self.shape.alibi:
+            x_bsh = x_bsh + self.position_embeddings.weight[: tokens_bs.shape[1]]
+        return dropout(x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, "embedding")
+
+
+def output_layer(embedding: Embedding, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
+    """What the loss multiplies into logits: the residual stream and the word embedding.
+
+    The product is left to the loss, which never holds all logits at once. The weight goes out as a view: DeepSpeed hooks
+    the outputs of the model to scale their gradients, and a hook on the parameter itself would stay there for ever.
+    """
+    weight_vh = embedding.word_embeddings.weight
+    return x_bsh, weight_vh.view_as(weight_vh)
+
+
+def pass_on(x: torch.Tensor) -> torch.Tensor:
+    """Stands where Megatron's pipeline casts or transposes, so that layers and their files have its numbers."""
+    return x

@@ -1,0 +1,131 @@
+"""The GPT as DeepSpeed's pipeline of layers, numbered as Megatron-DeepSpeed numbers them.
+
+0 pass on, 1 embedding, 2 pass on, 3 ... L+2 blocks, L+3 pass on, L+4 final LayerNorm, L+5 output layer (the embedding
+again). The checkpoint has a file per layer that owns weights: layer_01, layer_03 ... layer_{L+2}, layer_{L+4}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trainer.model.block import TransformerBlock
+from trainer.model.dropout import DropoutClock
+from trainer.model.embedding import Embedding, output_layer, pass_on
+from trainer.model.shape import ModelShape
+from trainer.parallel.cross_entropy import masked_mean_cross_entropy
+from trainer.parallel.process_groups import Parallel
+
+
+class FinalLayerNorm(nn.LayerNorm):
+    """The LayerNorm after the last block: parameters `weight` and `bias`."""
+
+
+class GPTPipeline(PipelineModule):
+    """This rank's stage of the model.
+
+    Call `begin_step` before every training step: it tells dropout where in the training the step's samples lie and, when
+    asked for, averages what tensor-parallel ranks hold in common.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        parallel: Parallel,
+        partition_method: str,
+        blocks_per_checkpoint: int = 0,
+        synchronize_replicated: bool = False,
+    ) -> None:
+        self.shape, self.parallel = shape, parallel
+        self.clock = DropoutClock(shape.seed, parallel.tensor_rank)
+        self.synchronize_replicated = synchronize_replicated
+        self._next_sample = self._samples_between = 0
+        with contextlib.redirect_stdout(io.StringIO()):  # DeepSpeed prints its plan, which `opsctl plan` shows better
+            super().__init__(
+                layers=_layer_specs(shape, parallel, self.clock),
+                topology=parallel.topology,
+                loss_fn=_Loss(parallel),
+                partition_method=partition_method,
+                activation_checkpoint_interval=blocks_per_checkpoint,
+                activation_checkpoint_func=self._checkpointed,
+            )
+
+    def begin_step(self, first_sample: int, micro_batch_size: int) -> None:
+        """Say where a step's samples begin, counted from the training's start. Collective over tensor-parallel ranks."""
+        self._next_sample = first_sample + self.parallel.data_rank * micro_batch_size
+        self._samples_between = self.parallel.data_size * micro_batch_size
+        if self.synchronize_replicated and self.parallel.tensor_size > 1:
+            average_replicated(self, self.parallel)
+
+    def forward(self, forward_input: Any) -> Any:
+        sample = self._next_sample
+        if self.training:
+            self._next_sample += self._samples_between
+        with self.clock.at(sample):
+            return super().forward(forward_input)
+
+    def _checkpointed(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Run without keeping activations; the recomputation draws the same dropout masks."""
+        sample = self.clock.sample
+
+        def again(*again_inputs: Any) -> Any:
+            with self.clock.at(sample):
+                return function(*again_inputs)
+
+        return checkpoint(again, *inputs, use_reentrant=False, preserve_rng_state=False)
+
+    def _is_checkpointable(self, funcs: list[Any]) -> bool:
+        """DeepSpeed asks this for each run of layers: those with blocks, without the output layer."""
+        owns_weights = all(isinstance(one, nn.Module) or one is pass_on for one in funcs)
+        return owns_weights and any(isinstance(one, TransformerBlock) for one in funcs)
+
+
+class _Loss:
+    """The last stage's loss, as DeepSpeed calls it: (what the output layer returned, labels and mask) -> scalar."""
+
+    __name__ = "masked_mean_cross_entropy"
+
+    def __init__(self, parallel: Parallel) -> None:
+        self.parallel = parallel
+
+    def __call__(self, outputs: tuple[Tensor, Tensor], labels: tuple[Tensor, Tensor]) -> Tensor:
+        x_bsh, weight_vh = outputs
+        labels_bs, mask_bs = labels
+        return masked_mean_cross_entropy(x_bsh, weight_vh, labels_bs, mask_bs, self.parallel)
+
+
+def _layer_specs(shape: ModelShape, parallel: Parallel, clock: DropoutClock) -> list[Any]:
+    tied = {"tied_weight_attr": ["word_embeddings.weight"]}
+    return [
+        pass_on,
+        TiedLayerSpec("embed", Embedding, shape, parallel, clock, **tied),
+        pass_on,
+        *(LayerSpec(TransformerBlock, shape, layer, parallel, clock) for layer in range(shape.layers)),
+        pass_on,
+        LayerSpec(FinalLayerNorm, shape.hidden, eps=shape.layernorm_epsilon, dtype=shape.dtype),
+        TiedLayerSpec("embed", Embedding, shape, parallel, clock, forward_fn=output_layer, weight_only=True, **tied),
+    ]
+
+
+def average_replicated(module: nn.Module, parallel: Parallel) -> None:
+    """Set every parameter that tensor-parallel ranks hold whole to the ranks' average, in place.
+
+    They receive equal gradients and should never differ; BLOOM's did, and this is the switch its training ran with.
+    """
+    replicated = [one for one in module.parameters() if not getattr(one, "tensor_model_parallel", False)]
+    if not replicated:
+        return
+    with torch.no_grad():
+        flat = torch.cat([one.reshape(-1).float() for one in replicated])
+        dist.all_reduce(flat, group=parallel.tensor_group)
+        flat /= parallel.tensor_size
+        for one, mean in zip(replicated, flat.split([one.numel() for one in replicated]), strict=True):
+            one.copy_(mean.view_as(one))

@@ -1,0 +1,37 @@
+"""Which parameters decay, and the optimizer over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainer.options import Options
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: weights, which decay, and biases and LayerNorms, which do not. Each has its parameters' `names`."""
+    layernorms = {
+        id(one) for child in module.modules() if isinstance(child, nn.LayerNorm) for one in child.parameters()
+    }
+    decaying: dict[str, nn.Parameter] = {}
+    fixed: dict[str, nn.Parameter] = {}
+    for name, parameter in module.named_parameters():
+        keeps_size = id(parameter) in layernorms or name.rpartition(".")[2] == "bias"
+        (fixed if keeps_size else decaying)[name] = parameter
+    groups = (("decay", weight_decay, decaying), ("no_decay", 0.0, fixed))
+    return [
+        {"params": list(found.values()), "names": list(found), "name": label, "weight_decay": decay}
+        for label, decay, found in groups
+        if found
+    ]
+
+
+def build_optimizer(module: nn.Module, options: Options) -> torch.optim.Optimizer:
+    """AdamW (fused) or SGD over the module's groups. The learning rate is the loop's to set before each step."""
+    groups = parameter_groups(module, options.weight_decay)
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=options.lr, momentum=options.sgd_momentum)
+    betas = (options.adam_beta1, options.adam_beta2)
+    return torch.optim.AdamW(groups, lr=options.lr, betas=betas, eps=options.adam_eps, fused=True)

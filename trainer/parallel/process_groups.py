@@ -1,0 +1,119 @@
+"""The ranks of a training: who shares blocks (tensor), who holds which stage (pipeline), who averages gradients (data).
+
+Rank order: tensor fastest, then data, then pipeline; rank = pipeline * (DP * TP) + data * TP + tensor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from trainer.options import Options, OptionsError
+from trainer.preload import import_engine, set_process_defaults
+
+set_process_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+import_engine()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """This process's place among the ranks. Groups hold this rank's own members; `topology` is DeepSpeed's."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    tensor_rank: int
+    tensor_size: int
+    pipeline_rank: int
+    pipeline_size: int
+    data_rank: int
+    data_size: int
+    tensor_group: Any
+    pipeline_group: Any
+    data_group: Any
+    topology: Any
+    device: torch.device
+
+    @property
+    def is_first_stage(self) -> bool:
+        return self.pipeline_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.pipeline_rank == self.pipeline_size - 1
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether this rank's stage reads batches: the first its tokens, the last its labels."""
+        return self.is_first_stage or self.is_last_stage
+
+
+def initialize(options: Options) -> Parallel:
+    """Join the process group and find this rank's place. Collective; calling it again starts from a fresh group.
+
+    RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT come from the launcher; without them there is one rank. gloo on a CPU,
+    nccl on a GPU. Raises OptionsError when the ranks do not divide by TP x PP.
+    """
+    import deepspeed
+
+    _set_log_level(options)
+    for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1")):
+        os.environ.setdefault(name, alone)
+    world_size, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    tensor_size, pipeline_size = options.tensor_model_parallel_size, options.pipeline_model_parallel_size
+    if world_size % (tensor_size * pipeline_size):
+        raise OptionsError(f"{world_size} ranks are not divisible by TP {tensor_size} x PP {pipeline_size}")
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(local_rank)
+    if not dist.is_initialized():
+        backend = options.distributed_backend or ("nccl" if on_gpu else "gloo")
+        timeout = timedelta(minutes=options.distributed_timeout_minutes)
+        if "MASTER_PORT" in os.environ:
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
+    deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+    data_size = world_size // (tensor_size * pipeline_size)
+    topology = PipeModelDataParallelTopology(num_pp=pipeline_size, num_mp=tensor_size, num_dp=data_size)
+    rank = dist.get_rank()
+    place = topology.get_coord(rank)
+    return Parallel(
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        tensor_rank=place.model,
+        tensor_size=tensor_size,
+        pipeline_rank=place.pipe,
+        pipeline_size=pipeline_size,
+        data_rank=place.data,
+        data_size=data_size,
+        tensor_group=_own_group(topology, "model", rank),
+        pipeline_group=_own_group(topology, "pipe", rank),
+        data_group=_own_group(topology, "data", rank),
+        topology=topology,
+        device=torch.device("cuda", local_rank) if on_gpu else torch.device("cpu"),
+    )
+
+
+def _own_group(topology: Any, axis: str, rank: int) -> Any:
+    """This rank's group along one axis. Every rank makes every group, in the same order, as torch requires."""
+    own = None
+    for ranks in topology.get_axis_comm_lists(axis) or [[one] for one in range(dist.get_world_size())]:
+        group = dist.new_group(ranks)
+        if rank in ranks:
+            own = group
+    return own
+
+
+def _set_log_level(options: Options) -> None:
+    first = os.environ.get("RANK", "0") == "0"
+    level = options.log_level if first else options.log_level_replica
+    logging.getLogger("DeepSpeed").setLevel(level.upper())

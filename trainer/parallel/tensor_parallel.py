@@ -1,0 +1,155 @@
+"""Layers whose weights are split over the tensor-parallel ranks, after Megatron-LM (Shoeybi et al., arXiv 1909.08053).
+
+A column-parallel layer splits the output, a row-parallel one the input; one after the other needs one all-reduce in each
+direction. Split parameters carry `tensor_model_parallel = True` and `partition_dim`, the names DeepSpeed and Megatron look for.
+
+Shapes: b batch, s sequence, i input, o output, v vocabulary of this rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainer.model.initialization import initial_weight
+from trainer.parallel.process_groups import Parallel
+from trainer.parallel.products import linear
+
+
+class _CopyToTensorRanks(torch.autograd.Function):
+    """The same input on every rank; backward, the sum of what the ranks' parts want of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gradient = gradients[0].contiguous()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class _SumOverTensorRanks(torch.autograd.Function):
+    """The sum of the ranks' partial results; backward, the gradient as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        total = x.contiguous()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def copy_to_tensor_ranks(x: Tensor, parallel: Parallel) -> Tensor:
+    """Identity forward, all-reduce backward: where a replicated tensor enters split layers."""
+    return x if parallel.tensor_size == 1 else _CopyToTensorRanks.apply(x, parallel.tensor_group)
+
+
+def sum_over_tensor_ranks(x: Tensor, parallel: Parallel) -> Tensor:
+    """All-reduce forward, identity backward: where split layers' partial results meet. Overwrites `x`."""
+    return x if parallel.tensor_size == 1 else _SumOverTensorRanks.apply(x, parallel.tensor_group)
+
+
+def split_parameter(
+    name: str, shape: tuple[int, ...], dim: int, std: float, seed: int, parallel: Parallel, dtype: torch.dtype
+) -> nn.Parameter:
+    """This rank's slice along `dim` of the weight called `name`, of `shape` as a whole, drawn from N(0, std).
+
+    The whole weight depends on seed and name alone, so every layout starts from the same model.
+    """
+    whole = shape[dim]
+    if whole % parallel.tensor_size:
+        raise ValueError(f"{name}: {whole} is not divisible by TP {parallel.tensor_size}")
+    share = whole // parallel.tensor_size
+    first = parallel.tensor_rank * share
+    parameter = nn.Parameter(initial_weight(name, shape, std, seed, dim, first, share).to(dtype))
+    return mark_split(parameter, dim, parallel)
+
+
+def mark_split(parameter: nn.Parameter, dim: int, parallel: Parallel) -> nn.Parameter:
+    """Say on the parameter itself that its ranks hold slices along `dim`."""
+    parameter.tensor_model_parallel = parallel.tensor_size > 1  # type: ignore[attr-defined]
+    parameter.partition_dim = dim  # type: ignore[attr-defined]
+    return parameter
+
+
+class ColumnParallelLinear(nn.Module):
+    """y_bso = x_bsi @ weight.T + bias with the output split over the ranks: x is whole, y is this rank's part."""
+
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        std: float,
+        seed: int,
+        parallel: Parallel,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.parallel = parallel
+        self.weight = split_parameter(f"{name}.weight", (out_features, in_features), 0, std, seed, parallel, dtype)
+        self.bias = mark_split(
+            nn.Parameter(torch.zeros(out_features // parallel.tensor_size, dtype=dtype)), 0, parallel
+        )
+
+    def forward(self, x_bsi: Tensor) -> Tensor:
+        return linear(copy_to_tensor_ranks(x_bsi, self.parallel), self.weight, self.bias)
+
+
+class RowParallelLinear(nn.Module):
+    """y_bso = sum over ranks of x_bsi @ weight.T, + bias: x is this rank's part, y is whole. The bias is not split."""
+
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        std: float,
+        seed: int,
+        parallel: Parallel,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.parallel = parallel
+        self.weight = split_parameter(f"{name}.weight", (out_features, in_features), 1, std, seed, parallel, dtype)
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype))
+
+    def forward(self, x_bsi: Tensor) -> Tensor:
+        if self.parallel.tensor_size == 1:
+            return linear(x_bsi, self.weight, self.bias)
+        return sum_over_tensor_ranks(linear(x_bsi, self.weight), self.parallel) + self.bias
+
+
+class VocabParallelEmbedding(nn.Module):
+    """Rows of the vocabulary split over the ranks; every rank returns the whole x_bsh."""
+
+    def __init__(
+        self, name: str, vocabulary: int, hidden: int, std: float, seed: int, parallel: Parallel, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.parallel = parallel
+        self.vocabulary = vocabulary
+        self.weight = split_parameter(f"{name}.weight", (vocabulary, hidden), 0, std, seed, parallel, dtype)
+
+    def forward(self, tokens_bs: Tensor) -> Tensor:
+        if tokens_bs.device.type == "cpu" and int(tokens_bs.max()) >= self.vocabulary:
+            raise ValueError(
+                f"token {int(tokens_bs.max())} in the data, but the model's padded vocabulary has {self.vocabulary}: "
+                "was the data prepared with another tokenizer?"
+            )
+        if self.parallel.tensor_size == 1:
+            return nn.functional.embedding(tokens_bs, self.weight)
+        rows = self.weight.shape[0]
+        local_bs = tokens_bs - self.parallel.tensor_rank * rows
+        elsewhere_bs = (local_bs < 0) | (local_bs >= rows)
+        found_bsh = nn.functional.embedding(local_bs.masked_fill(elsewhere_bs, 0), self.weight)
+        return sum_over_tensor_ranks(found_bsh.masked_fill(elsewhere_bs.unsqueeze(-1), 0), self.parallel)
