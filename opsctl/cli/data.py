@@ -45,9 +45,9 @@ def prepare(
 ) -> int:
     """Write INPUT as Megatron's .bin/.idx.
 
-    INPUT is a file of JSON-lines (also gzipped), or a folder with one document per file, read in the order of the files' names.
-    Files that are not UTF-8 text are left out and counted. Without --tokenizer a byte-level BPE is trained on the text and written
-    beside the data as tokenizer.json. A run file's data_path is then P_KEY_document.
+    INPUT is a file of JSON-lines (also gzipped), or a folder with one document per file, read in the order of the
+    files' names. Files that are not UTF-8 text are left out and counted. Without --tokenizer a byte-level BPE is
+    trained on the text and written beside the data as tokenizer.json. A run file's data_path is then P_KEY_document.
     """
     if tokenizer and vocab_size:
         raise click.UsageError("--tokenizer brings its own vocabulary; leave out --vocab-size")
@@ -64,7 +64,10 @@ def prepare(
 
 
 def _run_trainer_module(module: str, arguments: list[str], needed: tuple[str, ...]) -> int:
-    """Run a module of the trainer in a Python of its own, on this terminal; its exit code. Raises OpsctlError when packages are missing."""
+    """Run a module of the trainer in a Python of its own, on this terminal; its exit code.
+
+    Raises OpsctlError when packages are missing.
+    """
     import importlib.util
     import signal
     import subprocess

@@ -22,7 +22,10 @@ def normalized(weights: Sequence[float]) -> list[float]:
 
 
 def target_sizes(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples that each dataset gives to a blend of `samples`; `weights` add up to one. Their sum is the blend's length."""
+    """Samples that each dataset gives to a blend of `samples`; `weights` add up to one.
+
+    Their sum is the blend's length.
+    """
     return [math.ceil(samples * weight) for weight in weights]
 
 
@@ -34,9 +37,10 @@ def sizes_to_build(weights: Sequence[float], samples: int) -> list[int]:
 def blend_order(weights: Sequence[float], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """For each of `samples` places the dataset and the place in that dataset.
 
-    At place i the dataset with the largest `w * max(i, 1) - used` is next, the first of equals. Every step hangs on the one before,
-    but the rule soon forgets where it started: pieces are run side by side from guessed counts, and a piece whose guess differs from
-    what the piece before it ended with is run again from there. What comes out is exactly the step by step result.
+    At place i the dataset with the largest `w * max(i, 1) - used` is next, the first of equals. Every step hangs on
+    the one before, but the rule soon forgets where it started: pieces are run side by side from guessed counts, and a
+    piece whose guess differs from what the piece before it ended with is run again from there. What comes out is
+    exactly the step by step result.
     """
     shares = np.array(weights, np.float64)
     steps = max(LEAST_STEPS, -(-samples // MOST_PIECES), min(int(4 / shares.min()), -(-samples // 256)))
@@ -56,7 +60,10 @@ def blend_order(weights: Sequence[float], samples: int) -> tuple[NDArray[np.int1
 
 
 def _guess(shares: NDArray[np.float64], first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each dataset was probably used before each place of `first`: shares rounded down, the largest remainders up."""
+    """How often each dataset was probably used before each place of `first`.
+
+    Shares rounded down, the largest remainders up.
+    """
     exact = shares * first[:, None]
     used = np.floor(exact).astype(np.int64)
     missing = first - used.sum(axis=1)

@@ -21,7 +21,10 @@ __all__ = ["DataError", "Dataset", "Datasets", "MicroBatches", "build_datasets",
 
 @dataclass(frozen=True)
 class Datasets:
-    """train: None when no training samples were asked for. valid, test: by the name that logs show; empty without data for them."""
+    """train: None when no training samples were asked for.
+
+    valid, test: by the name that logs show; empty without data for them.
+    """
 
     train: Dataset | None
     valid: dict[str, Dataset]
@@ -38,8 +41,8 @@ def build_datasets(
 ) -> Datasets:
     """Datasets of at least so many samples each (every validation set has `valid_samples`); 0 leaves a split out.
 
-    Every rank calls it. The one with `is_builder` builds the sample order and keeps it as files; the others wait in `barrier` and map
-    them. Raises DataError, on every rank alike.
+    Every rank calls it. The one with `is_builder` builds the sample order and keeps it as files; the others wait in
+    `barrier` and map them. Raises DataError, on every rank alike.
     """
     builder = _Builder(options, is_builder, barrier)
     train = builder.datasets("train", train_samples)
@@ -78,8 +81,7 @@ class _Builder:
     def _gpt(self, source: Source, samples: int, name: str) -> GPTDataset:
         data = self._open.get(source.prefix)
         if data is None:
-            # Reading every entry is left to whoever builds the order: with hundreds of ranks it would be read hundreds of times.
-            data = self._open[source.prefix] = IndexedTokens(source.prefix, thorough=False)
+            data = self._open[source.prefix] = IndexedTokens(source.prefix)
         first, last = source.documents(len(data))
         return GPTDataset(data, first, last, samples, self._settings, self._cache(source), name)
 

@@ -60,7 +60,10 @@ class Folder:
             raise DataError(f"no files to read in {shown(root)}" + (f" with {asked}" if asked else ""))
 
     def documents(self, skipped: Skipped) -> Iterator[Document]:
-        """The files' texts. Files that are not UTF-8 text (or hold NUL bytes), empty or unreadable ones are counted in `skipped`."""
+        """The files' texts.
+
+        Files that are not UTF-8 text (or hold NUL bytes), empty or unreadable ones are counted in `skipped`.
+        """
         read = 0
         for name, size in self.files:
             read += size
@@ -118,7 +121,10 @@ class JsonLines:
             raise DataError(f"{shown(path)} is empty; expected one JSON object a line with the text under {key!r}")
 
     def documents(self, skipped: Skipped) -> Iterator[Document]:
-        """The texts, line by line. Raises DataError with file and line for what is not JSON, not UTF-8 or lacks the key."""
+        """The texts, line by line.
+
+        Raises DataError with file and line for what is not JSON, not UTF-8 or lacks the key.
+        """
         with self.path.open("rb") as file:
             lines: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=file) if self._zipped else file
             number = 0

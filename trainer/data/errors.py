@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DataError(Exception):
-    """The data, or what the options ask of it, cannot be used. Its text is one line for the person who started the run."""
+    """The data, or what the options ask of it, cannot be used. Its text is one line for who started the run."""

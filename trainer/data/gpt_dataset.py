@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data import blend
+from trainer.data.check import too_small
 from trainer.data.errors import DataError
 from trainer.data.index_cache import Arrays, IndexCache, file_identity
 from trainer.data.indexed import IndexedTokens
@@ -37,7 +38,10 @@ class OrderSettings:
 
 
 class GPTDataset:
-    """Samples from sequences [first, last) of one file; `samples` at least, or one epoch when None. `name` is for messages."""
+    """Samples from sequences [first, last) of one file; `samples` at least, or one epoch when None.
+
+    `name` is for messages.
+    """
 
     def __init__(
         self,
@@ -71,11 +75,7 @@ class GPTDataset:
     def _plan(self, first: int, last: int, samples: int | None, settings: OrderSettings, name: str) -> EpochPlan:
         tokens = int(self._data.lengths[first:last].sum(dtype=np.int64))
         if tokens < settings.sequence_length + 1:
-            raise DataError(
-                f"{name} data is smaller than one sample: {last - first:,} of {len(self._data):,} documents in {self._data.prefix} hold "
-                f"{tokens:,} tokens, a sample takes {settings.sequence_length + 1:,} (--seq-length {settings.sequence_length} and one); "
-                "give it more of the data (--split), more data, or shorter sequences"
-            )
+            raise too_small(name, self._data.prefix, last - first, len(self._data), tokens, settings.sequence_length)
         return plan_epochs(tokens, settings.sequence_length, samples, settings.separate_last_epoch_threshold)
 
     def __len__(self) -> int:
@@ -87,7 +87,10 @@ class GPTDataset:
         return out
 
     def read_into(self, place: int, out: NDArray[np.int64]) -> None:
-        """Write sample `place` into `out`, [sequence_length + 1]: the one copy on the way from the mapped file to the batch."""
+        """Write sample `place` into `out`, [sequence_length + 1].
+
+        The one copy on the way from the mapped file to the batch.
+        """
         sample = int(self.shuffle_index[place])
         position, start = (int(value) for value in self.sample_index[sample])
         filled, size = 0, len(out)
@@ -108,7 +111,7 @@ class BlendedDataset:
         weights: Sequence[float],
         samples: int,
         cache: IndexCache,
-        description: Any,
+        name: str,
     ):
         self._datasets = datasets
         self.sequence_length = datasets[0].sequence_length
@@ -133,7 +136,7 @@ class BlendedDataset:
         for number, (count, dataset) in enumerate(zip(used.tolist(), datasets, strict=True)):
             if count > len(dataset):
                 raise DataError(
-                    f"the blend {description} asks for {count:,} samples of dataset {number + 1}, which gives {len(dataset):,}"
+                    f"the {name} blend asks for {count:,} samples of its source {number + 1}, which gives {len(dataset):,}"
                 )
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Built indices as `.npy` files, made once by one rank and mapped by all.
 
-A file's name holds a hash of all that its content hangs on, the data's size and time included, so a stale one is never found.
-Two runs that build the same at once write the same, each beside and renamed.
+A file's name holds a hash of all that its content hangs on, the data's size and time included, so a stale one is
+never found. Two runs that build the same at once write the same, each beside and renamed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.indexed import bin_path, idx_path
+from trainer.data.header import bin_path, idx_path
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -81,8 +81,8 @@ class IndexCache:
                 failures.append(f"{folder}: {error.strerror}")
         if failures:
             sys.stderr.write(
-                f"warning: the sample order could not be kept ({'; '.join(failures)}), so every rank builds it at every start; "
-                "give a writable --data-cache-path\n"
+                f"warning: the sample order could not be kept ({'; '.join(failures)}), so every rank builds it at "
+                "every start; give a writable --data-cache-path\n"
             )
 
 

@@ -1,8 +1,8 @@
 """Which tokens make which sample: Megatron's document, sample and shuffle index, bit for bit.
 
-T tokens an epoch, E epochs, sequences of S tokens. The documents of all epochs are shuffled and laid end to end; sample k is the
-S + 1 tokens from k * S on, so neighbours share one token. The samples are shuffled again. When the last epoch is needed only in
-part, it is kept apart in both shuffles, so that what is repeated comes last.
+T tokens an epoch, E epochs, sequences of S tokens. The documents of all epochs are shuffled and laid end to end;
+sample k is the S + 1 tokens from k * S on, so neighbours share one token. The samples are shuffled again. When the
+last epoch is needed only in part, it is kept apart in both shuffles, so that what is repeated comes last.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def plan_epochs(
 def build_order(
     first: int, last: int, lengths: NDArray[np.int32], plan: EpochPlan, sequence_length: int, seed: int
 ) -> SampleOrder:
-    """The order of sequences [first, last) of a file with `lengths` [N], for `plan`. The draws come in Megatron's sequence."""
+    """The order of sequences [first, last) of a file with `lengths` [N], for `plan`.
+
+    The draws come in Megatron's sequence.
+    """
     random = np.random.RandomState(seed)
     documents = np.arange(first, last, dtype=np.int32)
     document_index = _shuffled_documents(documents, plan, random)
@@ -97,7 +100,9 @@ def build_sample_index(
     position[0] = 0
     widest = max(len(document_index), int(lengths.max()))
     kind = np.int32 if widest <= np.iinfo(np.int32).max else np.int64
-    return np.stack([position, offset], axis=1, dtype=kind, casting="unsafe")
+    sample_index: NDArray[np.integer] = np.empty((samples + 1, 2), kind)
+    sample_index[:, 0], sample_index[:, 1] = position, offset
+    return sample_index
 
 
 def _shuffled_samples(plan: EpochPlan, random: np.random.RandomState) -> NDArray[np.integer]:

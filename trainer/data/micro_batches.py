@@ -15,10 +15,11 @@ from trainer.data.gpt_dataset import Dataset
 class MicroBatches(Iterator[torch.Tensor]):
     """Int64 tensors [micro_batch, sequence_length + 1] from place `consumed_samples` of the dataset on.
 
-    Samples are taken in the dataset's order, micro_batch_size * dp_size at a time, of which rank r gets the r-th part: which samples
-    make a global batch depends on the samples consumed alone. Ends (StopIteration) when less than one such piece is left.
-    `workers` threads read ahead, in order; 0 reads when asked. Threads and not processes: forking a process that holds gloo or NCCL
-    connections is a known deadlock, and reading is a copy out of a mapped file. With `vocab_size` ids are checked against it.
+    Samples are taken in the dataset's order, micro_batch_size * dp_size at a time, of which rank r gets the r-th
+    part: which samples make a global batch depends on the samples consumed alone. Ends (StopIteration) when less than
+    one such piece is left. `workers` threads read ahead, in order; 0 reads when asked. Threads and not processes:
+    forking a process that holds gloo or NCCL connections is a known deadlock, and reading is a copy out of a mapped
+    file. With `vocab_size` ids are checked against it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class MicroBatches(Iterator[torch.Tensor]):
             self._dataset.read_into(first + row, rows[row])
         if self._vocab_size is not None and not 0 <= int(rows.min()) <= int(rows.max()) < self._vocab_size:
             raise DataError(
-                f"the data holds token id {int(rows.max())}, the vocabulary has {self._vocab_size:,}: it was made with another tokenizer"
+                f"the data holds token id {int(rows.max())}, the vocabulary has {self._vocab_size:,}: "
+                "it was made with another tokenizer; give that one, or prepare the data again"
             )
         return batch

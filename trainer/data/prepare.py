@@ -1,13 +1,14 @@
-"""`python -m trainer.data.prepare INPUT --output-prefix P`: text to `P_<key>_document.{bin,idx,json}`, and `tokenizer.json` beside them.
+"""`python -m trainer.data.prepare INPUT --output-prefix P`.
 
-The `.json` holds documents, tokens, vocab_size, entropy_nats (of single tokens, so what a model that knows nothing but their
-frequencies would score), the tokenizer and checksums. Needs neither torch nor a GPU.
+Text to `P_<key>_document.{bin,idx,json}`, and `tokenizer.json` beside them.
+
+The `.json` holds documents, tokens, vocab_size, entropy_nats (of single tokens, so what a model that knows nothing
+but their frequencies would score), the tokenizer and checksums. Needs neither torch nor a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import itertools
 import json
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,14 +28,17 @@ from tokenizers import Tokenizer
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpus, shown
 from trainer.data.errors import DataError
-from trainer.data.indexed import IndexedWriter, idx_path, token_dtype
+from trainer.data.header import idx_path
+from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.progress import Progress
+from trainer.files import write_atomically, write_json
 
 #: Text encoded and written at a time, in characters.
 BATCH_CHARACTERS = 4_000_000
 #: A tokenizer is trained on no more than this from the start of the input, in characters.
 TRAINING_CHARACTERS = 1_000_000_000
 DEFAULT_VOCAB_SIZE = 32_768
+MOST_WORKERS = 16
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,64 +69,90 @@ def parser() -> argparse.ArgumentParser:
 
 
 def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write everything and return the metadata. Raises DataError; then nothing new is left behind."""
+    """Write everything and return the metadata. Raises DataError; then what was there before stands."""
     prefix = output_prefix(arguments)
-    refuse_existing(prefix, arguments.overwrite)
     corpus = open_corpus(Path(arguments.input), arguments.json_key, arguments.include, arguments.exclude)
+    refuse_existing(prefix, arguments.overwrite)
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    given = bpe.load(Path(arguments.tokenizer)) if arguments.tokenizer else None
-    tokenizer = given or _train(corpus, arguments.vocab_size or DEFAULT_VOCAB_SIZE)
-    tokenizer_file = Path(arguments.tokenizer) if arguments.tokenizer else prefix.parent / "tokenizer.json"
-    text = tokenizer.to_str(pretty=True)
-    if given is None:
-        _refuse_other_tokenizer(tokenizer_file, text, arguments.overwrite)
+    tokenizer, tokenizer_file, tokenizer_text = _tokenizer(arguments, corpus, prefix.parent)
     vocab_size = tokenizer.get_vocab_size()
     eod = bpe.end_of_document(tokenizer) if arguments.append_eod else None
-    encoder = bpe.Encoder(tokenizer, arguments.workers or min(16, os.cpu_count() or 1))
-    skipped, digest = Skipped(), hashlib.sha256()
-    counts = np.zeros(vocab_size, np.int64)
-    documents = text_bytes = 0
-    metadata_file = Path(f"{prefix}.json")
-    with IndexedWriter(prefix, token_dtype(vocab_size)) as writer, Progress("encoding", corpus.total_bytes) as progress:
-        for batch in _batches(corpus.documents(skipped)):
-            tokens, lengths = _joined(
-                encoder.encode([document.text for document in batch]), eod, token_dtype(vocab_size)
-            )
-            writer.add(tokens, lengths)
-            digest.update(tokens.data)
-            counts += np.bincount(tokens, minlength=vocab_size)
-            documents += len(batch)
-            text_bytes += sum(len(document.text.encode()) for document in batch)
-            progress.reached(batch[-1].read_bytes)
-        if not documents:
-            raise DataError(
-                f"no documents in {shown(arguments.input)}: all were skipped ({skipped.words() or 'blank lines'})"
-            )
+    encoder = bpe.Encoder(tokenizer, arguments.workers or min(MOST_WORKERS, os.cpu_count() or 1))
+    skipped = Skipped()
+    with IndexedWriter(prefix, token_dtype(vocab_size)) as writer:
+        totals = _encode(corpus, encoder, eod, vocab_size, writer, skipped)
+        if not totals.documents:
+            raise DataError(f"no documents in {shown(arguments.input)}: {skipped.words() or 'nothing but blank lines'}")
         metadata = {
-            "schema_version": 1,
-            "documents": documents,
-            "tokens": int(counts.sum()),
-            "text_bytes": text_bytes,
-            "bytes_per_token": text_bytes / int(counts.sum()),
+            "documents": totals.documents,
+            "tokens": int(totals.counts.sum()),
+            "text_bytes": totals.text_bytes,
+            "bytes_per_token": totals.text_bytes / int(totals.counts.sum()),
             "vocab_size": vocab_size,
-            "entropy_nats": entropy_nats(counts),
-            "ln_vocab": math.log(vocab_size),
-            "append_eod": arguments.append_eod,
+            "entropy_nats": entropy_nats(totals.counts),
+            "ln_vocab_nats": math.log(vocab_size),
             "eod": eod,
-            "dtype": np.dtype(token_dtype(vocab_size)).name,
+            "dtype": token_dtype(vocab_size).name,
             "engine": encoder.engine,
             "tokenizer": str(tokenizer_file.resolve()),
-            "tokenizer_sha256": hashlib.sha256(text.encode()).hexdigest(),
-            "bin_sha256": digest.hexdigest(),
+            "tokenizer_sha256": hashlib.sha256(tokenizer_text.encode()).hexdigest(),
+            "bin_sha256": totals.digest.hexdigest(),
             "skipped": {"empty": skipped.empty, "not_text": skipped.not_text, "unreadable": skipped.unreadable},
         }
-        # An old index must not stand beside new neighbours, so it goes before the first of them comes.
-        with contextlib.suppress(FileNotFoundError):
-            idx_path(prefix).unlink()
-        if given is None:
-            _write_beside(tokenizer_file, text)
-        _write_beside(metadata_file, json.dumps(metadata, indent=2) + "\n")
-    return metadata | {"data_path": str(prefix), "skipped_words": skipped.words()}
+
+        def neighbours() -> None:
+            if not arguments.tokenizer:
+                write_atomically(tokenizer_file, tokenizer_text)
+            write_json(Path(f"{prefix}.json"), {"schema_version": 1, **metadata})
+
+        writer.place(neighbours)
+    return {"data_path": str(prefix), **metadata, "skipped_words": skipped.words()}
+
+
+@dataclass
+class Totals:
+    """What was written. counts: how often each id occurs."""
+
+    counts: NDArray[np.int64]
+    documents: int = 0
+    text_bytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+
+def _encode(
+    corpus: Folder | JsonLines,
+    encoder: bpe.Encoder,
+    eod: int | None,
+    vocab_size: int,
+    writer: IndexedWriter,
+    skipped: Skipped,
+) -> Totals:
+    """Everything in `corpus` into `writer`."""
+    totals = Totals(np.zeros(vocab_size, np.int64))
+    with Progress("encoding", corpus.total_bytes) as progress:
+        for batch in _batches(corpus.documents(skipped)):
+            encoded = encoder.encode([document.text for document in batch])
+            tokens, lengths = _joined(encoded, eod, token_dtype(vocab_size))
+            writer.add(tokens, lengths)
+            totals.digest.update(tokens.data)
+            totals.counts += np.bincount(tokens, minlength=vocab_size)
+            totals.documents += len(batch)
+            totals.text_bytes += sum(len(document.text.encode()) for document in batch)
+            progress.reached(batch[-1].read_bytes)
+    return totals
+
+
+def _tokenizer(arguments: argparse.Namespace, corpus: Folder | JsonLines, folder: Path) -> tuple[Tokenizer, Path, str]:
+    """The tokenizer, where it lies or will lie, and its text: the one given, else one trained on the corpus."""
+    if arguments.tokenizer:
+        file = Path(arguments.tokenizer)
+        given = bpe.load(file)
+        return given, file, given.to_str(pretty=True)
+    trained = _train(corpus, arguments.vocab_size or DEFAULT_VOCAB_SIZE)
+    text = trained.to_str(pretty=True)
+    file = folder / "tokenizer.json"
+    _refuse_other_tokenizer(file, text, arguments.overwrite)
+    return trained, file, text
 
 
 def output_prefix(arguments: argparse.Namespace) -> Path:
@@ -182,9 +213,9 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _joined(
-    encoded: list[NDArray[np.integer]], eod: int | None, dtype: type[np.generic]
-) -> tuple[NDArray[np.generic], NDArray[np.int32]]:
-    """All documents' tokens in one array of the stored type, each followed by `eod` when given; and how many each has."""
+    encoded: list[NDArray[np.integer]], eod: int | None, dtype: np.dtype[np.integer]
+) -> tuple[NDArray[np.integer], NDArray[np.int32]]:
+    """All documents' tokens in one array of the stored type, each ended by `eod` when given; how many each has."""
     extra = eod is not None
     lengths = np.fromiter((len(one) + extra for one in encoded), np.int32, len(encoded))
     tokens = np.empty(int(lengths.sum(dtype=np.int64)), dtype)
@@ -195,26 +226,13 @@ def _joined(
     return tokens, lengths
 
 
-def _write_beside(path: Path, text: str) -> None:
-    """Replace `path` whole."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def report(metadata: dict[str, Any]) -> str:
     """What a person reads at the end."""
     left_out = f" (left out: {metadata['skipped_words']})" if metadata["skipped_words"] else ""
     rows = [
         ("documents", f"{metadata['documents']:,}{left_out}"),
         ("tokens", f"{metadata['tokens']:,}, {metadata['bytes_per_token']:.2f} bytes each"),
-        ("vocabulary", f"{metadata['vocab_size']:,}, ln {metadata['ln_vocab']:.2f} nats"),
+        ("vocabulary", f"{metadata['vocab_size']:,}, ln {metadata['ln_vocab_nats']:.2f} nats"),
         ("entropy", f"{metadata['entropy_nats']:.2f} nats a token, knowing only how frequent each is"),
         ("data_path", shown(metadata["data_path"])),
         ("tokenizer", shown(metadata["tokenizer"])),
@@ -239,7 +257,7 @@ def main(argv: list[str] | None = None) -> int:
         return _failed("interrupted; nothing was left behind", 130)
     if arguments.json:
         metadata.pop("skipped_words")
-        print(json.dumps(metadata, indent=2))
+        print(json.dumps({"schema_version": 1, "data": metadata}, indent=2))
     else:
         print(report(metadata))
     return 0

@@ -1,4 +1,7 @@
-"""How far a long reading is: a bar on a terminal, a line now and then elsewhere, nothing within two seconds. Always on stderr."""
+"""How far a long reading is: a bar on a terminal, a line now and then elsewhere, nothing within two seconds.
+
+Always on stderr.
+"""
 
 from __future__ import annotations
 

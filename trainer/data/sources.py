@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.data.blend import normalized
 from trainer.data.errors import DataError
 
 #: Which of a file's documents each of these gets is `--split`'s three shares.
@@ -19,7 +18,7 @@ _FORM = '"NAME: WEIGHT START:END PREFIX, WEIGHT START:END PREFIX"'
 
 @dataclass(frozen=True)
 class Source:
-    """One file's documents from `start` to `end`, shares of the file in [0, 1]. weight None: the only file, unblended."""
+    """One file's documents from `start` to `end`, shares in [0, 1]. weight None: the only file, unblended."""
 
     prefix: str
     start: float
@@ -40,7 +39,9 @@ class Group:
 
 
 def groups(options: Mapping[str, Any], split: str) -> list[Group]:
-    """The groups of `split` (train, valid or test): none when it gets no data, one from --data-path, any number from weighted paths.
+    """The groups of `split` (train, valid or test).
+
+    None when it gets no data, one from --data-path, any number from weighted paths.
 
     Raises DataError when no data is given at all, and for anything that cannot be read.
     """
@@ -153,8 +154,9 @@ def _split_edges(shares: str) -> list[float]:
     if not good:
         raise DataError(f"--split {shares!r}: expected up to three shares of train, validation and test like 949,50,1")
     edges = [0.0]
-    for part in normalized([*parts, 0.0, 0.0][:3]):
-        edges.append(edges[-1] + part)
+    # Divided first and added up then, as Megatron does: the last bit decides where a half rounds to.
+    for part in [*parts, 0.0, 0.0][:3]:
+        edges.append(edges[-1] + part / sum(parts))
     return edges
 
 

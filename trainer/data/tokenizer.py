@@ -1,15 +1,17 @@
 """Byte-level BPE: training one, loading a given one, and encoding with the fastest engine that gives the same ids.
 
-tiktoken encodes about four times as fast as tokenizers. It merges any neighbours whose bytes together are a token, lowest id first;
-tokenizers merges listed pairs, in list order. The two agree on every text when (1) merges are listed in the order of their ids,
-each token with one merge, (2) every token's own bytes encode to that token alone, and (3) both cut the text into the same words.
-For (2): before a pair is merged, no merge has crossed its ends, so what lies between them went through the same steps as the
-token's bytes alone, and these end in the listed pair. (3) hangs on each library's Unicode tables and is checked for every
-character beyond ASCII that a text holds; documents with one on which they differ go through tokenizers.
+tiktoken encodes about four times as fast as tokenizers. It merges any neighbours whose bytes together are a token,
+lowest id first; tokenizers merges listed pairs, in list order. The two agree on every text when (1) merges are listed
+in the order of their ids, each token with one merge, (2) every token's own bytes encode to that token alone, and (3)
+both cut the text into the same words. For (2): before a pair is merged, no merge has crossed its ends, so what lies
+between them went through the same steps as the token's bytes alone, and these end in the listed pair. (3) hangs on
+each library's Unicode tables and is checked for every character beyond ASCII that a text holds; documents with one on
+which they differ go through tokenizers.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +35,10 @@ SMALLEST_VOCAB = 257
 
 
 def train(texts: Iterable[str], vocab_size: int, show_progress: bool = False) -> Tokenizer:
-    """A byte-level BPE of at most `vocab_size` tokens from `texts`; id 0 is the end of a document. The same texts give the same ids."""
+    """A byte-level BPE of at most `vocab_size` tokens from `texts`; id 0 is the end of a document.
+
+    The same texts give the same ids.
+    """
     if vocab_size < SMALLEST_VOCAB:
         raise DataError(
             f"--vocab-size {vocab_size} is too small: {SMALLEST_VOCAB} at least (256 bytes and {END_OF_DOCUMENT})"
@@ -52,7 +57,10 @@ def train(texts: Iterable[str], vocab_size: int, show_progress: bool = False) ->
 
 
 def load(path: Path) -> Tokenizer:
-    """The tokenizer in `path`: a tokenizer.json, a folder holding one, or a folder with vocab.json and merges.txt (GPT-2's files)."""
+    """The tokenizer in `path`.
+
+    A tokenizer.json, a folder holding one, or a folder with vocab.json and merges.txt (GPT-2's files).
+    """
     file = path / "tokenizer.json" if path.is_dir() else path
     vocab, merges = path / "vocab.json", path / "merges.txt"
     try:
@@ -90,12 +98,16 @@ def end_of_document(tokenizer: Tokenizer) -> int:
 
 
 class Encoder:
-    """Texts to ids, with tiktoken where its ids are proven equal and tokenizers elsewhere. Special tokens' names in a text stay text."""
+    """Texts to ids, with tiktoken where its ids are proven equal and tokenizers elsewhere.
+
+    Special tokens' names in a text stay text.
+    """
 
     def __init__(self, tokenizer: Tokenizer, workers: int = 1):
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
         self._fast = _equal_tiktoken(tokenizer)
+        self._words, self._classes = pre_tokenizers.ByteLevel(add_prefix_space=False), _word_probe()
         self._checked: set[str] = set()
         self._differing: set[str] = set()
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
@@ -116,7 +128,7 @@ class Encoder:
 
     def _encode_one(self, text: str) -> NDArray[np.integer]:
         assert self._fast is not None
-        if self._differing.isdisjoint(text):
+        if not self._differing or self._differing.isdisjoint(text):
             try:
                 return self._fast.encode_to_numpy(text, disallowed_special=())
             except (ValueError, RuntimeError):
@@ -124,13 +136,16 @@ class Encoder:
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _check_characters(self, characters: set[str]) -> None:
-        """Find the characters that the two libraries do not class alike (letter, digit, space, other)."""
-        assert self._fast is not None
-        for character in sorted(characters):
+        """Find the characters that the two libraries do not class alike: letter, digit, neither, or white space.
+
+        A character goes into one word with `a`, `1` or `!` before it when it is of their class, and with none when it is white space.
+        """
+        for character in characters:
             self._checked.add(character)
-            probe = f"a{character}a 1{character}1 !{character}! {character}{character} \n{character}\n  {character}"
-            if self._fast.encode_ordinary(probe) != self._tokenizer.encode(probe, add_special_tokens=False).ids:
-                self._differing.add(character)
+            for lead in "a1!":
+                one_word = len(self._words.pre_tokenize_str(lead + character)) == 1
+                if one_word != (self._classes.encode_ordinary(lead + character)[0] >= 256):
+                    self._differing.add(character)
 
 
 def _equal_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding | None:
@@ -145,7 +160,7 @@ def _equal_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding | None:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made = ["".join(pair if isinstance(pair, list) else pair.split(" ")) for pair in model["merges"]]
     ids = [vocab.get(token, -1) for token in made]
-    in_order = all(low < high for low, high in zip(ids, ids[1:], strict=False)) and (not ids or ids[0] >= 0)
+    in_order = all(low < high for low, high in itertools.pairwise(ids)) and (not ids or ids[0] >= 0)
     basic = set(vocab) - added
     if not in_order or basic != set(alphabet) | set(made) or set(made) & set(alphabet):
         return None
@@ -155,6 +170,13 @@ def _equal_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding | None:
     if any([token.id for token in model_alone.tokenize(token_text)] != [vocab[token_text]] for token_text in made):
         return None
     return tiktoken.Encoding("opsctl", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
+
+
+def _word_probe() -> tiktoken.Encoding:
+    """A vocabulary of bytes, and of `a`, `1` or `!` with any byte after it: ids from 256 on, seen only inside one word."""
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    ranks |= {bytes([lead, byte]): 256 * (1 + place) + byte for place, lead in enumerate(b"a1!") for byte in range(256)}
+    return tiktoken.Encoding("words", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
 
 
 def _is_plain_byte_level(spec: dict[str, Any]) -> bool:
@@ -176,7 +198,10 @@ def _is_plain_byte_level(spec: dict[str, Any]) -> bool:
 
 
 def _bytes_of_characters() -> dict[str, int]:
-    """The byte behind each character of the byte-level alphabet: printable ones stand for themselves, the rest follow from 256 on."""
+    """The byte behind each character of the byte-level alphabet.
+
+    Printable ones stand for themselves, the rest follow from 256 on.
+    """
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(byte): byte for byte in printable}
     hidden = [byte for byte in range(256) if byte not in printable]

@@ -12,7 +12,10 @@ from trainer.data.errors import DataError
 
 
 def vocab_size(options: Mapping[str, Any]) -> int:
-    """Tokens before padding: --vocab-size, else the tokenizer's files, else what `opsctl data prepare` noted beside the data."""
+    """Tokens before padding.
+
+    --vocab-size, else the tokenizer's files, else what `opsctl data prepare` noted beside the data.
+    """
     if options.get("vocab_size"):
         size = int(options["vocab_size"])
     elif options.get("tokenizer_name_or_path"):
@@ -27,8 +30,8 @@ def vocab_size(options: Mapping[str, Any]) -> int:
     for metadata in _metadata(options):
         if metadata["vocab_size"] > size:
             raise DataError(
-                f"{metadata['path']} was made with a vocabulary of {metadata['vocab_size']:,} tokens, the tokenizer given has "
-                f"{size:,}; give the tokenizer that it was made with ({metadata.get('tokenizer', 'unknown')})"
+                f"{metadata['path']} was made with a vocabulary of {metadata['vocab_size']:,} tokens, "
+                f"the tokenizer given has {size:,}; give the tokenizer that it was made with ({metadata.get('tokenizer', 'unknown')})"
             )
     return size
 
