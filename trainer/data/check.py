@@ -45,10 +45,11 @@ def data_errors(options: Mapping[str, Any], splits: tuple[str, ...] = SPLITS) ->
 
 def too_small(split: str, prefix: str, documents: int, of: int, tokens: int, sequence_length: int) -> DataError:
     """The error for documents that do not fill one sample of `sequence_length` + 1 tokens."""
+    found = f"{documents:,} of {of:,} documents in {prefix} hold {tokens:,} tokens"
     return DataError(
-        f"{split} data is smaller than one sample: {documents:,} of {of:,} documents in {prefix} hold {tokens:,} tokens, "
-        f"a sample takes {sequence_length + 1:,} (--seq-length {sequence_length} and one); give it a larger share of the "
-        "documents (--split), more data, or shorter sequences"
+        f"{split} data is smaller than one sample: {found}, "
+        f"a sample takes {sequence_length + 1:,} (--seq-length {sequence_length} and one); give it a larger share "
+        "of the documents (--split), more data, or shorter sequences"
     )
 
 

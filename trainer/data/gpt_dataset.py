@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,24 +120,16 @@ class BlendedDataset:
 
         def build() -> Arrays:
             dataset, place = blend.blend_order(self.weights, samples)
+            used = np.bincount(dataset, minlength=len(datasets)).tolist()
+            for number, (count, source) in enumerate(zip(used, datasets, strict=True), 1):
+                if count > len(source):
+                    has = f"which gives {len(source):,}"
+                    raise DataError(f"the {name} blend asks for {count:,} samples of its source {number}, {has}")
             return {"dataset": dataset, "place": place}
 
-        arrays = cache.load_or_build(
-            {
-                "what": "blend order",
-                "version": 1,
-                "weights": [weight.hex() for weight in self.weights],
-                "samples": samples,
-            },
-            build,
-        )
+        description = {"weights": [weight.hex() for weight in self.weights], "sizes": [len(one) for one in datasets]}
+        arrays = cache.load_or_build({"what": "blend order", "version": 1, "samples": samples, **description}, build)
         self.dataset_index, self.dataset_sample_index = arrays["dataset"], arrays["place"]
-        used = np.bincount(self.dataset_index, minlength=len(datasets))
-        for number, (count, dataset) in enumerate(zip(used.tolist(), datasets, strict=True)):
-            if count > len(dataset):
-                raise DataError(
-                    f"the {name} blend asks for {count:,} samples of its source {number + 1}, which gives {len(dataset):,}"
-                )
 
     def __len__(self) -> int:
         return len(self.dataset_index)

@@ -101,10 +101,9 @@ def _read(prefix: str, file: BinaryIO, index_bytes: int, data_bytes: int) -> Hea
     name, token_bytes = TOKEN_TYPES[code]
     end = _end_of_data(file, sequences, token_bytes)
     if data_bytes != end:
-        raise DataError(
-            f"{bin_path(prefix)} has {data_bytes:,} bytes, but its index {idx_path(prefix).name} ends at {end:,}: one of "
-            "the two is cut short or from another preparation; copy both again or prepare them again (opsctl data prepare)"
-        )
+        found = f"{bin_path(prefix)} has {data_bytes:,} bytes, but its index {idx_path(prefix).name} ends at {end:,}"
+        way_out = "copy both again or prepare them again (opsctl data prepare)"
+        raise DataError(f"{found}: one of the two is cut short or from another preparation; {way_out}")
     return Header(prefix, name, token_bytes, sequences, entries, data_bytes // token_bytes)
 
 

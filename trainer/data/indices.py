@@ -107,7 +107,7 @@ def build_sample_index(
 
 def _shuffled_samples(plan: EpochPlan, random: np.random.RandomState) -> NDArray[np.integer]:
     kind = np.int64 if plan.samples >= np.iinfo(np.uint32).max - 1 else np.uint32
-    shuffle_index = np.arange(plan.samples, dtype=kind)
+    shuffle_index: NDArray[np.integer] = np.arange(plan.samples, dtype=kind)
     random.shuffle(shuffle_index[: plan.samples_before_last_epoch])
     # Megatron compares the counts, not the flag: an empty last part draws nothing.
     if plan.samples_before_last_epoch != plan.samples:

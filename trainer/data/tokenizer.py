@@ -138,7 +138,8 @@ class Encoder:
     def _check_characters(self, characters: set[str]) -> None:
         """Find the characters that the two libraries do not class alike: letter, digit, neither, or white space.
 
-        A character goes into one word with `a`, `1` or `!` before it when it is of their class, and with none when it is white space.
+        A character makes one word with `a`, `1` or `!` before it when it is of their class, and with none of them when
+        it is white space.
         """
         for character in characters:
             self._checked.add(character)
@@ -173,7 +174,7 @@ def _equal_tiktoken(tokenizer: Tokenizer) -> tiktoken.Encoding | None:
 
 
 def _word_probe() -> tiktoken.Encoding:
-    """A vocabulary of bytes, and of `a`, `1` or `!` with any byte after it: ids from 256 on, seen only inside one word."""
+    """A vocabulary of bytes, and of `a`, `1` or `!` with any byte after it, ids from 256 on."""
     ranks = {bytes([byte]): byte for byte in range(256)}
     ranks |= {bytes([lead, byte]): 256 * (1 + place) + byte for place, lead in enumerate(b"a1!") for byte in range(256)}
     return tiktoken.Encoding("words", pat_str=WORDS, mergeable_ranks=ranks, special_tokens={})
