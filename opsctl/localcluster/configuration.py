@@ -7,7 +7,7 @@ from opsctl.localcluster.ports import Ports
 from opsctl.localcluster.spec import NodeGroup, Spec
 
 
-def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str) -> str:
+def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, version: tuple[int, int]) -> str:
     """slurm.conf for daemons of `user` on `host` (its short name), all on 127.0.0.1."""
     lines = [
         f"ClusterName={spec.name}",
@@ -18,7 +18,7 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str) -
         "",
         "AuthType=auth/munge",
         f"AuthInfo=socket={places.munge_socket}",
-        "CredType=cred/munge",
+        f"CredType={credential_type(version)}",
         "",
         f"StateSaveLocation={places.state}",
         f"SlurmdSpoolDir={places.spool}/%n",
@@ -74,18 +74,26 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str) -
             f"Nodes={','.join(partition.nodes)}",
             f"MaxTime={partition.max_time}",
         ]
-        if partition.default_time:
-            words.append(f"DefaultTime={partition.default_time}")
+        if spec.accounting and partition.accounts:
+            words.append(f"AllowAccounts={','.join(partition.accounts)}")
         words += [f"Default={'YES' if partition.is_default else 'NO'}", "State=UP"]
         lines.append(" ".join(words))
     return "\n".join(lines) + "\n"
+
+
+def credential_type(version: tuple[int, int]) -> str:
+    """How slurmctld signs what it allows slurmds to start.
+
+    One munged for all nodes takes the second node's look at the same credential for a replay; Slurm knows better only when it was
+    configured with --enable-multiple-slurmd, as Debian's is. Slurm's own signature, from 23.11 on, does not mind.
+    """
+    return "auth/slurm" if version >= (23, 11) else "cred/munge"
 
 
 def _node_line(group: NodeGroup, ports: list[int], host: str) -> str:
     # With CPUs alone, and no sockets and cores, the nodes become INVAL.
     words = [
         f"NodeName={group.folded}",
-        f"NodeHostname={host}",
         "NodeAddr=127.0.0.1",
         f"Port=[{ports[0]}-{ports[-1]}]" if len(ports) > 1 else f"Port={ports[0]}",
         f"CPUs={group.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={group.cpus} ThreadsPerCore=1",

@@ -185,17 +185,17 @@ def _lay_out(spec: Spec, places: Places, ports: Ports, installation: Installatio
         (places.spool / name).mkdir(exist_ok=True)
     for number in range(spec.gpus_per_node):
         (places.gpus / str(number)).touch(mode=0o666)
-    _write(places.slurm_conf, configuration.slurm_conf(spec, places, ports, host, user), 0o644)
+    _write(places.slurm_conf, configuration.slurm_conf(spec, places, ports, host, user, installation.version), 0o644)
     _write(places.root / "gres.conf", configuration.gres_conf(spec, places), 0o644)
     cgroup = configuration.cgroup_conf(installation.version)
     if cgroup is not None:
         _write(places.root / "cgroup.conf", cgroup, 0o644)
     if spec.accounting:
         _write(places.root / "slurmdbd.conf", configuration.slurmdbd_conf(places, ports, host, user), 0o600)
-    key = places.munge / "munge.key"
-    if not key.exists():
-        with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(os.urandom(1024))
+    for key in (places.munge / "munge.key", places.root / "slurm.key"):
+        if not key.exists():
+            with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(os.urandom(1024))
 
 
 def _write(path: Path, text: str, mode: int) -> None:

@@ -39,7 +39,7 @@ class Partition:
     name: str
     nodes: tuple[str, ...]  # folded node lists
     max_time: str = "INFINITE"  # a Slurm duration
-    default_time: str = ""
+    accounts: tuple[str, ...] = ()  # whose jobs it takes when there is accounting; empty: everybody's
     is_default: bool = False
 
 
