@@ -329,8 +329,8 @@ OPTIONS: tuple[Option, ...] = (
             at_least=0,
         ),
         _option("--dataloader-type", str, "single", "Samples in the order of the seed.", choices=("single",)),
-        _option("--num-workers", int, 2, "Loader processes per rank for training data.", at_least=0),
-        _option("--valid-num-workers", int, 2, "Loader processes per rank for validation data.", at_least=0),
+        _option("--num-workers", int, 0, "Threads per rank that read training data ahead; 0: no need.", at_least=0),
+        _option("--valid-num-workers", int, 0, "Threads per rank that read validation data ahead.", at_least=0),
         _option(
             "--tokenizer-type",
             str,
