@@ -46,8 +46,14 @@ def _row(attempt: Attempt, is_known: bool) -> tuple[str, ...]:
         _number(attempt.checkpoint_at_end, "-"),
         state_word(attempt, is_known),
         _number(attempt.exit_code, "-"),
-        describe(attempt.first_failure) if attempt.first_failure else attempt.note,
+        _why(attempt),
     )
+
+
+def _why(attempt: Attempt) -> str:
+    lost = f"lost {', '.join(attempt.lost_nodes)}" if attempt.lost_nodes else ""
+    failed = describe(attempt.first_failure) if attempt.first_failure else ""
+    return "; ".join(filter(None, (lost, failed, attempt.note)))
 
 
 def _moment(moment: datetime | None) -> str:

@@ -44,6 +44,7 @@ _CLOSING = (
     "first_failure",
     "other_failures",
     "error_files",
+    "lost_nodes",
     "ranks",
     "note",
 )
@@ -98,6 +99,7 @@ class Attempt:
     first_failure: Failure | None = None
     other_failures: tuple[Failure, ...] = ()
     error_files: tuple[str, ...] = ()
+    lost_nodes: tuple[str, ...] = ()
     ranks: tuple[RankPlace, ...] = ()
     note: str = ""
 
@@ -231,7 +233,7 @@ def _known(event: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             values["other_failures"] = tuple(filter(None, (failure(item) for item in _items(value))))
         elif name == "first_failure":
             values["first_failure"] = failure(value)
-        elif name in {"nodes", "error_files"}:
+        elif name in {"nodes", "error_files", "lost_nodes"}:
             values[name] = tuple(str(item) for item in _items(value))
         else:
             ok, read_value = _scalar(name, value)

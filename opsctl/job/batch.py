@@ -18,7 +18,7 @@ from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.attempts import Attempt, brake_trips, without_progress
 from opsctl.job.brake import chains_to_cancel
 from opsctl.job.cause import describe
-from opsctl.job.evidence import Evidence, read_evidence, set_aside
+from opsctl.job.evidence import Evidence, exit_note, read_evidence, set_aside
 from opsctl.job.limit import exit_minutes, option_values, with_exit_duration
 from opsctl.job.lost import close_lost_attempts
 from opsctl.job.main_log import MainLog, stamp
@@ -133,7 +133,7 @@ def _train(task: Task, signals: Signals) -> int:
     ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), _now(), note=note)
     task.log.say(_end_line(ended))
     attempts_file.append_closed(task.paths, ended)
-    return ended.exit_code or 0
+    return 0 if ended.exit_code is None else ended.exit_code
 
 
 def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
@@ -145,7 +145,8 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     code = step.run()
     told = signals.told_to_end
     limit_reached = told and ends_at is not None and (ends_at - _now()).total_seconds() < _AT_LIMIT_S
-    return StepEnd(code, told, limit_reached, _slurm_state(task) if code else "")
+    state = _slurm_state(task) if code else ""
+    return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes))
 
 
 def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
@@ -187,7 +188,7 @@ def _slurm_state(task: Task) -> str:
 
 
 def _leaves_early(folder: Path) -> bool:
-    return read_evidence(folder).exit_reason in _LEAVES_EARLY
+    return exit_note(folder)[0] in _LEAVES_EARLY
 
 
 def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opsctl.job.attempts import Failure, RankPlace, failure, rank_place
+
+_ITERATION = re.compile(rb"iteration +(\d+)/ *\d+ \|")
+#: How much of a node's output is searched for its last iteration.
+_TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -20,20 +26,30 @@ class Evidence:
     error_files: tuple[str, ...] = ()
     exit_reason: str | None = None
     exit_iteration: int | None = None
+    logged_iteration: int | None = None  # the last one in the nodes' output
 
 
 def read_evidence(folder: Path) -> Evidence:
     """Everything in an attempt's folder; empty when there is none."""
-    exit_note = _read(folder / "exit.json")
-    note = exit_note if isinstance(exit_note, dict) else {}
-    reason, iteration = note.get("reason"), note.get("iteration")
+    reason, iteration = exit_note(folder)
     failures = tuple(filter(None, (failure(item) for item in _items(folder, "failure-*.json"))))
     return Evidence(
         ranks=tuple(sorted(filter(None, (rank_place(item) for item in _items(folder, "ranks-*.json"))), key=_rank)),
         failures=failures,
         error_files=_error_files(folder, failures),
-        exit_reason=reason if isinstance(reason, str) and reason else None,
-        exit_iteration=iteration if isinstance(iteration, int) else None,
+        exit_reason=reason,
+        exit_iteration=iteration,
+        logged_iteration=_last_logged_iteration(folder),
+    )
+
+
+def exit_note(folder: Path) -> tuple[str | None, int | None]:
+    """(why the trainer left, after which iteration), once it has said so."""
+    note = _read(folder / "exit.json")
+    reason, iteration = (note.get("reason"), note.get("iteration")) if isinstance(note, dict) else (None, None)
+    return (
+        reason if isinstance(reason, str) and reason else None,
+        iteration if isinstance(iteration, int) else None,
     )
 
 
@@ -69,6 +85,25 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _last_logged_iteration(folder: Path) -> int | None:
+    """The highest iteration among the last lines of the nodes' output: only the node of the last rank prints them."""
+    found = [
+        int(match[1])
+        for path in (folder.glob("*.out") if folder.is_dir() else [])
+        for match in _ITERATION.finditer(_end_of(path))
+    ]
+    return max(found, default=None)
+
+
+def _end_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _error_files(folder: Path, failures: tuple[Failure, ...]) -> tuple[str, ...]:

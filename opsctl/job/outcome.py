@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from opsctl.job.attempts import Attempt
+from opsctl.job.attempts import Attempt, Failure
 from opsctl.job.cause import elect, signal_of
 from opsctl.job.evidence import Evidence
 from opsctl.job.progress import Checkpoint
@@ -33,6 +33,7 @@ class StepEnd:
     was_told_to_end: bool = False  # Slurm sent SIGTERM to the batch process
     limit_reached: bool = False  # that was at the time limit
     slurm_state: str = ""  # Slurm's word, "" when it has none
+    lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
@@ -42,6 +43,8 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     """
     if evidence.exit_reason:
         return evidence.exit_reason
+    if step.lost_nodes:
+        return "node-failure"
     if step.slurm_state in SLURM_REASONS:
         return SLURM_REASONS[step.slurm_state]
     if step.was_told_to_end:
@@ -71,16 +74,29 @@ def closed(
         closed_at=now,
         closed_by=closed_by,
         reason=reason_of(step, evidence),
-        exit_code=step.exit_code,
+        exit_code=exit_code_of(step, cause),
         signal=signal_of(cause) if cause else _signal_in(step.exit_code),
-        iteration_at_end=evidence.exit_iteration if evidence.exit_iteration is not None else at_checkpoint,
+        iteration_at_end=_first_known(evidence.exit_iteration, evidence.logged_iteration, at_checkpoint),
         checkpoint_at_end=at_checkpoint,
         first_failure=cause,
         other_failures=others,
         error_files=evidence.error_files,
         ranks=evidence.ranks,
+        lost_nodes=step.lost_nodes,
         note=note,
     )
+
+
+def exit_code_of(step: StepEnd, cause: Failure | None) -> int | None:
+    """The cause's own exit code where srun only tells that it ended the others for it (143), else srun's."""
+    if cause is None or not step.exit_code:
+        return step.exit_code
+    ended_by = signal_of(cause)
+    return 128 + ended_by if ended_by is not None else cause.exit_code or step.exit_code
+
+
+def _first_known(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)
 
 
 def _signal_in(exit_code: int | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -22,6 +23,9 @@ SRUN_END_S = 15.0
 #: srun ends the rest when one launcher has left for this long.
 WAIT_S = 60
 _LEAVING = (b"[Detected kill switch at ", b"[Detected stop request")
+_LOST_NODE = re.compile(rb"^srun: error: Node failure on (\S+)", re.MULTILINE)
+#: What is kept of one chunk to find words that the next one ends.
+_OVERLAP_BYTES = 512
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -90,6 +94,7 @@ class Step:
         self.log, self.signals, self.stop_request = log, signals, stop_request
         self.has_left, self.leave_s = has_left, leave_s
         self.ended_hard = False
+        self.lost_nodes: list[str] = []
         self._leaving_since: float | None = None
         self._looked_at = 0.0
         self._seen_end = b""
@@ -134,15 +139,20 @@ class Step:
             return True
         if not data:
             return False
-        self._look_for_leaving(data)
+        self._look_into(data)
         self.log.feed(data)
         return True
 
-    def _look_for_leaving(self, data: bytes) -> None:
+    def _look_into(self, data: bytes) -> None:
+        """Note when the trainer says that it leaves, and the nodes that Slurm says are lost."""
         seen = self._seen_end + data
         if self._leaving_since is None and any(words in seen for words in _LEAVING):
             self._leaving_since = time.monotonic()
-        self._seen_end = seen[-max(map(len, _LEAVING)) :]
+        for match in _LOST_NODE.finditer(seen):
+            node = match[1].decode(errors="replace")
+            if node not in self.lost_nodes:
+                self.lost_nodes.append(node)
+        self._seen_end = seen[-_OVERLAP_BYTES:]
 
     def _pass_on_signals(self) -> None:
         if self.signals.any and not self.stop_request.exists():
