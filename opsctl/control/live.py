@@ -67,8 +67,13 @@ def refuse_what_slurm_has_fixed(loaded: LoadedRun, live: Sequence[Job]) -> None:
 
 def fixed_changes(loaded: LoadedRun, live: Sequence[Job]) -> list[str]:
     """The [slurm] keys whose published value the queued tasks among `live` have and `loaded` changes."""
+    return fixed_values(loaded) if any(job.state == "PENDING" for job in live) else []
+
+
+def fixed_values(loaded: LoadedRun) -> list[str]:
+    """The [slurm] keys that Slurm fixes at submission and `loaded` has changed since the newest revision."""
     published = newest(loaded.paths)
-    if published is None or not any(job.state == "PENDING" for job in live):
+    if published is None:
         return []
     now, then = slurm_part(loaded.file), published.slurm
     return [f"[slurm] {key}" for key in now if now[key] != then.get(key)]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from opsctl.control.arrays import one_at_a_time
-from opsctl.control.margin import check_exit_margin
 from opsctl.errors import UsageError
 from opsctl.logs.parser import measured
+from opsctl.runs.checks import check_run
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.revisions import contents
 from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
@@ -29,15 +29,31 @@ class Wish:
     exclude: str | None = None
     nodes: int | None = None
     arguments: tuple[str, ...] = ()
+    hold: bool = False
 
 
 def check(loaded: LoadedRun, wish: Wish) -> tuple[Wish, list[str]]:
     """The wish with its array filled in, and warnings. Raises RunFileError and UsageError for what cannot run."""
+    wish = replace(wish, array=one_at_a_time(wish.array or loaded.file.array.tasks))
     asked = with_nodes(loaded, wish.nodes)
+    warnings = check_run(_with_measured(asked), wish.nodes)
     contents(asked)
     check_arguments(asked, wish.arguments)
-    warning = check_exit_margin(asked, measured(asked.paths))
-    return replace(wish, array=one_at_a_time(wish.array or loaded.file.array.tasks)), [warning] if warning else []
+    return wish, warnings
+
+
+def _with_measured(loaded: LoadedRun) -> LoadedRun:
+    """`loaded` with what its training log has measured in place of what `[expect]` reckons with."""
+    seen = measured(loaded.paths)
+    known = {
+        "seconds_per_iteration": seen.seconds_per_iteration,
+        "evaluation_seconds": seen.evaluation_seconds,
+        "save_seconds": seen.save_seconds,
+    }
+    expect = msgspec.structs.replace(
+        loaded.file.expect, **{key: seconds for key, seconds in known.items() if seconds is not None}
+    )
+    return replace(loaded, file=msgspec.structs.replace(loaded.file, expect=expect))
 
 
 def with_nodes(loaded: LoadedRun, nodes: int | None) -> LoadedRun:

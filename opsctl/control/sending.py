@@ -52,7 +52,7 @@ def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, a
             run_id = chains.make_run_id(paths)
             taken_back.callback(paths.run_id.unlink)
         chain = new_chain(wish, after, revision.name, chains.new_token())
-        script = batch_text(loaded, cluster, chain, run_id)
+        script = batch_text(loaded, cluster, chain, run_id, wish.hold)
         taken_back.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
         with _kept_when_undecided(taken_back, paths, cluster):
@@ -67,7 +67,7 @@ def preview(loaded: LoadedRun, cluster: Cluster, wish: Wish, after: tuple[str, .
     return batch_text(loaded, cluster, chain, chains.read_run_id(loaded.paths) or ID_BEFORE_FIRST_SUBMIT)
 
 
-def batch_text(loaded: LoadedRun, cluster: Cluster, chain: Chain, run_id: str) -> str:
+def batch_text(loaded: LoadedRun, cluster: Cluster, chain: Chain, run_id: str, hold: bool = False) -> str:
     """The batch script of `chain`."""
     request = ChainRequest(
         array=chain.array,
@@ -79,6 +79,7 @@ def batch_text(loaded: LoadedRun, cluster: Cluster, chain: Chain, run_id: str) -
         nodes=chain.nodes,
         exclude=chain.exclude,
         begin=chain.begin,
+        hold=hold,
         after=chain.after,
         arguments=chain.arguments,
     )

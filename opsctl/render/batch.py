@@ -30,6 +30,7 @@ class ChainRequest:
     nodes: int | None = None  # instead of the run file's
     exclude: str | None = None  # beside the run file's
     begin: str | None = None
+    hold: bool = False
     after: tuple[str, ...] = ()  # ids of the arrays it waits for
     arguments: tuple[str, ...] = ()  # one-off trainer arguments of this chain
 
@@ -78,6 +79,7 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
         ("begin", request.begin or ""),
         # afterany, not afterok: after a crash the training must go on.
         ("dependency", "afterany:" + ":".join(request.after) if request.after else ""),
+        ("hold", None if request.hold else ""),
         # A dependency that can never come true stays visible, for the watch to cry about, instead of vanishing.
         ("kill-on-invalid-dep", "no"),
         # The next task of the array goes on after a lost node; a requeued one would be two attempts under one id.

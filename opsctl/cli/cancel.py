@@ -1,0 +1,53 @@
+"""`opsctl cancel`: the owner's own jobs of a run."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+
+@click.command()
+@run_argument
+@click.option("--queued", is_flag=True, help="Only what has not started; what runs goes on.")
+@click.option("--dry-run", is_flag=True, help="Say what would be cancelled; change nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
+@cluster_option
+@json_option
+def command(
+    run_argument: str | None,
+    run: str | None,
+    queued: bool,
+    dry_run: bool,
+    quiet: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Cancel your own jobs of a run; others' are named. Prints the ids.
+
+    What runs is ended at once: opsctl kill-switch trigger saves first.
+    """
+    from opsctl.control.cancel import advice, cancel
+    from opsctl.control.overlap import describe
+    from opsctl.output import message, print_json
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.locate import locate_run_file
+    from opsctl.slurm.cluster import choose_cluster
+
+    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
+    name = loaded.file.run.name
+    where = choose_cluster(cluster, loaded.paths)
+    done = cancel(loaded.paths, name, where, queued_only=queued, dry_run=dry_run)
+    if not quiet:
+        if done.jobs:
+            message(f"{name}: {'would cancel' if dry_run else 'cancelled'} {describe(done.jobs)}")
+        else:
+            message(f"{name}: nothing of yours is {'queued' if queued else 'in the queue'}")
+        if done.others:
+            message(f"{name}: {advice(done.others)}")
+    ids = [job.display_id for job in done.jobs]
+    if as_json:
+        print_json("cancelled", {"ids": ids, "left": [job.display_id for job in done.others], "dry_run": dry_run})
+    else:
+        for one in ids:
+            click.echo(one)

@@ -1,0 +1,51 @@
+"""`opsctl render`: exactly what would be submitted, without any effect."""
+
+from __future__ import annotations
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+
+@click.command()
+@run_argument
+@click.option("--diff", "as_diff", is_flag=True, help="Only how it differs from the published revision.")
+@cluster_option
+@json_option
+def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
+    """Print what a submit would hand to Slurm and publish: the batch script, the step script, the arguments.
+
+    Asks no Slurm and changes nothing; ids that only a submit makes are said in words.
+    """
+    import sys
+
+    from opsctl.control.difference import files_difference
+    from opsctl.control.request import Wish, check
+    from opsctl.control.sending import preview
+    from opsctl.output import message, print_json
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.locate import locate_run_file
+    from opsctl.runs.revisions import contents, newest
+    from opsctl.slurm.cluster import choose_cluster
+
+    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
+    wish, warnings = check(loaded, Wish())
+    for warning in warnings:
+        message(f"warning: {warning}")
+    files = contents(loaded)
+    if as_diff:
+        published = newest(loaded.paths)
+        text = files_difference(published, files)
+        if not text:
+            message(f"nothing differs from revision {published.name}" if published else "nothing is published yet")
+        if as_json:
+            print_json("difference", text)
+        else:
+            sys.stdout.write(text)
+        return
+    everything = {"batch.sh": preview(loaded, choose_cluster(cluster, loaded.paths), wish), **files}
+    if as_json:
+        print_json("files", everything)
+        return
+    for name, text in everything.items():
+        sys.stdout.write(f"==> {name} <==\n{text}\n")

@@ -1,0 +1,74 @@
+"""`opsctl revise`: an edited run file for the tasks already queued."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+
+@click.command()
+@run_argument
+@click.option("--resubmit", is_flag=True, help="Replace queued tasks where Slurm has fixed what changed.")
+@click.option("--dry-run", is_flag=True, help="Show the difference; publish nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the revision's name.")
+@cluster_option
+@json_option
+def command(
+    run_argument: str | None,
+    run: str | None,
+    resubmit: bool,
+    dry_run: bool,
+    quiet: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Publish an edited run file: tasks already queued use it when they start. Prints the revision's name.
+
+    What Slurm fixed when they were submitted (nodes, time, constraint) needs them replaced: --resubmit lines up new
+    ones behind what runs, with the same number of tasks and one-off arguments, then cancels the old.
+    """
+    import sys
+
+    from opsctl.control.revise import revise
+    from opsctl.output import message, print_json
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.locate import locate_run_file
+    from opsctl.slurm.cluster import choose_cluster
+
+    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
+    done = revise(loaded, choose_cluster(cluster, loaded.paths), resubmit=resubmit, dry_run=dry_run)
+    for warning in done.warnings:
+        message(f"warning: {warning}")
+    if not quiet:
+        if done.is_same and done.before is not None:
+            message(f"nothing differs from revision {done.before.name}")
+        for key, (old, new) in done.values.items():
+            message(f"{key}: {_shown(old)} -> {_shown(new)}")
+        if done.before is not None and done.difference:
+            sys.stderr.write(done.difference)
+        for old_chain, new_chain in done.replaced:
+            what = "would be replaced" if new_chain is None else f"replaced by chain {new_chain.chain.chain}"
+            message(f"what was queued of chain {old_chain} {what}")
+        if done.revision is not None and not done.is_same:
+            message(f"{loaded.file.run.name}: published; every task that starts from now on trains with it")
+    if as_json:
+        print_json(
+            "revised",
+            {
+                "revision": done.revision.name if done.revision else None,
+                "changed": {key: {"from": old, "to": new} for key, (old, new) in done.values.items()},
+                "replaced": {str(old): new.chain.chain if new else None for old, new in done.replaced},
+                "dry_run": dry_run,
+            },
+        )
+    elif done.revision is not None:
+        click.echo(done.revision.name)
+
+
+def _shown(value: Any) -> str:
+    import json
+
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)

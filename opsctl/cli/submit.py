@@ -1,0 +1,90 @@
+"""`opsctl submit`: a chain of array tasks, one at a time, never beside a live one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.rest import CommandWithRest, rest
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.control.sending import Submitted
+
+
+@click.command(cls=CommandWithRest)
+@run_argument
+@click.option("--array", metavar="A", help="The tasks, as sbatch takes them: 1-3%1 [default: the run file's].")
+@click.option("--after", metavar="auto|JOB", help="Start when that job has ended; auto: when whatever is live has.")
+@click.option("--begin", metavar="TIME", help="Not before this time, as sbatch takes it: 18:00, now+2hours.")
+@click.option("--exclude", metavar="NODES", help="Keep this chain off these nodes too: x[03-04],x09.")
+@click.option("--nodes", type=int, metavar="N", help="Another number of nodes, for this chain only.")
+@click.option("--dry-run", is_flag=True, help="Print the script that would be submitted; change nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the job id.")
+@cluster_option
+@json_option
+def command(
+    run_argument: str | None,
+    run: str | None,
+    array: str | None,
+    after: str | None,
+    begin: str | None,
+    exclude: str | None,
+    nodes: int | None,
+    dry_run: bool,
+    quiet: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Submit a chain of array tasks that go on from each other's checkpoints.
+
+    Prints the job id. Refused beside a live chain of the same run, whoever submitted it: --after auto lines up behind
+    it. What stands after -- goes to the trainer of this chain only, and survives revisions.
+    """
+    import sys
+
+    from opsctl.control.request import Wish
+    from opsctl.control.submit import submit, submit_dry
+    from opsctl.output import message, print_json
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.locate import locate_run_file
+    from opsctl.slurm.cluster import choose_cluster
+
+    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
+    where = choose_cluster(cluster, loaded.paths)
+    wish = Wish(array=array, after=after, begin=begin, exclude=exclude, nodes=nodes, arguments=rest())
+    if dry_run:
+        script, warnings = submit_dry(loaded, where, wish)
+        for warning in warnings:
+            message(f"warning: {warning}")
+        if as_json:
+            print_json("would_submit", {"script": script, "warnings": list(warnings)})
+        else:
+            sys.stdout.write(script)
+        return
+    done = submit(loaded, where, wish)
+    if not quiet:
+        for line in _story(done, loaded.file.run.name, pick(run_argument, run)):
+            message(line)
+    if as_json:
+        print_json("submitted", {**done.chain.to_json(), "run": loaded.file.run.name, "warnings": list(done.warnings)})
+    else:
+        click.echo(done.chain.chain)
+
+
+def _story(done: Submitted, name: str, chosen: str | None) -> list[str]:
+    from opsctl.control.arrays import count_tasks
+
+    chain = done.chain
+    tasks = count_tasks(chain.array)
+    waits = f" behind {', '.join(chain.after)}" if chain.after else ""
+    begins = f", not before {chain.begin}" if chain.begin else ""
+    news = "published" if done.is_new_revision else "as published before"
+    which = f" {chosen}" if chosen else ""
+    return [
+        *(f"warning: {warning}" for warning in done.warnings),
+        f"{name}: chain {chain.chain} of {tasks} task{'s' if tasks > 1 else ''} ({chain.array}){waits}{begins}, "
+        f"revision {done.revision.name} ({news})",
+        f"next: opsctl status{which}; opsctl logs -f{which}",
+    ]

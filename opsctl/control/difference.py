@@ -1,0 +1,39 @@
+"""How a run file differs from what is published, for people. Pure but for reading the revision's files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from opsctl.errors import OpsctlError
+from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.revisions import Revision, flat
+
+
+def files_difference(published: Revision | None, files: Mapping[str, str]) -> str:
+    """Unified differences, file by file, from the published revision to `files`; empty when there are none."""
+    pieces: list[str] = []
+    for name, text in files.items():
+        before = _text(published, name)
+        if before != text:
+            label = f"{published.name}/{name}" if published else "/dev/null"
+            pieces += difflib.unified_diff(before.splitlines(True), text.splitlines(True), label, f"run file/{name}")
+    return "".join(pieces)
+
+
+def changed_values(loaded: LoadedRun, published: Revision) -> dict[str, tuple[Any, Any]]:
+    """`table.key` -> (published value, value in the run file); None where there is none."""
+    now, then = flat(expand(loaded).file), flat(published.file)
+    return {key: (then.get(key), now.get(key)) for key in {**then, **now} if then.get(key) != now.get(key)}
+
+
+def _text(published: Revision | None, name: str) -> str:
+    if published is None:
+        return ""
+    try:
+        return (published.folder / name).read_text()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise OpsctlError(f"cannot read {published.folder / name}: {error.strerror}") from None

@@ -1,0 +1,158 @@
+"""Publishing an edited run file to the tasks already queued, and replacing them where Slurm has fixed what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from opsctl.control import chains, live, overlap
+from opsctl.control.chains import Chain
+from opsctl.control.difference import changed_values, files_difference
+from opsctl.control.request import Wish, check
+from opsctl.control.sending import Submitted, send
+from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors, open_output
+from opsctl.errors import OpsctlError, SlurmError
+from opsctl.files import locked
+from opsctl.runs.account import account_name
+from opsctl.runs.load import LoadedRun
+from opsctl.runs.revisions import Revision, contents, digest_of, newest, publish, withdraw
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
+from opsctl.slurm.types import Job
+
+
+@dataclass(frozen=True)
+class Revised:
+    """What a revise did, or with a dry run would do."""
+
+    before: Revision | None
+    revision: Revision | None  # None: a dry run
+    values: dict[str, tuple[Any, Any]]  # table.key -> (old, new)
+    difference: str  # unified, of the revision's files
+    replaced: tuple[tuple[int, Submitted | None], ...] = ()  # (old chain, its replacement; None in a dry run)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        return self.before is not None and not self.difference
+
+
+def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run: bool = False) -> Revised:
+    """Publish `loaded` for the tasks already queued.
+
+    Raises OpsctlError when queued tasks have fixed what changed and `resubmit` is not given, or when they are somebody
+    else's to replace. Slurm is asked only when what it fixes has changed.
+    """
+    _, warnings = check(loaded, Wish())
+    if dry_run:
+        return _planned(loaded, cluster, resubmit, tuple(warnings))
+    with explained_disk_errors(loaded.paths):
+        open_output(loaded.paths, loaded.file.run.group)
+        with locked(loaded.paths.lock, LOCK_WAIT_S, f"revise {loaded.file.run.name}"):
+            return _done(loaded, cluster, resubmit, tuple(warnings))
+
+
+def _planned(loaded: LoadedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
+    before, values, difference = _look(loaded)
+    jobs: Sequence[Job] = []
+    if live.fixed_values(loaded):
+        jobs = live.look_at_jobs(loaded.paths, cluster, client_for(cluster))
+    to_replace = _chains_to_replace(loaded, jobs, resubmit)
+    replaced = tuple((chain.chain, None) for chain, _ in to_replace)
+    return Revised(before, None, values, difference, replaced, warnings)
+
+
+def _done(loaded: LoadedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
+    before, values, difference = _look(loaded)
+    if not live.fixed_values(loaded):
+        return Revised(before, publish(loaded, note="revise"), values, difference, (), warnings)
+    client = client_for(cluster)
+    jobs = live.live_jobs(loaded.paths, cluster, client)
+    to_replace = _chains_to_replace(loaded, jobs, resubmit)
+    if not to_replace:
+        return Revised(before, publish(loaded, note="revise"), values, difference, (), warnings)
+    live.refuse_to_start(loaded, ())
+    replaced = _replace(loaded, cluster, client, jobs, to_replace)
+    return Revised(before, replaced[-1][1].revision, values, difference, tuple(replaced), warnings)
+
+
+def _look(loaded: LoadedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]], str]:
+    before = newest(loaded.paths)
+    files = contents(loaded)
+    if before is None:
+        return None, {}, files_difference(None, files)
+    if before.digest == digest_of(files):
+        return before, {}, ""
+    return before, changed_values(loaded, before), files_difference(before, files)
+
+
+def _chains_to_replace(loaded: LoadedRun, jobs: Sequence[Job], resubmit: bool) -> list[tuple[Chain, Job]]:
+    """(chain, what is pending of it), in the order of submission; empty when publishing is enough."""
+    changed = live.fixed_changes(loaded, jobs)
+    queued = sorted((job for job in jobs if job.state == "PENDING"), key=lambda job: job.array_job_id)
+    if not changed:
+        return []
+    if not resubmit:
+        raise OpsctlError(
+            f"{', '.join(changed)} changed, which Slurm has fixed for {overlap.describe(queued)}; "
+            "nothing was published: opsctl revise --resubmit replaces them, or undo the change"
+        )
+    others = [job for job in queued if job.user != account_name()]
+    if others:
+        raise OpsctlError(
+            f"{', '.join(changed)} changed, which Slurm has fixed for {overlap.describe(others)}: "
+            "only their owner can replace them with opsctl revise --resubmit; nothing was published"
+        )
+    known = {chain.chain: chain for chain in chains.read_chains(loaded.paths)}
+    missing = [job for job in queued if job.array_job_id not in known]
+    if missing:
+        raise OpsctlError(
+            f"{overlap.describe(missing)}: not recorded in {loaded.paths.chains}, so its arguments are unknown; "
+            "opsctl cancel --queued it and submit again"
+        )
+    return [(known[job.array_job_id], job) for job in queued]
+
+
+def _replace(
+    loaded: LoadedRun,
+    cluster: Cluster,
+    client: SlurmClient,
+    jobs: Sequence[Job],
+    to_replace: Sequence[tuple[Chain, Job]],
+) -> list[tuple[int, Submitted]]:
+    """Submit the new chains, each behind all that was there before, then cancel what is pending of the old ones.
+
+    An old task that starts meanwhile is waited for like the one that runs: nothing ever runs side by side.
+    """
+    behind = [str(array) for array in overlap.live_arrays(jobs)]
+    replaced: list[tuple[int, Submitted]] = []
+    with ExitStack() as taken_back:
+        for chain, job in to_replace:
+            wish = Wish(
+                array=job.array_task or chain.array,
+                begin=chain.begin if job.reason == "BeginTime" else None,
+                exclude=chain.exclude,
+                nodes=chain.nodes,
+                arguments=chain.arguments,
+                hold=job.is_held,
+            )
+            done = send(loaded, cluster, client, wish, tuple(behind))
+            if done.is_new_revision:
+                taken_back.callback(withdraw, done.revision)
+            taken_back.callback(client.cancel, [done.chain.chain])
+            behind.append(str(done.chain.chain))
+            replaced.append((chain.chain, done))
+        taken_back.pop_all()
+    old = [chain.chain for chain, _ in to_replace]
+    try:
+        client.cancel(old, pending_only=True)
+    except SlurmError as error:
+        new = ", ".join(str(done.chain.chain) for _, done in replaced)
+        raise OpsctlError(
+            f"submitted {new}, but the old tasks could not be cancelled ({error}); "
+            f"nothing runs side by side, but type: scancel --state=PENDING {' '.join(map(str, old))}"
+        ) from None
+    return replaced
