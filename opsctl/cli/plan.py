@@ -1,0 +1,126 @@
+"""`opsctl plan`: what a training comes to, from a run file or from a few numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+from opsctl.cli.selection import json_option, pick, run_argument
+
+
+class Number(click.ParamType):
+    """A number as people write it: `450e9`, `341_000_000_000`, `176B`, `5M`."""
+
+    name = "number"
+    _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}  # noqa: RUF012 - never changed
+
+    def __init__(self, whole: bool, zero: bool = False) -> None:
+        self.whole, self.zero = whole, zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value).strip()
+        unit = self._UNITS.get(text[-1:].upper(), 1)
+        try:
+            number = (
+                int(text)
+                if unit == 1 and text.replace("_", "").isdigit()
+                else float(text[:-1] if unit != 1 else text) * unit
+            )
+        except (ValueError, OverflowError):
+            self.fail(f"{text[:60]!r} is not a number; write it like 450e9, 341_000_000_000 or 176B", param, ctx)
+        if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero) or number > 1e30:
+            self.fail(f"{text[:60]} must be above 0 and below 1e30", param, ctx)
+        if not self.whole:
+            return float(number)
+        if number != int(number):
+            self.fail(f"{text[:60]} must be a whole number", param, ctx)
+        return int(number)
+
+
+def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Any:
+    return click.option(name, type=Number(whole, zero), help=what)
+
+
+@click.command(name="plan")
+@run_argument
+@json_option
+@click.option("--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Plan the run on so many nodes instead.")
+@_number("--params", "Parameters of the model.")
+@_number("--tokens", "Tokens to train on.")
+@_number("--gpus", "GPUs.")
+@_number("--tflops", "Hardware TFLOP/s per GPU.", whole=False)
+@_number("--num-layers", "Transformer blocks.")
+@_number("--hidden-size", "Hidden size.")
+@_number("--num-attention-heads", "Attention heads.")
+@_number("--vocab-size", "Size of the vocabulary.")
+@_number("--sequence-length", "Tokens of a sample.")
+@_number("--consumed-tokens", "Tokens consumed so far.", zero=True)
+@_number("--goal-tokens", "Tokens to consume in all.")
+@_number("--seconds-per-iteration", "Seconds of one iteration.", whole=False)
+@_number("--global-batch-size", "Samples of one iteration.")
+def command(run_argument: str | None, run: str | None, as_json: bool, nodes: int | None, **numbers: Any) -> None:
+    """Sizes, days, batch ramp, iterations, layout of a run; refuses what cannot run (exit code 2).
+
+    Without a run, a few numbers give what can be worked out of them:
+
+    \b
+      opsctl plan --params 167e9 --tokens 450e9 --gpus 384 --tflops 150
+      opsctl plan --num-layers 70 --hidden-size 14336 --vocab-size 250680 --sequence-length 2048
+      opsctl plan --consumed-tokens 193e9 --goal-tokens 341e9 --seconds-per-iteration 105 --global-batch-size 2048
+    """
+    chosen = pick(run_argument, run)
+    if any(value is not None for value in numbers.values()):
+        if chosen or nodes is not None:
+            flag = next(name for name, value in numbers.items() if value is not None).replace("_", "-")
+            raise click.UsageError(f"--{flag} plans without a run file: leave out {chosen or '--nodes'}, or the number")
+        _plan_numbers(numbers, as_json)
+    else:
+        _plan_run(chosen, nodes, as_json)
+
+
+def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
+    from opsctl.output import print_json
+    from opsctl.planning.from_inputs import Inputs, plan_inputs
+    from opsctl.planning.screen import lines_of
+
+    inputs = Inputs(**numbers)
+    sections = plan_inputs(inputs)
+    if as_json:
+        print_json("plan", {"inputs": inputs.given(), **{section.key: section.values for section in sections}})
+    else:
+        click.echo("\n".join(lines_of(sections)))
+
+
+def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
+    from opsctl.errors import RunFileError
+    from opsctl.output import message, print_json
+    from opsctl.planning.from_run import plan_sections
+    from opsctl.planning.screen import bullet_lines, lines_of
+    from opsctl.runs.checks import find_problems
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.locate import locate_run_file
+    from opsctl.runs.trainer_arguments import layout_of
+
+    loaded = load_run_file(locate_run_file(chosen))
+    try:
+        layout = layout_of(loaded, nodes)
+    except RunFileError:  # among the problems below
+        layout = None
+    findings = find_problems(loaded, nodes)
+    sections = plan_sections(loaded, layout)
+    run = {"name": loaded.file.run.name, "file": str(loaded.path)}
+    if as_json:
+        values = {section.key: section.values for section in sections}
+        found = {"problems": list(findings.problems), "warnings": list(findings.warnings)}
+        print_json("plan", {"run": run, **values, **found})
+    else:
+        click.echo(f"{run['name']}   {run['file']}\n")
+        click.echo("\n".join(lines_of(sections)))
+        for line in bullet_lines("Not known yet", findings.warnings):
+            message(line)
+        for line in bullet_lines("This run cannot be submitted", findings.problems):
+            message(line)
+    if findings.problems:
+        raise SystemExit(2)

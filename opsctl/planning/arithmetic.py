@@ -1,0 +1,77 @@
+"""The formulas people plan trainings with. Pure; units are in the names."""
+
+from __future__ import annotations
+
+import math
+
+from trainer.schedule import BatchRamp
+from trainer.sizes import (
+    CHECKPOINT_BYTES_PER_PARAMETER,
+    GIB,
+    HALF_BYTES_PER_PARAMETER,
+    HARDWARE_PASSES,
+    TRAINING_BYTES_PER_PARAMETER,
+)
+
+DAY_S = 86_400
+#: fp32 throughout: weights; and with Adam's two moments and the engine's own copy of the weights.
+FP32_BYTES_PER_PARAMETER = 4
+FP32_CHECKPOINT_BYTES_PER_PARAMETER = 16
+
+
+def training_days(parameters: float, tokens: float, gpus: float, tflops: float) -> float:
+    """Days to train on `tokens` tokens at `tflops` hardware TFLOP/s per GPU: 8 T P / (n X).
+
+    8 = 2 operations x (1 forward + 2 backward + 1 recomputed forward) per parameter and token.
+    """
+    return tokens * 2 * HARDWARE_PASSES * parameters / (gpus * tflops * 1e12 * DAY_S)
+
+
+def days_left(
+    consumed_tokens: float, goal_tokens: float, iteration_s: float, batch_size: float, sequence_length: float
+) -> float:
+    """Days until `goal_tokens`, at `iteration_s` seconds for each step of `batch_size` samples."""
+    return iteration_s * (goal_tokens - consumed_tokens) / (batch_size * sequence_length * DAY_S)
+
+
+def weights_gib(parameters: float, half: bool = True) -> float:
+    """GiB of the weights alone: 2 bytes a parameter in 16 bits, else 4."""
+    return parameters * (HALF_BYTES_PER_PARAMETER if half else FP32_BYTES_PER_PARAMETER) / GIB
+
+
+def checkpoint_gib(parameters: float, half: bool = True) -> float:
+    """GiB of a checkpoint that a training can go on from: 14 bytes a parameter in 16 bits, else 16."""
+    return parameters * (CHECKPOINT_BYTES_PER_PARAMETER if half else FP32_CHECKPOINT_BYTES_PER_PARAMETER) / GIB
+
+
+def memory_gb(parameters: float) -> float:
+    """GB (10^9 bytes) of weights, gradients and optimizer states of one replica: 18 bytes a parameter."""
+    return parameters * TRAINING_BYTES_PER_PARAMETER / 1e9
+
+
+def memory_per_gpu_gb(parameters_here: float, data: int, half: bool) -> float:
+    """GB of one GPU that holds `parameters_here` parameters, optimizer states sharded over `data` replicas (ZeRO-1).
+
+    Weights and fp32 gradients stay whole; fp32 weights and two moments are shared out. Activations are not counted.
+    """
+    whole = (HALF_BYTES_PER_PARAMETER if half else FP32_BYTES_PER_PARAMETER) + 4
+    return parameters_here * (whole + 12 / data) / 1e9
+
+
+def init_std_third(hidden: int) -> float:
+    """sqrt(1/(3h)). Source: Smith et al., arXiv 2201.11990."""
+    return math.sqrt(1 / (3 * hidden))
+
+
+def init_std_two_fifths(hidden: int) -> float:
+    """sqrt(2/(5h)). Source: Nguyen and Salazar, arXiv 1910.05895."""
+    return math.sqrt(2 / (5 * hidden))
+
+
+def nominal_steps_through(ramp: BatchRamp) -> list[int]:
+    """Steps, as people count them, from the start through each stage of the ramp: floor of the sum of samples / batch."""
+    total, through = 0.0, []
+    for stage in ramp.stages()[:-1]:
+        total += ramp.samples_per_interval / stage.batch_size
+        through.append(math.floor(total))
+    return through

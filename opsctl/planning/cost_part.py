@@ -1,0 +1,116 @@
+"""What a training takes: disk, memory, time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opsctl.planning import arithmetic
+from opsctl.planning.layout_part import stages_of
+from opsctl.planning.schedule_part import iterations_of
+from opsctl.planning.section import Section, amount, gb_text, gib_text, whole
+from opsctl.runs.checks import exit_duration_minutes
+from opsctl.runs.load import LoadedRun
+from opsctl.runs.schema import ExpectTable
+from opsctl.slurm.durations import format_duration, parse_duration_s
+from trainer.layout import Layout
+from trainer.schedule import BatchRamp
+from trainer.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, block_parameters, parameters, tflops_per_gpu
+
+
+def size_sections(
+    options: Mapping[str, Any], shape: ModelShape, ramp: BatchRamp | None, layout: Layout | None
+) -> Iterator[Section]:
+    """Checkpoints on disk, and the memory that weights, gradients and optimizer states need."""
+    count = parameters(shape)
+    half = bool(options["bf16"] or options["fp16"])
+    weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
+    each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
+    interval = options["save_interval"]
+    values: dict[str, Any] = {"weights_gib": weights, "full_gib": full, "save_interval_iterations": interval}
+    rows = [("weights / whole", f"{gib_text(weights)} / {gib_text(full)} ({each})")]
+    iterations = iterations_of(options, ramp)
+    if interval and iterations:
+        number = -(-iterations // interval)  # the last is saved at the end, whatever the interval
+        values["count"] = number
+        rows.append(
+            ("how many", f"{number:,}, one every {interval:,} iterations: {gib_text(number * full)} if all are kept")
+        )
+    yield Section("checkpoint", "Checkpoints", values, tuple(rows))
+    total = arithmetic.memory_gb(count)
+    memory: dict[str, Any] = {"bytes_per_param": 18, "replica_gb": total}
+    text = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
+    stages = stages_of(options, layout) if layout is not None else None
+    if layout is not None and stages:
+        here = _largest_stage_parameters(shape, stages) / layout.tensor
+        memory["per_gpu_gb"] = arithmetic.memory_per_gpu_gb(here, layout.data, half)
+        shared = f", optimizer states shared by {layout.data} replicas" if layout.data > 1 else ""
+        text.append(("the fullest GPU", f"about {gb_text(memory['per_gpu_gb'])}{shared}"))
+    yield Section("memory", "Memory for weights, gradients and optimizer", memory, tuple(text))
+
+
+def _largest_stage_parameters(shape: ModelShape, stages: list[int]) -> int:
+    """Parameters of the fullest stage; a tied embedding is on the first and the last."""
+    block = block_parameters(shape.hidden, shape.feed_forward)
+    embedding = (shape.vocabulary + shape.positions) * shape.hidden
+    ends = {0, len(stages) - 1}
+    return max(blocks * block + (embedding if stage in ends else 0) for stage, blocks in enumerate(stages))
+
+
+def time_sections(
+    expect: ExpectTable, options: Mapping[str, Any], shape: ModelShape, ramp: BatchRamp, layout: Layout
+) -> Iterator[Section]:
+    """Days by the expected TFLOPs and by the expected seconds per iteration, whichever are given."""
+    iterations = iterations_of(options, ramp)
+    gpus = layout.world_size
+    values: dict[str, Any] = {}
+    rows = []
+    samples = options["train_samples"] or (iterations or 0) * ramp.global_batch_size
+    if expect.tflops and samples:
+        days = arithmetic.training_days(parameters(shape), samples * shape.sequence_length, gpus, expect.tflops)
+        values |= {"days_at_expected_tflops": days, "gpu_hours_at_expected_tflops": days * 24 * gpus}
+        rows.append((f"at {expect.tflops:g} TFLOPs a GPU", days_text(days, gpus)))
+    if expect.seconds_per_iteration and iterations:
+        days = iterations * expect.seconds_per_iteration / arithmetic.DAY_S
+        values |= {"days_at_expected_seconds": days, "gpu_hours_at_expected_seconds": days * 24 * gpus}
+        rows.append((f"at {expect.seconds_per_iteration:g} s an iteration", days_text(days, gpus)))
+    if rows:
+        yield Section("time", "Time to train, without waits between jobs", values, tuple(rows))
+    if expect.seconds_per_iteration:
+        batch, seconds = ramp.global_batch_size, expect.seconds_per_iteration
+        recomputes = options["checkpoint_activations"] or options["deepspeed_activation_checkpointing"]
+        hardware = tflops_per_gpu(shape, batch, seconds, gpus, HARDWARE_PASSES if recomputes else MODEL_PASSES)
+        model = tflops_per_gpu(shape, batch, seconds, gpus, MODEL_PASSES)
+        counted = " (recomputation counted)" if recomputes else ""
+        yield Section(
+            "throughput",
+            "Speed at the full batch",
+            {"seconds_per_iteration": seconds, "hardware_tflops": hardware, "model_tflops": model},
+            (
+                ("an iteration", f"{seconds:g} s: {whole(batch * shape.sequence_length / seconds)} tokens a second"),
+                ("TFLOPs a GPU", f"{amount(hardware)} hardware{counted}, {amount(model)} model"),
+            ),
+        )
+
+
+def days_text(days: float, gpus: float) -> str:
+    """`31.35 days, 192,614 GPU hours`; a clock below a day."""
+    length = f"{amount(days)} days" if days >= 1 else format_duration(days * arithmetic.DAY_S)
+    hours = days * 24 * gpus
+    return f"{length}, {whole(hours) if hours >= 100 else amount(hours)} GPU hours"
+
+
+def job_section(loaded: LoadedRun) -> Section:
+    """When each job of the chain leaves."""
+    slurm = loaded.file.slurm
+    limit_s, margin_s = parse_duration_s(slurm.time), parse_duration_s(slurm.exit_margin)
+    minutes = exit_duration_minutes(loaded)
+    return Section(
+        "job",
+        "Each job",
+        {"time_limit_s": limit_s, "exit_margin_s": margin_s, "exit_duration_minutes": minutes},
+        (
+            ("time limit", format_duration(limit_s)),
+            ("saves and leaves after", f"{minutes:,} minutes, {format_duration(margin_s)} before the limit"),
+        ),
+    )

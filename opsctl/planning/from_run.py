@@ -1,0 +1,37 @@
+"""The plan of a run file: what it comes to, section by section. Pure: looks at no file and no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opsctl.planning.cost_part import job_section, size_sections, time_sections
+from opsctl.planning.layout_part import layout_sections
+from opsctl.planning.model_part import model_sections, model_shape
+from opsctl.planning.schedule_part import batch_section, ramp_of, schedule_section
+from opsctl.planning.section import Section
+from opsctl.runs.checks import all_options
+from opsctl.runs.load import LoadedRun
+from trainer.layout import Layout
+from trainer.options import BY_KEY
+
+
+def plan_sections(loaded: LoadedRun, layout: Layout | None) -> list[Section]:
+    """Everything a valid run file comes to. What cannot be computed, since something is missing or wrong, is left out.
+
+    layout: None when the ranks do not divide.
+    """
+    options: dict[str, Any] = {**{key: one.default for key, one in BY_KEY.items()}, **all_options(loaded)}
+    shape, ramp = model_shape(options), ramp_of(options)
+    sections: list[Section] = []
+    if layout is not None:
+        sections += layout_sections(loaded.file.slurm.gpus_per_node, options, layout)
+    if shape is not None:
+        sections += model_sections(options, shape)
+    if ramp is not None:
+        sections.append(batch_section(options, ramp, layout))
+        sections.append(schedule_section(options, ramp))
+    if shape is not None:
+        sections += size_sections(options, shape, ramp, layout)
+        if ramp is not None and layout is not None:
+            sections += time_sections(loaded.file.expect, options, shape, ramp, layout)
+    return [*sections, job_section(loaded)]

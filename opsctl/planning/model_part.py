@@ -1,0 +1,83 @@
+"""What the model is and how large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opsctl.planning import arithmetic
+from opsctl.planning.section import Section, billions, whole
+from trainer.sizes import ModelShape, block_parameters, formula_parameters, parameters
+from trainer.vocabulary import padded_vocab_size
+
+
+def model_shape(options: Mapping[str, Any]) -> ModelShape | None:
+    """The model's shape; None while the options do not say it all."""
+    needed = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
+    vocabulary = options["vocab_size"] or options["pad_vocab_size_to"]
+    if vocabulary is None or any(options[key] is None for key in needed):
+        return None
+    try:
+        padded = padded_vocab_size(vocabulary, options)
+    except ValueError:
+        return None
+    learned = options["position_embedding_type"] == "absolute"
+    return ModelShape(
+        layers=options["num_layers"],
+        hidden=options["hidden_size"],
+        heads=options["num_attention_heads"],
+        sequence_length=options["seq_length"],
+        vocabulary=padded,
+        feed_forward=options["ffn_hidden_size"],
+        positions=(options["max_position_embeddings"] or options["seq_length"]) if learned else 0,
+        embedding_layernorm=options["embed_layernorm"],
+    )
+
+
+def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Section]:
+    """The count of what is really trained beside the usual formula, and the spread of initial weights."""
+    real = parameters(shape)
+    vocabulary = options["vocab_size"] or shape.vocabulary
+    formula = formula_parameters(shape.layers, shape.hidden, shape.sequence_length, vocabulary)
+    block, embedding = block_parameters(shape.hidden, shape.feed_forward), shape.vocabulary * shape.hidden
+    positions = f"{shape.positions:,} learned positions" if shape.positions else "no learned positions"
+    values = {
+        "layers": shape.layers,
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "sequence_length": shape.sequence_length,
+        "vocab_size": vocabulary,
+        "padded_vocab_size": shape.vocabulary,
+        "params": real,
+        "formula": "l*(12h^2+13h)+v*h+s*h+2h",
+        "formula_params": formula,
+        "billion_rounded": round(formula / 1e9),
+        "layer_params": block,
+        "embedding_params": embedding,
+        "hidden_per_layer": shape.hidden // shape.layers,
+        "hidden_per_head": shape.hidden // shape.heads,
+    }
+    yield Section(
+        "model",
+        "Model",
+        values,
+        (
+            ("shape", f"{shape.layers} layers, hidden size {shape.hidden:,}, {shape.heads} heads"),
+            ("parameters", f"{whole(real)} ({billions(real)}): vocabulary of {shape.vocabulary:,}, {positions}"),
+            (
+                "by the usual formula",
+                f"{whole(formula)} ({billions(formula)}): l(12h²+13h) + vh + sh + 2h, v = {vocabulary:,}",
+            ),
+            ("one block", f"{whole(block)}"),
+            ("word embedding", f"{whole(embedding)}"),
+            ("hidden size per layer", f"{values['hidden_per_layer']}, per head {values['hidden_per_head']}"),
+        ),
+    )
+    third, fifths = arithmetic.init_std_third(shape.hidden), arithmetic.init_std_two_fifths(shape.hidden)
+    given = options["init_method_std"]
+    yield Section(
+        "init_std",
+        "Initial weights",
+        {"init_method_std": given, "sqrt_1_over_3h": third, "sqrt_2_over_5h": fifths},
+        (("standard deviation", f"{given:g}; sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"),),
+    )
