@@ -24,10 +24,9 @@ def command(
     """
     from opsctl.logs.sources import main_source, rank_source
     from opsctl.output import message
-    from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
+    from opsctl.runs.output_folder import output_of
 
-    paths = load_run_file(locate_run_file(pick(run_argument, run))).paths
+    paths, _ = output_of(pick(run_argument, run))
     source = main_source(paths) if rank is None else rank_source(paths, rank)
     try:
         _print(source.follow(lines, message) if following else source.last(lines))

@@ -23,6 +23,7 @@ class Finding:
     check: str  # the check's name, e.g. "training"
     severity: Severity
     text: str  # without time stamp
+    alert: str | None = None  # whom to alert, for those that call for somebody
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

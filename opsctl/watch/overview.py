@@ -197,7 +197,7 @@ def _kill_switch(overview: Overview) -> str:
     switch = overview.kill_switch
     if switch is None or not switch.is_triggered:
         return ""
-    return f"the kill switch is triggered {switch.story}: nothing trains until opsctl kill-switch deactivate"
+    return f"the kill switch is triggered {switch.story}: tasks save and leave until opsctl kill-switch deactivate"
 
 
 def _unpublished(overview: Overview) -> str:

@@ -10,18 +10,23 @@ from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import Job
 from opsctl.watch.pulse import is_held
 
-#: Slurm's reasons in the reader's words; any other stands as Slurm says it.
-_REASONS = {
-    "JobArrayTaskLimit": "waits for the task before it",
-    "Dependency": "waits for the chain before it",
-    "DependencyNeverSatisfied": "waits for what can never come",
-    "JobHeldUser": "held by its owner: scontrol release",
-    "JobHeldAdmin": "held by an administrator",
-    "BeginTime": "not before its begin time",
+#: What a pending job waits for, in the reader's words; any other reason stands as Slurm says it.
+_WAITS_FOR = {
+    "JobArrayTaskLimit": "the task before it",
+    "Dependency": "the chain before it",
+    "DependencyNeverSatisfied": "what can never come",
+    "BeginTime": "its begin time",
+    "Priority": "jobs of higher priority",
+    "Resources": "free nodes",
+    "None": "the scheduler to look at it",
 }
-_COLUMNS = ("", "JOB", "USER", "NAME", "PARTITION", "STATE", "NODES", "TIME", "LIMIT", "START", "WHERE OR WHY")
-#: Columns whose text is shortened, in this order, until a row fits; never below this many characters.
-_SHORTENED = ((3, 12), (2, 8), (4, 8), (10, 24), (1, 14))
+_HELD = {
+    "JobHeldUser": "held by its owner",
+    "JobHeldAdmin": "held by an administrator",
+}
+_COLUMNS = ("  JOB", "USER", "NAME", "PART.", "STATE", "NODES", "TIME", "LIMIT", "WHERE OR WHY")
+#: (column, characters): columns are shortened to these, one after the other, until a row fits.
+_SHORTENED = ((2, 24), (8, 40), (2, 12), (1, 8), (8, 28), (3, 8), (0, 16), (8, 16))
 _GAP = "  "
 
 
@@ -63,25 +68,34 @@ def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None) -> list[str
             too_much -= cut
     lines = []
     for row in rows:
-        cells = [shortened(text, width).ljust(width) for text, width in zip(row, widths, strict=True)]
-        lines.append(_GAP.join(cells).rstrip())
+        *front, last = [_printable(text) for text in row]
+        cells = [shortened(text, wide).ljust(wide) for text, wide in zip(front, widths, strict=False)]
+        # Of the last column the beginning says most, of a name both ends.
+        lines.append(_GAP.join([*cells, last if len(last) <= widths[-1] else last[: widths[-1] - 1] + "…"]).rstrip())
     return lines
 
 
 def why(job: Job) -> str:
-    """Where a running job runs, or what a waiting one waits for."""
-    if job.state == "PENDING":
-        return _REASONS.get(job.reason, job.reason)
-    return job.nodes
+    """Where a job runs, or what it waits for and when Slurm expects it to start."""
+    if is_held(job):
+        return _HELD.get(job.reason, f"held ({job.reason if job.state == 'PENDING' else job.state})")
+    if job.state != "PENDING":
+        return job.nodes
+    said = f"waits for {_WAITS_FOR[job.reason]}" if job.reason in _WAITS_FOR else f"waits: {job.reason}"
+    return f"at {iso(job.started_at, 'minutes')}, {said}" if job.started_at else said
 
 
 def shortened(text: str, width: int) -> str:
     """`text` in at most `width` characters, its middle left out: both ends tell it apart. Control characters go."""
-    clean = "".join(c if c.isprintable() else "?" for c in text)
+    clean = _printable(text)
     if len(clean) <= width:
         return clean
     tail = (width - 1) // 2
     return clean[: width - 1 - tail] + "…" + clean[len(clean) - tail :]
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def iso(moment: datetime | None, timespec: str = "seconds") -> str | None:
@@ -93,8 +107,7 @@ def _row(job: Job, own: bool) -> list[str]:
     pending = job.state == "PENDING"
     limit = "none" if job.time_limit_s is None else format_duration(job.time_limit_s)
     return [
-        "*" if own else "",
-        job.display_id,
+        f"{'*' if own else ' '} {job.display_id}",
         job.user,
         job.name,
         job.partition,
@@ -102,6 +115,5 @@ def _row(job: Job, own: bool) -> list[str]:
         str(job.node_count),
         "" if pending else format_duration(job.elapsed_s),
         limit,
-        iso(job.started_at, "minutes") or "",
         why(job),
     ]

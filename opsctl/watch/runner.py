@@ -59,7 +59,13 @@ def _is_finished(paths: RunPaths, checkpoint: Checkpoint) -> bool:
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:
     """The findings as the watchdog's lines, stamped with local time."""
-    return [f"[{now.astimezone():%Y-%m-%d %H:%M:%S}] PULSE: {finding.text}" for finding in findings]
+    stamp = f"[{now.astimezone():%Y-%m-%d %H:%M:%S}] PULSE:"
+    return [
+        f"{stamp} ***ALERT: {finding.text}! Alert someone at {finding.alert}***"
+        if finding.alert
+        else f"{stamp} {finding.text}"
+        for finding in findings
+    ]
 
 
 def append_to_log(paths: RunPaths, lines: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import Job
 from opsctl.watch.findings import Finding, Severity
 from opsctl.watch.overview import Overview
+from opsctl.watch.pulse import is_held
 from opsctl.watch.queue import iso, shortened, why
 
 _LABEL = 13
@@ -105,12 +106,12 @@ def _job_rows(overview: Overview) -> list[tuple[str, str]]:
 
 def _waits(job: Job, now: datetime) -> str:
     """What a job that does not run waits for."""
-    if job.state != "PENDING":
+    if job.state != "PENDING" and not is_held(job):
         return f"is {job.state.lower()}"
     said = why(job)
-    if job.started_at is not None and not job.is_held:
-        said += f", expected at {iso(job.started_at, 'minutes')} (in {_ago(job.started_at, now, -1)})"
-    return said if said.startswith(("waits", "held")) else f"waits: {said}"
+    if job.started_at is None or is_held(job):
+        return said
+    return f"expected in {_ago(job.started_at, now, -1)}, {said}"
 
 
 def _progress(overview: Overview) -> str:

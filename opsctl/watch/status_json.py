@@ -12,7 +12,12 @@ from opsctl.watch.queue import iso, job_json
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """One finding."""
-    return {"check": finding.check, "severity": finding.severity.name.lower(), "text": finding.text}
+    return {
+        "check": finding.check,
+        "severity": finding.severity.name.lower(),
+        "text": finding.text,
+        "alert": finding.alert,
+    }
 
 
 def status_json(overview: Overview, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -66,4 +66,4 @@ def _finding(severity: Severity, text: str) -> Finding:
 
 
 def _alert(severity: Severity, text: str, team: str) -> Finding:
-    return Finding(CHECK, severity, f"***ALERT: {text}! Alert someone at {team}***")
+    return Finding(CHECK, severity, text, alert=team)
