@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from opsctl.cli.selection import json_option
 
 if TYPE_CHECKING:
     from opsctl.localcluster.lifecycle import LocalCluster
@@ -179,3 +180,42 @@ def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> No
     except PermissionError:
         click.echo(f"opsctl: {words[0]!r} is not executable", err=True)
         sys.exit(126)
+
+
+@command.command()
+@where_options
+@json_option
+def status(name: str | None, folder: Path | None, as_json: bool) -> None:
+    """How local clusters are: daemons, nodes and jobs. Without --name or --folder, all that have a name."""
+    from dataclasses import asdict
+
+    from opsctl.localcluster.status import known_folders, status_of
+    from opsctl.output import print_json
+
+    folders = known_folders() if name is None and folder is None else [_folder(name, folder)]
+    found = [status_of(place) for place in folders]
+    if as_json:
+        print_json("clusters", [asdict(one) for one in found])
+        return
+    if not found:
+        click.echo("no local cluster: opsctl local-cluster up starts one", err=True)
+    for one in found:
+        click.echo(f"{one.name}  {one.state}  {one.shape}{', accounting' if one.accounting else ''}  {one.folder}")
+        if one.state == "down":
+            continue
+        click.echo(f"  daemons {one.daemons_alive} of {one.daemons_expected}{_missing(one.daemons_missing)}")
+        if one.problem:
+            click.echo(f"  {one.problem}")
+        else:
+            click.echo(f"  nodes   {_counts(one.nodes_by_state) or 'none'}")
+            click.echo(f"  jobs    {_counts(one.jobs_by_state) or 'none'}")
+
+
+def _missing(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    return f", not running: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {state.lower()}" for state, number in sorted(counts.items()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 
 from opsctl.errors import OpsctlError
@@ -13,6 +12,7 @@ from opsctl.localcluster.places import Places
 from opsctl.localcluster.ports import Ports
 from opsctl.localcluster.processes import pid_of
 from opsctl.localcluster.spec import Spec
+from opsctl.slurm.process import run_slurm
 
 #: sacctmgr's way to say that what was to be added is there.
 _NOTHING_TO_DO = ("Nothing new added", "already exists")
@@ -45,7 +45,13 @@ def _make_database(places: Places, installation: Installation, environment: dict
         return
     beside = places.database.with_name("db.new")
     shutil.rmtree(beside, ignore_errors=True)
-    command = [installation["mariadb-install-db"], "--no-defaults", f"--datadir={beside}", "--skip-test-db", "--skip-name-resolve"]
+    command = [
+        installation["mariadb-install-db"],
+        "--no-defaults",
+        f"--datadir={beside}",
+        "--skip-test-db",
+        "--skip-name-resolve",
+    ]
     command += ["--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}", f"--user={user}"]
     daemons.start(places, "mariadbd", command, environment, timeout_s=60)
     beside.rename(places.database)
@@ -54,13 +60,21 @@ def _make_database(places: Places, installation: Installation, environment: dict
 def _start_database(places: Places, installation: Installation, environment: dict[str, str], user: str) -> None:
     places.database_socket.unlink(missing_ok=True)
     places.pid_file("mariadbd").unlink(missing_ok=True)
-    command = [installation["mariadbd"], "--no-defaults", "--skip-networking", f"--user={user}", f"--datadir={places.database}"]
+    command = [
+        installation["mariadbd"],
+        "--no-defaults",
+        "--skip-networking",
+        f"--user={user}",
+        f"--datadir={places.database}",
+    ]
     command += [f"--socket={places.database_socket}", f"--pid-file={places.pid_file('mariadbd')}"]
     command += ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--performance-schema=OFF"]
     # A cluster to play with need not survive a power cut to the last job.
     command += ["--innodb-flush-log-at-trx-commit=0"]
     daemons.start(places, "mariadbd", command, environment, detach=True)
-    _await(places, "mariadbd", lambda: daemons.answers(places.database_socket) and pid_of(places, "mariadbd") is not None)
+    _await(
+        places, "mariadbd", lambda: daemons.answers(places.database_socket) and pid_of(places, "mariadbd") is not None
+    )
 
 
 def _await(places: Places, daemon: str, is_ready: Callable[[], bool]) -> None:
@@ -92,16 +106,17 @@ def people_commands(spec: Spec, user: str) -> list[list[str]]:
         if account.qos:
             words += [f"QosLevel={','.join(account.qos)}", f"DefaultQos={account.qos[0]}"]
         commands.append(words)
-    accounts = [account.name for account in spec.accounts if not any(other.parent == account.name for other in spec.accounts)]
-    commands += [["add", "user", user, f"Account={name}", f"Cluster={spec.name}", f"DefaultAccount={accounts[0]}"] for name in accounts]
+    accounts = [
+        account.name for account in spec.accounts if not any(other.parent == account.name for other in spec.accounts)
+    ]
+    commands += [
+        ["add", "user", user, f"Account={name}", f"Cluster={spec.name}", f"DefaultAccount={accounts[0]}"]
+        for name in accounts
+    ]
     return commands
 
 
 def _sacctmgr(installation: Installation, environment: dict[str, str], words: Sequence[str]) -> None:
-    answer = subprocess.run(
-        [installation["sacctmgr"], "-i", *words], capture_output=True, text=True, timeout=30, env=environment
-    )
-    said = f"{answer.stdout}\n{answer.stderr}"
-    if answer.returncode and not any(words in said for words in _NOTHING_TO_DO):
-        reason = " ".join(line.strip() for line in said.splitlines() if line.strip())
-        raise OpsctlError(f"sacctmgr {' '.join(words)}: {reason}")
+    answer = run_slurm([installation["sacctmgr"], "-i", *words], environment, 30)
+    if answer.code and not any(said in answer.stdout + answer.stderr for said in _NOTHING_TO_DO):
+        raise OpsctlError(f"sacctmgr {' '.join(words)}: {answer.words()}")

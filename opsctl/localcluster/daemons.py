@@ -19,7 +19,13 @@ _STAMP = re.compile(r"^(\[[^]]*\]|\d{4}-\d\d-\d\d [\d:]+ *(\d+ )?)\s*")
 
 
 def start(
-    places: Places, daemon: str, command: Sequence[str], environment: dict[str, str], *, detach: bool = False, timeout_s: float = 30
+    places: Places,
+    daemon: str,
+    command: Sequence[str],
+    environment: dict[str, str],
+    *,
+    detach: bool = False,
+    timeout_s: float = 30,
 ) -> None:
     """Run `command`, which puts itself into the background, or with `detach` is put there.
 

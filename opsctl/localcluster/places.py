@@ -99,7 +99,7 @@ def link_root(places: Places) -> None:
             places.root.is_symlink()
             and places.root.lstat().st_uid == os.getuid()
             and os.readlink(places.root) == str(places.folder)
-        ):  # noqa: PTH115
+        ):
             return
         raise OpsctlError(
             f"{places.root} is in the way of the cluster in {places.folder}: remove it or choose a shorter --folder"

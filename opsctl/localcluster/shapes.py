@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from opsctl.localcluster.spec import Account, NodeGroup, Partition, Qos, Reservation, Spec
 
+#: Without it a job over a limit is taken and waits for ever.
+_AT_SUBMIT = "Flags=DenyOnLimit"
+
 
 def bloom(name: str = "bloom", *, accounting: bool = False, slurm_prefix: str | None = None) -> Spec:
     """The part of Jean Zay that BLOOM and tr1-13B used: 52 nodes x 8 A100 in gpu_p5, 32 nodes x 4 V100 in gpu_p13."""
@@ -23,10 +26,10 @@ def bloom(name: str = "bloom", *, accounting: bool = False, slurm_prefix: str | 
         reservations=(Reservation("hug", a100.folded, accounts=("six@a100",), flags="MAGNETIC"),),
         accounting=accounting,
         qos=(
-            Qos("qos_gpu-t3", ("MaxWall=20:00:00", "MaxTRESPerJob=gres/gpu=512")),
-            Qos("qos_gpu-t4", ("MaxWall=100:00:00", "MaxTRESPerJob=gres/gpu=16")),
-            Qos("qos_gpu-dev", ("MaxWall=02:00:00", "MaxTRESPerJob=gres/gpu=32")),
-            Qos("qos_gpu-gc", ("MaxWall=100:00:00",)),
+            Qos("qos_gpu-t3", ("MaxWall=20:00:00", "MaxTRESPerJob=gres/gpu=512", _AT_SUBMIT)),
+            Qos("qos_gpu-t4", ("MaxWall=100:00:00", "MaxTRESPerJob=gres/gpu=16", _AT_SUBMIT)),
+            Qos("qos_gpu-dev", ("MaxWall=02:00:00", "MaxTRESPerJob=gres/gpu=32", _AT_SUBMIT)),
+            Qos("qos_gpu-gc", ("MaxWall=100:00:00", _AT_SUBMIT)),
         ),
         accounts=(
             Account("six"),

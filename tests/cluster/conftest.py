@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import SlurmMissing
-from opsctl.localcluster import lifecycle
+from opsctl.localcluster import lifecycle, startup
 from opsctl.localcluster.installation import Installation, find_installation
 from opsctl.localcluster.places import Places, places_of
+from opsctl.localcluster.processes import pid_of
 from opsctl.localcluster.spec import plain
 from opsctl.slurm.cluster import Cluster
 
@@ -116,11 +117,11 @@ class RunningCluster:
         wait_until(self.all_idle, 60, "all nodes to be idle")
 
     def all_idle(self) -> bool:
-        return set(lifecycle.node_states("sinfo", self.cluster).values()) <= {"idle"}
+        return set(startup.node_states("sinfo", self.cluster).values()) <= {"idle"}
 
     def pid(self, daemon: str) -> int | None:
         """The daemon's process id; None when it is not running."""
-        return lifecycle.pid_of(self.places, daemon)
+        return pid_of(self.places, daemon)
 
     def send(self, daemon: str, number: signal.Signals) -> None:
         pid = self.pid(daemon)
