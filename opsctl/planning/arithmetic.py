@@ -69,7 +69,7 @@ def init_std_two_fifths(hidden: int) -> float:
 
 
 def nominal_steps_through(ramp: BatchRamp) -> list[int]:
-    """Steps, as people count them, from the start through each stage of the ramp: floor of the sum of samples / batch."""
+    """Steps, as people count them, from the start through each stage of the ramp: floor of summed samples / batch."""
     total, through = 0.0, []
     for stage in ramp.stages()[:-1]:
         total += ramp.samples_per_interval / stage.batch_size
