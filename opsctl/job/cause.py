@@ -12,12 +12,15 @@ from opsctl.job.attempts import Failure
 #: Failures noted within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a
 #: lost peer at once, sometimes before its own launcher does.
 SAME_EVENT_S = 3.0
+#: What a launcher writes for a rank that left no message: it says nothing beyond the exit code or signal.
+_NO_WORD = re.compile(r"(exited with status|killed by) \S+")
 _NO_TIME = datetime.max.replace(tzinfo=UTC)
 #: What a rank says that lost a peer, over gloo or NCCL, or waited for one in vain.
 _LOST_PEER = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)|broken pipe|peer closed|closed by peer|socket (closed|timeout)"
-    r"|remote process (has )?exited|ncclremoteerror|nccl communicator was aborted|collective operation timeout|watchdog"
-    r"|timed out waiting|timed? ?out after|DistNetworkError|DistStoreError|exit barrier",
+    r"|connection was likely closed|recvvalue failed|failed to recv|transport/tcp|remote process (has )?exited|nccl error"
+    r"|ncclremoteerror|nccl communicator was aborted|collective operation timeout|watchdog|timed out waiting"
+    r"|timed? ?out after|DistNetworkError|DistStoreError|DistBackendError|exit barrier|followed another rank's failure",
     re.IGNORECASE,
 )
 
@@ -44,7 +47,7 @@ def _followership(item: Failure) -> int:
         return 3
     if _LOST_PEER.search(item.message):
         return 2
-    if ended_by is not None or item.message.strip():
+    if ended_by is not None or _own_words(item):
         return 0
     return 1
 
@@ -73,10 +76,16 @@ def describe(item: Failure) -> str:
         how = f"exit code {item.exit_code}"
     else:
         how = "failed"
-    first_line = next((line.strip() for line in item.message.splitlines() if line.strip()), "")
+    first_line = _own_words(item)
     return f"rank {item.rank} on {item.node or 'an unknown node'} {how}" + (
         f": {first_line[:200]}" if first_line else ""
     )
+
+
+def _own_words(item: Failure) -> str:
+    """The first line that the rank itself left, "" when it left none."""
+    line = next((line.strip() for line in item.message.splitlines() if line.strip()), "")
+    return "" if _NO_WORD.fullmatch(line) else line
 
 
 def _signal_name(number: int) -> str:
