@@ -33,7 +33,7 @@ def where_options(function: Function) -> Function:
 
 @click.group()
 def command() -> None:
-    """A real Slurm on this machine: controller, nodes, munge, and accounting if you like, in one folder, without root."""
+    """A real Slurm on this machine: controller, nodes, munge, accounting if you like; in one folder, without root."""
 
 
 @command.command()

@@ -40,7 +40,7 @@ def start(
 
 
 def _make_database(places: Places, installation: Installation, environment: dict[str, str], user: str) -> None:
-    """The system tables, made beside and renamed into place; the only account is the Unix user's own, without a password."""
+    """The system tables, made beside and renamed into place; one account, the Unix user's, without password."""
     if places.database.is_dir():
         return
     beside = places.database.with_name("db.new")
@@ -84,7 +84,7 @@ def _await(places: Places, daemon: str, is_ready: Callable[[], bool]) -> None:
 
 def register_cluster(spec: Spec, installation: Installation, environment: dict[str, str]) -> None:
     """Make the cluster known, before its controller comes: slurmctld exits when slurmdbd does not know it."""
-    _sacctmgr(installation, environment, ["add", "cluster", spec.name])
+    _sacctmgr(installation, environment, ["add", "cluster", spec.slurm_name])
 
 
 def add_people(spec: Spec, installation: Installation, environment: dict[str, str], user: str) -> None:
@@ -100,7 +100,7 @@ def people_commands(spec: Spec, user: str) -> list[list[str]]:
     """The sacctmgr commands of `add_people`, in order."""
     commands = [["add", "qos", qos.name, *(["set", *qos.limits] if qos.limits else [])] for qos in spec.qos]
     for account in spec.accounts:
-        words = ["add", "account", account.name, f"Cluster={spec.name}", *account.limits]
+        words = ["add", "account", account.name, f"Cluster={spec.slurm_name}", *account.limits]
         if account.parent:
             words.append(f"Parent={account.parent}")
         if account.qos:
@@ -110,7 +110,7 @@ def people_commands(spec: Spec, user: str) -> list[list[str]]:
         account.name for account in spec.accounts if not any(other.parent == account.name for other in spec.accounts)
     ]
     commands += [
-        ["add", "user", user, f"Account={name}", f"Cluster={spec.name}", f"DefaultAccount={accounts[0]}"]
+        ["add", "user", user, f"Account={name}", f"Cluster={spec.slurm_name}", f"DefaultAccount={accounts[0]}"]
         for name in accounts
     ]
     return commands

@@ -10,7 +10,7 @@ from opsctl.localcluster.spec import NodeGroup, Spec
 def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, version: tuple[int, int]) -> str:
     """slurm.conf for daemons of `user` on `host` (its short name), all on 127.0.0.1."""
     lines = [
-        f"ClusterName={spec.name}",
+        f"ClusterName={spec.slurm_name}",
         f"SlurmctldHost={host}(127.0.0.1)",
         f"SlurmUser={user}",
         f"SlurmdUser={user}",
@@ -84,8 +84,8 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
 def credential_type(version: tuple[int, int]) -> str:
     """How slurmctld signs what it allows slurmds to start.
 
-    One munged for all nodes takes the second node's look at the same credential for a replay; Slurm knows better only when it was
-    configured with --enable-multiple-slurmd, as Debian's is. Slurm's own signature, from 23.11 on, does not mind.
+    One munged for all nodes takes the second node's look at the same credential for a replay; Slurm knows better only
+    when configured with --enable-multiple-slurmd, as Debian's is. Its own signature, from 23.11 on, does not mind.
     """
     return "auth/slurm" if version >= (23, 11) else "cred/munge"
 
@@ -122,7 +122,7 @@ def cgroup_conf(version: tuple[int, int]) -> str | None:
 
 
 def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str) -> str:
-    """slurmdbd.conf; the database is reached through `MYSQL_UNIX_PORT`, without a password, by the Unix user that owns it."""
+    """slurmdbd.conf; the database is reached through `MYSQL_UNIX_PORT`, by the Unix user that owns it."""
     return "\n".join(
         [
             f"DbdHost={host}",

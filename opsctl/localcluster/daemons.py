@@ -56,7 +56,7 @@ def start(
 def await_ready(
     what: str, log: Path, is_ready: Callable[[], bool], is_alive: Callable[[], bool], timeout_s: float
 ) -> None:
-    """Wait until `is_ready`; raise OpsctlError with the log's own words when `timeout_s` passes or the daemon is gone."""
+    """Wait until `is_ready`. Raises OpsctlError with the log's words when `timeout_s` passes or the daemon is gone."""
     deadline = time.monotonic() + timeout_s
     while not is_ready():
         if not is_alive():
@@ -91,16 +91,17 @@ def listens(port: int) -> bool:
 
 
 def complaint(log: Path) -> str:
-    """The last line of `log` that says error or fatal, else the last line, without its time stamp; then where the rest is."""
+    """The last two lines of `log` that say error or fatal, else the last, without time stamps; where the rest is."""
     try:
         lines = [line for line in log.read_text(errors="replace")[-20000:].splitlines() if line.strip()]
     except OSError as error:
         return f"no log ({error.strerror}: {log})"
     if not lines:
         return f"its log is empty ({log})"
-    worst = [line for line in lines if "fatal" in line] or [line for line in lines if _COMPLAINT.search(line)] or lines
-    said = _STAMP.sub("", worst[-1].strip())
-    return f"{said} ({log})"
+    complaints = [_STAMP.sub("", line.strip()) for line in lines if _COMPLAINT.search(line)]
+    # slurmctld's fatal line often only repeats that it cannot go on; the one before it says why.
+    said = list(dict.fromkeys(complaints[-2:])) or [_STAMP.sub("", lines[-1].strip())]
+    return f"{'; '.join(said)} ({log})"
 
 
 def daemon_environment(bin_folders: Sequence[str], library_folders: Sequence[str], slurm_conf: Path) -> dict[str, str]:

@@ -44,7 +44,7 @@ class Installation:
 
 
 def find_program(name: str, first: Sequence[str] = (), search_path: str | None = None) -> str | None:
-    """The absolute path of `name` in `first`, then `search_path` (default: $PATH), then the system's folders; None when nowhere."""
+    """Where `name` is: in `first`, `search_path` (default: $PATH) or the system's folders; None when nowhere."""
     listed = os.environ.get("PATH", "") if search_path is None else search_path
     for folder in (*first, *filter(None, listed.split(os.pathsep)), *SYSTEM_FOLDERS):
         candidate = Path(folder) / name
@@ -54,7 +54,7 @@ def find_program(name: str, first: Sequence[str] = (), search_path: str | None =
 
 
 def find_installation(prefix: str | None = None, accounting: bool = False) -> Installation:
-    """The Slurm under `prefix` (its `bin` and `sbin`), or the machine's own. Raises SlurmMissing saying what to install."""
+    """The Slurm under `prefix` (its `bin`, `sbin`), or the machine's. Raises SlurmMissing saying what to install."""
     wanted = {**PACKAGES, **(ACCOUNTING_PACKAGES if accounting else {})}
     own = tuple(str(Path(prefix).expanduser().absolute() / part) for part in ("bin", "sbin")) if prefix else ()
     from_prefix = {name for name in wanted if wanted[name].startswith("slurm")} if prefix else set()
@@ -67,7 +67,7 @@ def find_installation(prefix: str | None = None, accounting: bool = False) -> In
     absent = [name for name in missing if name in from_prefix]
     if absent:
         raise SlurmMissing(
-            f"no {', '.join(absent)} under {prefix}/bin or {prefix}/sbin: give --slurm-prefix the folder Slurm was installed to"
+            f"no {', '.join(absent)} in {prefix}/bin or {prefix}/sbin: --slurm-prefix is where Slurm was installed"
         )
     if missing:
         packages = sorted(

@@ -16,7 +16,7 @@ from opsctl.localcluster.spec import Spec
 
 
 def lay_out(spec: Spec, places: Places, ports: Ports, installation: Installation, user: str) -> None:
-    """Make everything the daemons need. Other users must get through to the socket, and only the owner to the secrets."""
+    """Make everything the daemons need. Other users must get through to the socket, only the owner to the secrets."""
     link_root(places)
     with contextlib.suppress(PermissionError):
         places.folder.chmod(0o755)

@@ -23,7 +23,7 @@ from opsctl.localcluster.startup import Progress, Starter, missing_daemons
 from opsctl.slurm.cluster import Cluster
 
 _LOCK_WAIT_S = 60
-#: Who must not go before those that still write to it: slurmctld to slurmdbd, slurmdbd to the database, all through munge.
+#: They go after those that still write to them: slurmctld to slurmdbd, slurmdbd to the database, all through munge.
 _LAST_TO_GO = ("slurmdbd", "mariadbd", "munged")
 
 
@@ -41,8 +41,8 @@ class LocalCluster:
 def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> LocalCluster:
     """Start what of the cluster in `folder` is not running yet, and wait until every node can take jobs.
 
-    Jobs of an earlier life of the same folder and spec are recovered. When anything fails, what was started is ended again.
-    Raises OpsctlError (SlurmMissing where there is no Slurm).
+    Jobs of an earlier life of the same folder and spec are recovered. When anything fails, what was started is ended
+    again. Raises OpsctlError (SlurmMissing where there is no Slurm).
     """
     if not 1 <= len(spec.node_names) <= MAX_NODES:
         raise OpsctlError(f"{len(spec.node_names)} nodes asked for: a local cluster has 1 to {MAX_NODES}")
@@ -60,7 +60,7 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> Loca
             )
         if running and before is not None and not missing_daemons(spec, places):
             return LocalCluster(places.folder, before.cluster, spec, before.ports, was_up=True)
-        # Running daemons sit on the ports they have; else the same as before if they are free, so that nothing changes its address.
+        # Running daemons sit on their ports; else the same as before, if free, so that nothing changes its address.
         keep = before.ports if before is not None and running else None
         with _ports(keep, before, spec) as ports:
             cluster = Cluster(spec.name, str(places.slurm_conf), installation.bin_folders, installation.library_folders)
@@ -74,6 +74,8 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> Loca
                 Starter(places, description, installation).start_missing(fresh, progress)
             except BaseException:
                 _end_all(places, lambda line: None, keep={process.pid for process in running})
+                if not running:
+                    unlink_root(places)
                 raise
     return LocalCluster(places.folder, cluster, spec, ports)
 
@@ -115,7 +117,7 @@ def _end_all(places: Places, progress: Progress, keep: set[int] | None = None, t
 def _end_once(places: Places, left: list[Process]) -> None:
     ours = {process.pid for process in left}
     late = {name: pid for name in _LAST_TO_GO if (pid := pid_of(places, name)) in ours}
-    # Controller and slurmds first: they would requeue or restart what ends next. Then what the jobs run, then their keepers.
+    # Controller and slurmds first: they would requeue what ends next. Then what jobs run, then their keepers.
     end([process.pid for process in left if process.kind == "daemon" and process.pid not in late.values()], grace_s=5)
     end([process.pid for process in left if process.kind == "task"], grace_s=2)
     end([process.pid for process in left if process.kind == "step"], grace_s=2, first=signal.SIGKILL)
@@ -124,7 +126,7 @@ def _end_once(places: Places, left: list[Process]) -> None:
 
 
 def start_daemon(folder: Path, daemon: str) -> None:
-    """Start one daemon of a cluster again, if it does not run: `slurmctld`, which recovers its jobs, or `slurmd-NODE`."""
+    """Start one daemon of a cluster, unless it runs: `slurmctld`, which recovers its jobs, or `slurmd-NODE`."""
     places = places_of(folder)
     description = read_description(places)
     if description is None:

@@ -18,7 +18,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
 
 @dataclass(frozen=True)
 class Places:
-    """`folder` is the real one; `root` is how daemons and configuration name it: the same, or a short link without special characters."""
+    """`folder` is the real one; `root` is how the configuration names it: the same, or a short plain link to it."""
 
     folder: Path
     root: Path
@@ -80,7 +80,7 @@ class Places:
 
 
 def places_of(folder: Path) -> Places:
-    """The places under `folder`. slurm.conf takes no blanks, and sockets no long paths: then a link in /tmp stands for the folder."""
+    """The places under `folder`, which a link in /tmp stands for when its path is long (sockets) or has blanks."""
     real = Path(os.path.realpath(folder))
     if len(str(real)) <= _LONGEST_FOLDER and _PLAIN_PATH.fullmatch(str(real)):
         return Places(real, real)
@@ -95,11 +95,8 @@ def link_root(places: Places) -> None:
     try:
         places.root.symlink_to(places.folder)
     except FileExistsError:
-        if (
-            places.root.is_symlink()
-            and places.root.lstat().st_uid == os.getuid()
-            and os.readlink(places.root) == str(places.folder)
-        ):
+        ours = places.root.is_symlink() and places.root.lstat().st_uid == os.getuid()
+        if ours and places.root.readlink() == places.folder:
             return
         raise OpsctlError(
             f"{places.root} is in the way of the cluster in {places.folder}: remove it or choose a shorter --folder"

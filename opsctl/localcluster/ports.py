@@ -31,8 +31,8 @@ class Ports:
 def reserve(nodes: int, preferred: Ports | None = None) -> Iterator[Ports]:
     """Free ports for `nodes` slurmds and two daemons more, ours until the block ends: by then the daemons must listen.
 
-    The reservation is an abstract Unix socket per block of ports: it is in the same network namespace as the ports, works
-    between users and vanishes with the process. `preferred`, what the cluster had before, is taken when it is free.
+    The reservation is an abstract Unix socket per block of ports: in the ports' own network namespace, good between
+    users and gone with the process. `preferred`, what the cluster had before, is taken when it is free.
     """
     blocks_needed = (nodes + 2 + _BLOCK - 1) // _BLOCK
     starts = list(range(_FIRST, _LAST - blocks_needed * _BLOCK + 1, _BLOCK))

@@ -29,10 +29,10 @@ class Process:
 
 
 def processes_of(places: Places) -> list[Process]:
-    """All living processes of the cluster in this folder, whoever started them and whether or not a pid file names them.
+    """All living processes of the cluster in this folder, whoever started them, named by a pid file or not.
 
-    A daemon shows by the marker in its environment. A slurmstepd overwrites its own, so it shows by files it holds open under the
-    folder. A task shows by the SLURM_CONF and node name that slurmd gave it, or as a child of one that does.
+    A daemon shows by the marker in its environment. A slurmstepd may overwrite its own, so it shows by its open files
+    too. A task shows by the SLURM_CONF and node name that slurmd gave it, or as a child of one that does.
     """
     mine = os.getpid()
     marker = os.fsencode(f"{MARKER}={places.folder}")
@@ -81,7 +81,7 @@ def is_daemon_of(places: Places, pid: int) -> bool:
 
 
 def end(pids: list[int], grace_s: float, first: signal.Signals = signal.SIGTERM) -> None:
-    """Send `first`, wait until all are gone, and after `grace_s` seconds send SIGKILL. Returns when none of them is left, or 5 s later."""
+    """Send `first`, wait until all are gone, after `grace_s` seconds send SIGKILL and wait 5 s more at most."""
     with contextlib.ExitStack() as held:
         # A pidfd goes on meaning the same process, also when its number is given to another meanwhile.
         waiting: dict[int, int] = {}
@@ -142,7 +142,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _node_of_step(pid: int, places: Places, marked: bool) -> str | None:
-    """The node of a slurmstepd, by what it holds open (its slurmd's log, its socket's folder); None when it is not this cluster's."""
+    """The node of a slurmstepd, by its slurmd's log that it holds open; "" when unclear, None for another cluster's."""
     ours = f"{places.folder}{os.sep}"
     log = re.compile(re.escape(f"{places.folder}/log/slurmd-") + r"(.+)\.log")
     held = ""

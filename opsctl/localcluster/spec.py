@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 MAX_NODES = 256
@@ -9,7 +10,7 @@ MAX_NODES = 256
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes that are alike. All of them really are this machine: CPUs and memory are what Slurm is told, not what is there."""
+    """Nodes that are alike. All really are this machine: CPUs and memory are what Slurm is told, not what is there."""
 
     prefix: str  # "jean-zay-iam"
     count: int
@@ -80,6 +81,11 @@ class Spec:
     slurm_prefix: str | None = None
     slurmd_timeout_s: int = 20  # a killed slurmd's node is DOWN after this
     extra_slurm_conf: tuple[str, ...] = field(default=())
+
+    @property
+    def slurm_name(self) -> str:
+        """`name` as Slurm and its database take one: small letters, digits, - and _."""
+        return re.sub(r"[^a-z0-9_-]+", "-", self.name.lower()).strip("-")[:40] or "local"
 
     @property
     def node_names(self) -> tuple[str, ...]:

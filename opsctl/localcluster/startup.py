@@ -150,7 +150,7 @@ class Starter:
 
 
 def node_states(sinfo: str, cluster: Cluster, timeout_s: float = 20) -> dict[str, str]:
-    """Node -> state as sinfo says it, with its `*` and other marks; empty when the controller does not answer in time."""
+    """Node -> state as sinfo says it, with `*` and other marks; empty when the controller does not answer in time."""
     try:
         answer = run_slurm([sinfo, "-h", "-N", "-o", "%N %T"], cluster.environment(), timeout_s)
     except SlurmUnreachable:

@@ -45,7 +45,7 @@ def known_folders(more: tuple[Path, ...] = ()) -> list[Path]:
 
 
 def status_of(folder: Path, timeout_s: float = DEADLINE_S) -> ClusterStatus:
-    """How the cluster in `folder` is, asking its Slurm for at most `timeout_s` seconds. Raises OpsctlError when there is none."""
+    """How the cluster in `folder` is, asking its Slurm for `timeout_s` seconds at most. OpsctlError: none there."""
     places = places_of(folder)
     processes = len(processes_of(places))
     try:

@@ -1,4 +1,4 @@
-"""A real Slurm for the whole session: four nodes with two make-believe GPUs each, in a short folder other users can reach."""
+"""A real Slurm for the whole session: four nodes, two make-believe GPUs each, in a short folder others can reach."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _mend(cluster: RunningCluster) -> None:
 
 @pytest.fixture
 def unix_user() -> Iterator[Callable[..., str]]:
-    """Makes Unix users for a test: `unix_user("alice", groups=["team"])` returns the name it really has. Root only, else skips."""
+    """Makes Unix users: `unix_user("alice", groups_of=["team"])` returns the name it really has. Skips without root."""
     if os.getuid():
         pytest.skip("making Unix users needs root")
     users: list[str] = []
