@@ -4,13 +4,15 @@
     engine = build_engine(options, parallel, padded_vocab_size(vocab_size, options))
     result = train_step(engine, items, consumed_samples=0, learning_rate=3e-4)
 
-`items` is an iterator of `trainer.model.batch.engine_item` micro-batches of this rank's data-parallel replica; stages in the
-middle of a pipeline need none. Per step it must give global batch / (micro-batch x DP) of them, those of data rank r being
-samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
+`items` is an iterator of `trainer.model.batch.engine_item` micro-batches of this rank's data-parallel replica; stages
+in the middle of a pipeline need none. Per step it must give global batch / (micro-batch x DP) of them, those of data
+rank r being samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -71,13 +73,9 @@ def build_engine(options: Options, parallel: Parallel, padded_vocab_size: int) -
     if options.fp16 and parallel.device.type != "cuda":
         raise OptionsError("--fp16 needs a GPU, and there is none here: use --bf16 or neither")
     model = build_model(options, parallel, padded_vocab_size)
-    config = _configuration(options)
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=build_optimizer(model, options),
-        config=config,
-        dist_init_required=False,
-    )
+    optimizer, config = build_optimizer(model, options), _configuration(options)
+    with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory, which on a CPU is none
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
     return engine
 
 
@@ -86,7 +84,7 @@ def train_step(
 ) -> StepResult:
     """One optimizer step at `learning_rate` on the next global batch. Collective.
 
-    consumed_samples: samples trained on before this step, which is where dropout's masks follow from. The batch size is the
+    consumed_samples: samples trained on before this step, from which dropout's masks follow. The batch size is the
     engine's: `engine.set_train_batch_size` changes it.
     """
     for group in engine.optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration from the trainer's options: what `opsctl` shows and stores as engine.json, and the engine runs on."""
+"""DeepSpeed's configuration from the trainer's options: what `opsctl` stores as engine.json and the engine runs on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def first_global_batch_size(options: Mapping[str, Any]) -> int:
 def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed's JSON configuration for these options (an `Options`, or all keys of one).
 
-    Gradients accumulate in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate is
-    the training loop's business, so there is no scheduler.
+    Gradients accumulate in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate
+    is the training loop's business, so there is no scheduler.
     """
     stage = options["zero_stage"]
     config: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """Every option of the trainer, once: name, type, default, unit, help, and the run-file table that holds it.
 
-`trainer.options` reads this table for the command line, the run-file check and the documentation. Names are Megatron-LM's
-and BigScience's. What those programs have and this one has not is in REFUSED with the reason: nobody's option is dropped
-in silence.
+`trainer.options` reads this table for the command line, the run-file check and the documentation. Names are
+Megatron-LM's and BigScience's. What those programs have and this one has not is in REFUSED with the reason: nobody's
+option is dropped in silence.
 """
 
 from __future__ import annotations

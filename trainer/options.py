@@ -34,10 +34,11 @@ class OptionsError(ValueError):
 
 
 class Options(Mapping[str, Any]):
-    """All options by attribute (`options.num_layers`) or key, with defaults. Cannot be changed; `replace` makes another.
+    """All options by attribute (`options.num_layers`) or key, with defaults; `replace` makes another.
 
-    Filled in from others when not given: ffn_hidden_size, kv_channels, max_position_embeddings, and, when the world size
-    is known, global_batch_size (micro-batch x DP). `notices` are lines to print once: options that change nothing here.
+    Filled in from others when not given: ffn_hidden_size, kv_channels, max_position_embeddings, and, when the world
+    size is known, global_batch_size (micro-batch x DP). `notices` are lines to print once, of options that change
+    nothing here.
     """
 
     __slots__ = ("_values", "notices")
@@ -113,7 +114,7 @@ def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
 
 
 def to_arguments(mapping: Mapping[str, Any]) -> list[str]:
-    """Command-line words for options by key: True is the flag alone, False and None are left out, lists give several."""
+    """Command-line words for options by key: True is the flag alone, False and None are absent, lists give several."""
     words: list[str] = []
     for key, value in mapping.items():
         name = BY_KEY[key].name if key in BY_KEY else f"--{key.replace('_', '-')}"

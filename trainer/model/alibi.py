@@ -1,7 +1,7 @@
 """ALiBi: attention scores that fall off linearly with distance (Press et al., arXiv 2108.12409).
 
-Softmax does not see what a whole row has in common, so slope x key position serves for slope x distance. The bias needs no
-mask tensor: a few more features of query and key make the product compute it, and causal flash attention runs as it is.
+Softmax does not see what a whole row has in common, so slope x key position serves for slope x distance. The bias needs
+no mask tensor: a few more features of query and key make the product compute it, and causal flash attention runs as is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COARSE = 128
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Slopes of all heads of the model: a geometric series for powers of two, filled up from the next series otherwise."""
+    """Slopes of all heads of the model: a geometric series for powers of two, filled up from the next one otherwise."""
     closest = 2 ** math.floor(math.log2(heads))
     base = 2.0 ** (-(2.0 ** -(math.log2(closest) - 3)))
     slopes = [base**power for power in range(1, closest + 1)]
@@ -33,7 +33,7 @@ def feature_count(head_size: int) -> int:
 
 
 def query_features(slopes_h: Tensor, head_size: int, dtype: torch.dtype) -> Tensor:
-    """[heads, feature_count]: slope x sqrt(head size), which attention's scale takes away again, as a sum of two numbers."""
+    """[heads, feature_count]: slope x sqrt(head size), the root against attention's scale, as a sum of two numbers."""
     wanted_h = slopes_h.double() * math.sqrt(head_size)
     high_h = wanted_h.to(dtype)
     low_h = (wanted_h - high_h.double()).to(dtype)

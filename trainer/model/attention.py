@@ -19,7 +19,7 @@ from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLi
 
 
 class SelfAttention(nn.Module):
-    """x_bsh -> query, key, value per head -> causal softmax -> dense. Rows of `query_key_value` are [q, k, v] head by head."""
+    """x_bsh -> query, key, value -> causal softmax -> dense. Rows of `query_key_value` are [q, k, v] head by head."""
 
     def __init__(self, shape: ModelShape, layer: int, parallel: Parallel, clock: DropoutClock) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class MLP(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """`layer` counts from 0 over the whole model. DeepSpeed finds blocks by the word transformer in the class's name."""
+    """`layer` counts from 0 over the whole model. DeepSpeed finds blocks by the word transformer in the class name."""
 
     def __init__(self, shape: ModelShape, layer: int, parallel: Parallel, clock: DropoutClock) -> None:
         super().__init__()

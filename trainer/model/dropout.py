@@ -1,7 +1,7 @@
-"""Dropout without hidden state: each mask follows from the seed, the sample's place in the training, the layer and the spot.
+"""Dropout without hidden state: each mask follows from the seed, the sample's place in the training, layer and spot.
 
-So a resumed training and the recomputation of a checkpointed block draw the masks that were drawn before, and ranks that
-hold the same values draw the same masks, whatever else was drawn meanwhile.
+So a resumed training and the recomputation of a checkpointed block draw the masks that were drawn before, and ranks
+that hold the same values draw the same masks, whatever else was drawn meanwhile.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class Embedding(nn.Module):
 def output_layer(embedding: Embedding, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
     """What the loss multiplies into logits: the residual stream and the word embedding.
 
-    The product is left to the loss, which never holds all logits at once. The weight goes out as a view: DeepSpeed hooks
-    the outputs of the model to scale their gradients, and a hook on the parameter itself would stay there for ever.
+    The product is left to the loss, which never holds all logits at once. The weight goes out as a view: DeepSpeed
+    hooks the model's outputs to scale their gradients, and a hook on the parameter itself would stay there for ever.
     """
     weight_vh = embedding.word_embeddings.weight
     return x_bsh, weight_vh.view_as(weight_vh)

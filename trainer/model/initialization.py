@@ -1,4 +1,4 @@
-"""Initial weights that depend on the seed and the weight's name alone, never on how the model is laid out over ranks."""
+"""Initial weights that follow from the seed and the weight's name, not from how the model is laid out over ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK_ELEMENTS = 1 << 20
 def initial_weight(
     name: str, shape: tuple[int, ...], std: float, seed: int, dim: int = 0, first: int = 0, count: int | None = None
 ) -> Tensor:
-    """`count` rows (dim 0) or columns (dim 1) from `first` on of the fp32 weight `name` of `shape`, drawn from N(0, std)."""
+    """`count` rows (dim 0) or columns (dim 1) from `first` on of the fp32 weight `name` of `shape`, from N(0, std)."""
     rows, columns = shape
     count = shape[dim] - first if count is None else count
     wanted_rows = range(first, first + count) if dim == 0 else range(rows)

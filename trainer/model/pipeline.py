@@ -32,8 +32,8 @@ class FinalLayerNorm(nn.LayerNorm):
 class GPTPipeline(PipelineModule):
     """This rank's stage of the model.
 
-    Call `begin_step` before every training step: it tells dropout where in the training the step's samples lie and, when
-    asked for, averages what tensor-parallel ranks hold in common.
+    Call `begin_step` before every training step: it tells dropout where in the training the step's samples lie and,
+    when asked for, averages what tensor-parallel ranks hold in common.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class GPTPipeline(PipelineModule):
         self.clock = DropoutClock(shape.seed, parallel.tensor_rank)
         self.synchronize_replicated = synchronize_replicated
         self._next_sample = self._samples_between = 0
-        with contextlib.redirect_stdout(io.StringIO()):  # DeepSpeed prints its plan, which `opsctl plan` shows better
+        # DeepSpeed prints its plan, which `opsctl plan` shows better; and it broadcasts tied weights, which autograd
+        # would otherwise note and warn of in every backward pass.
+        with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
             super().__init__(
                 layers=_layer_specs(shape, parallel, self.clock),
                 topology=parallel.topology,
@@ -59,7 +61,7 @@ class GPTPipeline(PipelineModule):
             )
 
     def begin_step(self, first_sample: int, micro_batch_size: int) -> None:
-        """Say where a step's samples begin, counted from the training's start. Collective over tensor-parallel ranks."""
+        """Say where a step's samples begin, counted from the training's start. Collective over tensor ranks."""
         self._next_sample = first_sample + self.parallel.data_rank * micro_batch_size
         self._samples_between = self.parallel.data_size * micro_batch_size
         if self.synchronize_replicated and self.parallel.tensor_size > 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,9 @@ from trainer.preload import import_engine, set_process_defaults
 
 set_process_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 import_engine()
+
+# DeepSpeed 0.19 gathers weights after every step by a name that torch 2.13 calls old.
+warnings.filterwarnings("ignore", message=".*all_gather_into_tensor.*", category=FutureWarning)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -116,4 +120,6 @@ def _own_group(topology: Any, axis: str, rank: int) -> Any:
 def _set_log_level(options: Options) -> None:
     first = os.environ.get("RANK", "0") == "0"
     level = options.log_level if first else options.log_level_replica
-    logging.getLogger("DeepSpeed").setLevel(level.upper())
+    logger = logging.getLogger("DeepSpeed")
+    for one in (logger, *logger.handlers):
+        one.setLevel(level.upper())

@@ -1,7 +1,8 @@
 """Layers whose weights are split over the tensor-parallel ranks, after Megatron-LM (Shoeybi et al., arXiv 1909.08053).
 
-A column-parallel layer splits the output, a row-parallel one the input; one after the other needs one all-reduce in each
-direction. Split parameters carry `tensor_model_parallel = True` and `partition_dim`, the names DeepSpeed and Megatron look for.
+A column-parallel layer splits the output, a row-parallel one the input; one after the other needs one all-reduce in
+each direction. Split parameters carry `tensor_model_parallel = True` and `partition_dim`, the names that DeepSpeed and
+Megatron look for.
 
 Shapes: b batch, s sequence, i input, o output, v vocabulary of this rank.
 """

@@ -1,0 +1,188 @@
+"""Real gloo ranks for tests, forked from one process that has imported torch and DeepSpeed once.
+
+    def losses(steps: int) -> list[float]: ...      # a module-level function; runs in every rank
+    results = pool.run(8, losses, 20)               # its return value per rank, in rank order
+
+Each run forks fresh ranks with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, so nothing of one test is
+left in the next. A rank that raises, dies or is late ends the others and raises RanksFailed with its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORT_S = 120.0
+_PR_SET_PDEATHSIG = 1
+
+
+class RanksFailed(AssertionError):
+    """Some rank of a run raised, died or did not end in time; the text has each failed rank's traceback."""
+
+
+class Pool:
+    """A parent of ranks. Started at the first `run`; `close` ends it, and it ends itself when this process does."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, world_size: int, function: Callable[..., Any], *args: Any, timeout_s: float = 120.0) -> list[Any]:
+        """`function(*args)` in each of `world_size` ranks; what they return, by rank. Everything must pickle."""
+        process = self._started()
+        _send(process.stdin, (world_size, function.__module__, function.__qualname__, args, timeout_s))
+        answer = _receive(process.stdout, timeout_s + IMPORT_S)
+        if answer is None:
+            self.close()
+            raise RanksFailed(f"the parent of the ranks did not answer within {timeout_s + IMPORT_S:.0f} s, or died")
+        failures = [f"rank {rank}: {text}" for rank, (good, text) in enumerate(answer) if not good]
+        if failures:
+            raise RanksFailed("\n".join(failures))
+        return [value for _, value in answer]
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # type: ignore[union-attr]
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            if not Path("/dev/nvidiactl").exists():
+                environment["DS_ACCELERATOR"] = "cpu"
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.distributed.pool"],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        return self._process
+
+
+def _send(stream: IO[bytes] | None, value: Any) -> None:
+    assert stream is not None
+    data = pickle.dumps(value)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes] | None, timeout_s: float) -> Any:
+    """The next message, or None at the stream's end or when `timeout_s` have passed."""
+    assert stream is not None
+    deadline = time.monotonic() + timeout_s
+    data, wanted = b"", 8
+    while len(data) < wanted:
+        ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(stream.fileno(), 1 << 20)
+        if not part:
+            return None
+        data += part
+        if len(data) >= 8:
+            wanted = 8 + struct.unpack("<Q", data[:8])[0]
+    return pickle.loads(data[8:wanted])
+
+
+def serve() -> None:
+    """The parent: import everything, then fork ranks as asked until the asker is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what ranks print must not get between the answers
+    import trainer.engine  # noqa: F401
+
+    while (request := _receive(sys.stdin.buffer, 86_400.0)) is not None:
+        _send(answers, _run_ranks(*request))
+
+
+def _run_ranks(world_size: int, module: str, name: str, args: Any, timeout_s: float) -> list[tuple[bool, Any]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks: list[tuple[int, int]] = []  # (process id, read end of its answer)
+    for rank in range(world_size):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _be_rank(rank, world_size, port, module, name, args, writing)
+        os.close(writing)
+        ranks.append((child, reading))
+    try:
+        return _collect(ranks, timeout_s)
+    finally:
+        for child, reading in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+
+
+def _collect(ranks: list[tuple[int, int]], timeout_s: float) -> list[tuple[bool, Any]]:
+    """Every rank's answer. After the first failure the others have two seconds more, to say what they met."""
+    deadline = time.monotonic() + timeout_s
+    data = {reading: b"" for _, reading in ranks}
+    results: dict[int, tuple[bool, Any]] = {}
+    while len(results) < len(ranks) and time.monotonic() < deadline:
+        open_ends = [reading for reading in data if reading not in results]
+        for reading in select.select(open_ends, [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(reading, 1 << 20)
+            data[reading] += part
+            if part:
+                continue
+            results[reading] = pickle.loads(data[reading]) if data[reading] else (False, "died without an answer")
+            if not results[reading][0]:
+                deadline = min(deadline, time.monotonic() + 2)
+    late = (False, f"did not end within {timeout_s:g} s, or was waiting when another rank failed")
+    return [results.get(reading, late) for _, reading in ranks]
+
+
+def _be_rank(rank: int, world_size: int, port: int, module: str, name: str, args: Any, writing: int) -> None:
+    """Run the function as one rank, answer, and end without the parent's exit handlers."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    try:
+        import importlib
+
+        import torch.distributed as dist
+
+        function: Any = importlib.import_module(module)
+        for part in name.split("."):
+            function = getattr(function, part)
+        answer = (True, function(*args))
+        data = pickle.dumps(answer)
+        if dist.is_initialized():
+            dist.barrier()  # rank 0 holds the store and must not leave first
+    except BaseException:
+        data = pickle.dumps((False, traceback.format_exc()))
+    with os.fdopen(writing, "wb") as stream:
+        stream.write(data)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve()
