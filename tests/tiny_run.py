@@ -1,0 +1,77 @@
+"""A run small enough for a test: a run file and a data file that pass every check, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+RUN_FILE = """\
+[run]
+name = "{name}"
+output = "output"
+
+[slurm]
+nodes = {nodes}
+gpus_per_node = 2
+time = "{time}"
+exit_margin = "1:00"
+{slurm}
+
+[array]
+tasks = "1-3%1"
+
+[trainer]
+num_layers = 2
+hidden_size = 32
+num_attention_heads = 4
+seq_length = 16
+micro_batch_size = 1
+global_batch_size = 8
+train_samples = {train_samples}
+lr = {lr}
+eval_iters = 0
+
+[data]
+data_path = "data"
+split = "100,0,0"
+vocab_size = 300
+
+[checkpoints]
+save_interval = 10
+
+[expect]
+seconds_per_iteration = 1
+save_seconds = 1
+
+[env]
+OMP_NUM_THREADS = "1"
+"""
+
+
+def write_run(
+    folder: Path,
+    *,
+    name: str = "tiny",
+    nodes: int = 2,
+    time: str = "10:00",
+    slurm: str = "",
+    train_samples: int = 4000,
+    lr: str = "1e-3",
+) -> Path:
+    """Write (over) the run file in `folder`, with its data beside it; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_data(folder / "data")
+    path = folder / "run.toml"
+    path.write_text(RUN_FILE.format(name=name, nodes=nodes, time=time, slurm=slurm, train_samples=train_samples, lr=lr))
+    return path
+
+
+def write_data(prefix: Path, documents: int = 8, tokens_each: int = 64) -> None:
+    """`prefix`.bin and .idx as Megatron lays them out: 16-bit tokens, one sequence a document."""
+    tokens = documents * tokens_each
+    prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{tokens}H", *(n % 300 for n in range(tokens))))
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, documents, documents + 1)
+    sizes = struct.pack(f"<{documents}i", *[tokens_each] * documents)
+    pointers = struct.pack(f"<{documents}q", *(2 * tokens_each * n for n in range(documents)))
+    boundaries = struct.pack(f"<{documents + 1}q", *range(documents + 1))
+    prefix.with_suffix(".idx").write_bytes(header + sizes + pointers + boundaries)

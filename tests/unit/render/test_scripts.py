@@ -1,0 +1,190 @@
+"""Whole scripts against golden files, shellcheck over all of them, and the step script at work."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from opsctl.errors import RunFileError
+from opsctl.render.batch import ChainRequest, batch_script
+from opsctl.render.step import step_script
+from opsctl.runs.load import LoadedRun, expand, load_run_file
+from opsctl.shipped import templates_folder
+from opsctl.slurm.cluster import Cluster
+
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = sorted(path.stem for path in (templates_folder() / "examples").glob("*.toml"))
+OWN = Cluster()
+LOCAL = Cluster("lab", "/c/slurm.conf", ("/opt/slurm 22/bin",), ("/opt/slurm 22/lib",))
+
+
+def example(name: str, tmp_path: Path) -> LoadedRun:
+    path = tmp_path / "run.toml"
+    path.write_text((templates_folder() / "examples" / f"{name}.toml").read_text())
+    names = set(re.findall(r"\$\{(\w+)\}", path.read_text()))
+    return expand(load_run_file(path, {one: f"/{one}" for one in names}))
+
+
+def request(**changes: object) -> ChainRequest:
+    values = {
+        "array": "1-3%1",
+        "run_id": "5eed5eed5eed5eed",
+        "token": "70ce70ce70ce",
+        "submitted_at": datetime(2022, 3, 11, 11, 42, tzinfo=UTC),
+        "python": "/env/bin/python",
+        "folder": "/runs/here",
+    }
+    return ChainRequest(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def scripts(name: str, tmp_path: Path) -> dict[str, str]:
+    loaded = example(name, tmp_path)
+    batch = batch_script(loaded.file, loaded.paths, OWN, request())
+    return {
+        f"{name}.batch.sh": batch.replace(str(tmp_path), "/runs/here"),
+        f"{name}.step.sh": step_script(loaded.file).replace(str(tmp_path), "/runs/here"),
+    }
+
+
+def shellcheck(text: str, tmp_path: Path, *options: str) -> None:
+    path = tmp_path / "script.sh"
+    path.write_text(text)
+    program = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([program, "--severity=style", *options, path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_scripts_are_the_golden_ones(name: str, tmp_path: Path) -> None:
+    for file, text in scripts(name, tmp_path).items():
+        golden = GOLDEN / file
+        if os.environ.get("WRITE_GOLDEN"):
+            golden.write_text(text)
+        assert text == golden.read_text(), f"{file} changed; look at it, then WRITE_GOLDEN=1 writes it anew"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_shellcheck_accepts_the_examples_scripts(name: str, tmp_path: Path) -> None:
+    for text in scripts(name, tmp_path).values():
+        shellcheck(text, tmp_path)
+
+
+def hostile_run(tmp_path: Path) -> LoadedRun:
+    folder = tmp_path / 'it\'s "a" $(touch pwned) `x` 50%x; #1 -- é'
+    folder.mkdir()
+    path = folder / "run.toml"
+    path.write_text((templates_folder() / "examples" / "demo.toml").read_text())
+    (folder / "env.sh").write_text("export FROM_SCRIPT=yes\n")
+    loaded = expand(load_run_file(path, {}))
+    table = msgspec.structs.replace(loaded.file.run, environment=str(folder / "env.sh"))
+    env = {"ODD": "a'b\"c $(touch pwned) \\ `x`", "PLAIN": "1"}
+    return LoadedRun(msgspec.structs.replace(loaded.file, run=table, env=env), path, loaded.sha256, {})
+
+
+def test_shellcheck_accepts_hostile_paths_arguments_and_clusters(tmp_path: Path) -> None:
+    loaded = hostile_run(tmp_path)
+    wish = request(folder=str(loaded.folder), arguments=("--lr", "1e-3", "it's", "$(touch pwned)"), after=("12",))
+    # SC2016 asks whether an expression in single quotes was meant to expand: here it was not.
+    shellcheck(batch_script(loaded.file, loaded.paths, LOCAL, wish), tmp_path, "--exclude=SC2016")
+    shellcheck(step_script(loaded.file), tmp_path, "--exclude=SC2016")
+
+
+def test_every_directive_comes_before_the_first_command(tmp_path: Path) -> None:
+    lines = scripts("tr11-176B-ml", tmp_path)["tr11-176B-ml.batch.sh"].splitlines()
+    directives = [n for n, line in enumerate(lines) if line.startswith("#SBATCH")]
+    assert lines[0] == "#!/bin/bash"
+    assert directives == list(range(1, 1 + len(directives)))
+
+
+def test_a_chain_asks_for_what_it_was_given(tmp_path: Path) -> None:
+    loaded = example("tr11-176B-ml", tmp_path)
+    file = msgspec.structs.replace(loaded.file, slurm=msgspec.structs.replace(loaded.file.slurm, exclude="bad1"))
+    wish = request(nodes=24, exclude="bad[2-3]", begin="now+1hour", after=("7", "9"), hold=True)
+    text = batch_script(file, loaded.paths, OWN, wish)
+    for line in (
+        "--nodes=24",
+        "--exclude=bad1,bad[2-3]",
+        "--begin=now+1hour",
+        "--dependency=afterany:7:9",
+        "--hold",
+        "--array=1-3%1",
+        "--signal=B:USR1@600",
+        "--comment='opsctl run=5eed5eed5eed5eed submit=70ce70ce70ce'",
+        "--hint=nomultithread",
+    ):
+        assert f"#SBATCH {line}\n" in text
+
+
+def test_what_is_not_asked_for_has_no_directive(tmp_path: Path) -> None:
+    text = scripts("demo", tmp_path)["demo.batch.sh"]
+    for option in ("partition", "account", "qos", "dependency", "exclude", "begin", "hold", "nice"):
+        assert f"--{option}" not in text
+
+
+def test_a_line_break_in_a_path_is_refused(tmp_path: Path) -> None:
+    loaded = example("demo", tmp_path)
+    with pytest.raises(RunFileError, match="line breaks"):
+        batch_script(loaded.file, loaded.paths, OWN, request(folder="/a\nb"))
+
+
+def run_step(tmp_path: Path, loaded: LoadedRun, *command: str, **options: object) -> subprocess.Popen[str]:
+    script = tmp_path / "step.sh"
+    script.write_text(step_script(loaded.file))
+    environment = {"PATH": os.environ["PATH"], "OPSCTL_ATTEMPT_FOLDER": str(tmp_path), "SLURMD_NODENAME": "x1"}
+    return subprocess.Popen(
+        ["bash", script, *command],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_the_step_keeps_exit_status_and_copies_output_to_the_nodes_file(tmp_path: Path) -> None:
+    loaded = hostile_run(tmp_path)
+    body = 'echo "$FROM_SCRIPT|$ODD"; echo err >&2; exit 7'
+    child = run_step(tmp_path, loaded, "bash", "-c", body)
+    out, _ = child.communicate(timeout=20)
+    assert child.returncode == 7
+    assert "yes|a'b\"c $(touch pwned) \\ `x`\n" in out
+    assert (tmp_path / "x1.out").read_text() == out and "err\n" in out
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_last_words_after_sigterm_reach_both_outputs(tmp_path: Path) -> None:
+    program = """
+import signal, sys, time
+
+def leave(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("saved", flush=True)
+    sys.exit(3)
+
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+time.sleep(30)
+"""
+    child = run_step(tmp_path, example("demo", tmp_path), sys.executable, "-c", program, start_new_session=True)
+    assert child.stdout is not None and child.stdout.readline() == "up\n"
+    for _ in range(3):
+        os.killpg(child.pid, signal.SIGTERM)
+    out, _ = child.communicate(timeout=20)
+    assert child.returncode == 3
+    assert "saved" in out and "saved" in (tmp_path / "x1.out").read_text()
+
+
+def test_a_missing_environment_script_is_named_with_its_node(tmp_path: Path) -> None:
+    loaded = hostile_run(tmp_path)
+    Path(loaded.file.run.environment or "").unlink()
+    child = run_step(tmp_path, loaded, "true")
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 1
+    assert "cannot read the environment script" in err and "on x1" in err

@@ -1,0 +1,137 @@
+"""Slurm's commands stood in for by small scripts: what cannot be had from a real Slurm at will."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
+from opsctl.slurm.process import Answer, run_slurm
+
+
+def fake(folder: Path, name: str, body: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+
+
+def client(folder: Path, deadline_s: float = 8.0):  # type: ignore[no-untyped-def]
+    return client_for(Cluster(bin_folders=(str(folder),)), deadline_s)
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", f"sleep 60 & echo $! >{tmp_path}/child; wait")
+    began = time.monotonic()
+    with pytest.raises(SlurmUnreachable) as caught:
+        client(tmp_path, 0.5).jobs()
+    assert time.monotonic() - began < 5
+    assert "not running" not in str(caught.value) and "\n" not in str(caught.value)
+    child = int((tmp_path / "child").read_text())
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):  # init may take a moment to reap it
+            os.kill(child, 0)
+            if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
+                raise ProcessLookupError
+            time.sleep(0.02)
+
+
+def test_all_calls_of_one_client_share_one_deadline(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", "sleep 0.4")
+    one = client(tmp_path, 0.6)
+    one.jobs()
+    began = time.monotonic()
+    with pytest.raises(SlurmUnreachable):
+        one.jobs()
+    assert time.monotonic() - began < 0.4
+    with pytest.raises(SlurmUnreachable, match="no time left"):
+        one.jobs()
+
+
+def test_a_missing_command_says_what_to_install_and_what_works_without(tmp_path: Path) -> None:
+    with pytest.raises(SlurmMissing, match=r"slurm-client.*plan, logs, attempts"):
+        run_slurm(["squeue"], {"PATH": str(tmp_path)}, 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Socket timed out on send/recv operation",
+        "squeue: fatal: Could not establish a configuration source",
+    ],
+)
+def test_a_controller_that_does_not_answer_is_not_a_refusal(tmp_path: Path, words: str) -> None:
+    fake(tmp_path, "squeue", f"echo '{words}' >&2; exit 1")
+    fake(tmp_path, "sbatch", f"echo '{words}' >&2; exit 1")
+    for call in (client(tmp_path).jobs, lambda: client(tmp_path).submit(None, stdin="#!/bin/sh\n")):
+        with pytest.raises(SlurmUnreachable, match="unknown"):
+            call()
+
+
+def test_a_refusal_keeps_slurms_words_on_one_line(tmp_path: Path) -> None:
+    fake(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; echo 'sbatch: error: no luck' >&2; exit 1")
+    with pytest.raises(SlurmError) as caught:
+        client(tmp_path).submit(None, stdin="#!/bin/sh\n")
+    assert not isinstance(caught.value, SlurmUnreachable)
+    assert str(caught.value) == "Slurm refused to take the job: invalid partition; no luck"
+
+
+def test_a_queue_that_fails_in_an_unknown_way_is_never_an_empty_queue(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", "echo 'squeue: error: whatever comes next' >&2; exit 1")
+    with pytest.raises(SlurmUnreachable):
+        client(tmp_path).jobs()
+
+
+def test_an_id_that_slurm_forgot_has_no_row(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert client(tmp_path).jobs(job_ids=[12]) == []
+
+
+def test_the_users_own_format_settings_do_not_reach_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SQUEUE_FORMAT", "SBATCH_PARTITION", "SLURM_TIME_FORMAT", "SQUEUE_STATES"):
+        monkeypatch.setenv(name, "relative")
+    fake(tmp_path, "squeue", f"env >{tmp_path}/seen")
+    client(tmp_path).jobs()
+    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines() if "=" in line)
+    assert not {"SQUEUE_FORMAT", "SBATCH_PARTITION", "SQUEUE_STATES"} & set(seen)
+    assert seen["SLURM_TIME_FORMAT"] == "%s" and seen["LC_ALL"] == "C"
+
+
+def test_accounting_is_asked_for_fifty_jobs_at_a_time(tmp_path: Path) -> None:
+    fake(tmp_path, "sacct", f"echo call >>{tmp_path}/calls")
+    fake(tmp_path, "squeue", "true")
+    client(tmp_path).ends(range(1, 102))
+    assert len((tmp_path / "calls").read_text().splitlines()) == 3
+
+
+def test_without_accounting_the_controllers_memory_answers(tmp_path: Path) -> None:
+    fake(tmp_path, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    fake(tmp_path, "squeue", f'echo "$@" >{tmp_path}/asked')
+    assert client(tmp_path).ends([5]) == {}
+    assert "--states=all" in (tmp_path / "asked").read_text()
+
+
+def test_a_submit_leaves_time_to_be_looked_up(tmp_path: Path) -> None:
+    fake(tmp_path, "sbatch", "sleep 30")
+    fake(tmp_path, "squeue", "true")
+    one = client(tmp_path, 1.0)
+    with pytest.raises(SlurmUnreachable):
+        one.submit(None, stdin="#!/bin/sh\n")
+    assert one.jobs() == []
+
+
+def test_cancelling_what_has_left_is_no_error(tmp_path: Path) -> None:
+    gone = "scancel: error: Kill job error on job id 5: Invalid job id specified"
+    fake(tmp_path, "scancel", f"echo '{gone}' >&2; exit 1")
+    client(tmp_path).cancel([5])
+    fake(tmp_path, "scancel", "echo 'scancel: error: Kill job error on job id 5: Access/permission denied' >&2; exit 1")
+    with pytest.raises(SlurmError, match="permission denied"):
+        client(tmp_path).cancel([5])
+
+
+def test_words_are_one_line_without_repetition() -> None:
+    answer = Answer(1, "", "sbatch: error: a\nsbatch: error: a\n\nsbatch: fatal: b: c\n")
+    assert answer.words() == "a; b: c"

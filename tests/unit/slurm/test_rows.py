@@ -1,0 +1,101 @@
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl.slurm.rows import (
+    ACCOUNTING_FIELDS,
+    FIELD_END,
+    QUEUE_FIELDS,
+    ROW_END,
+    parse_accounting,
+    parse_ends,
+    parse_queue,
+    queue_format,
+)
+
+RUNNING = {
+    "JobID": "39",
+    "ArrayJobID": "38",
+    "ArrayTaskID": "1",
+    "Name": "tiny",
+    "UserName": "alice",
+    "Partition": "gpu",
+    "State": "RUNNING",
+    "Reason": "None",
+    "NodeList": "x[1-2]",
+    "NumNodes": "2",
+    "TimeUsed": "1-02:03:04",
+    "TimeLimit": "4-04:00:00",
+    "SubmitTime": "1700000000",
+    "StartTime": "1700000060",
+    "EndTime": "1700360060",
+    "Dependency": "(null)",
+    "Comment": "opsctl run=ab submit=cd",
+    "WorkDir": "/home/alice",
+    "exit_code": "0",
+}
+
+
+def row(**changes: str) -> str:
+    return FIELD_END.join({**RUNNING, **changes}[field] for field in QUEUE_FIELDS) + ROW_END + "\n"
+
+
+def test_a_running_task_reads_as_squeue_printed_it() -> None:
+    (job,) = parse_queue(row())
+    assert (job.job_id, job.array_job_id, job.array_task, job.display_id) == (39, 38, "1", "38_1")
+    assert job.elapsed_s == ((24 + 2) * 60 + 3) * 60 + 4
+    assert job.time_limit_s == 100 * 3600
+    assert job.submitted_at == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert job.started_at is not None and job.started_at.tzinfo is not None
+    assert job.dependency == ""
+    assert job.comment == "opsctl run=ab submit=cd"
+
+
+def test_the_rest_of_an_array_is_one_row() -> None:
+    (job,) = parse_queue(row(JobID="38", ArrayTaskID="2-3%1", State="PENDING", StartTime="N/A", NodeList=""))
+    assert job.display_id == "38_[2-3%1]"
+    assert job.started_at is None
+    assert job.nodes == ""
+
+
+def test_a_job_without_an_array_has_no_task() -> None:
+    (job,) = parse_queue(row(JobID="7", ArrayJobID="7", ArrayTaskID="N/A", TimeLimit="UNLIMITED"))
+    assert job.array_task == "" and job.display_id == "7"
+    assert job.time_limit_s is None
+
+
+@given(st.text(st.characters(exclude_characters="\x1e\x1f", exclude_categories=["Cs"]), min_size=1))
+def test_no_name_or_comment_shifts_a_field(hostile: str) -> None:
+    first, second = parse_queue(row(Name=hostile, Comment=hostile) + row(JobID="40"))
+    assert first.name == hostile
+    assert first.work_dir == "/home/alice"
+    assert second.job_id == 40
+
+
+def test_no_field_has_a_width_that_could_cut_it() -> None:
+    parts = queue_format(QUEUE_FIELDS).split(",")
+    assert [part.split(":")[0] for part in parts] == list(QUEUE_FIELDS)
+    assert all(part.split(":")[1] in (FIELD_END, ROW_END) for part in parts)
+
+
+def test_the_controllers_memory_gives_exit_code_and_signal_of_what_has_ended() -> None:
+    text = row() + row(JobID="5", State="FAILED", exit_code=str(3 << 8)) + row(JobID="6", State="FAILED", exit_code="9")
+    ends = parse_ends(text)
+    assert sorted(ends) == [5, 6]
+    assert (ends[5].exit_code, ends[5].signal) == (3, 0)
+    assert (ends[6].exit_code, ends[6].signal) == (0, 9)
+
+
+def test_accounting_rows_say_how_jobs_ended() -> None:
+    rows = [
+        ("5", "CANCELLED by 1000", "0:15", "1700000000", "1700000009", "x1"),
+        ("6", "RUNNING", "0:0", "1700000000", "Unknown", "x1"),
+        ("7", "NODE_FAIL", "1:0", "1700000000", "1700000009", "None assigned"),
+    ]
+    assert len(rows[0]) == len(ACCOUNTING_FIELDS)
+    ends = parse_accounting("".join(FIELD_END.join(one) + "\n" for one in rows))
+    assert sorted(ends) == [5, 7]
+    assert (ends[5].state, ends[5].exit_code, ends[5].signal) == ("CANCELLED", 0, 15)
+    assert ends[5].ended_at == datetime.fromtimestamp(1_700_000_009, UTC)
+    assert ends[7].nodes == ""
