@@ -18,7 +18,7 @@ from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.attempts import Attempt, brake_trips, without_progress
 from opsctl.job.brake import chains_to_cancel
 from opsctl.job.cause import describe
-from opsctl.job.evidence import Evidence, exit_note, read_evidence, set_aside
+from opsctl.job.evidence import EXIT_REPORT, Evidence, exit_note, read_evidence, set_aside
 from opsctl.job.limit import exit_minutes, option_values, with_exit_duration
 from opsctl.job.lost import close_lost_attempts
 from opsctl.job.main_log import MainLog, stamp
@@ -152,7 +152,8 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
 def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
     slurm, nodes = task.revision.file.slurm, task.allocation.nodes
     minutes = exit_minutes(ends_at, _now(), parse_duration_s(slurm.exit_margin))
-    arguments = [*task.arguments, "--stop-request-path", str(task.paths.stop_request(task.allocation.job_id))]
+    stop_request = task.paths.stop_request(task.allocation.job_id)
+    of_this_job = ["--stop-request-path", str(stop_request), "--exit-report-path", str(folder / EXIT_REPORT)]
     return Launch(
         step_script=task.revision.step_script,
         # An environment script chooses the Python; without one it is the one that runs opsctl.
@@ -163,7 +164,7 @@ def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
         master_address=master_address(nodes[0], task.client.node_address),
         master_port=free_port(task.allocation.job_id),
         attempt_folder=folder,
-        trainer_arguments=with_exit_duration(arguments, minutes),
+        trainer_arguments=with_exit_duration([*task.arguments, *of_this_job], minutes),
     )
 
 

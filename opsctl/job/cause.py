@@ -18,7 +18,7 @@ _NO_TIME = datetime.max.replace(tzinfo=UTC)
 #: What a rank says that lost a peer, over gloo or NCCL, or waited for one in vain.
 _LOST_PEER = re.compile(
     r"connection (was )?(reset|closed|refused|aborted)|broken pipe|peer closed|closed by peer|socket (closed|timeout)"
-    r"|connection was likely closed|recvvalue failed|failed to recv|transport/tcp|remote process (has )?exited|nccl error"
+    r"|was likely closed|recvvalue failed|failed to recv|transport/tcp|remote process (has )?exited|NCCL error"
     r"|ncclremoteerror|nccl communicator was aborted|collective operation timeout|watchdog|timed out waiting"
     r"|timed? ?out after|DistNetworkError|DistStoreError|DistBackendError|exit barrier|followed another rank's failure",
     re.IGNORECASE,

@@ -12,6 +12,8 @@ from typing import Any
 
 from opsctl.job.attempts import Failure, RankPlace, failure, rank_place
 
+#: Why the trainer left, by its first rank.
+EXIT_REPORT = "exit.json"
 _ITERATION = re.compile(rb"iteration +(\d+)/ *\d+ \|")
 #: How much of a node's output is searched for its last iteration.
 _TAIL_BYTES = 64 * 1024
@@ -45,7 +47,7 @@ def read_evidence(folder: Path) -> Evidence:
 
 def exit_note(folder: Path) -> tuple[str | None, int | None]:
     """(why the trainer left, after which iteration), once it has said so."""
-    note = _read(folder / "exit.json")
+    note = _read(folder / EXIT_REPORT)
     reason, iteration = (note.get("reason"), note.get("iteration")) if isinstance(note, dict) else (None, None)
     return (
         reason if isinstance(reason, str) and reason else None,
