@@ -1,0 +1,71 @@
+import pytest
+
+from opsctl.control.overlap import what_to_wait_for
+from opsctl.errors import OpsctlError, UsageError
+from opsctl.slurm.types import Job
+
+
+def job(job_id: int, array: int, task: str, state: str, user: str = "alice", dependency: str = "") -> Job:
+    return Job(
+        job_id=job_id,
+        array_job_id=array,
+        array_task=task,
+        name="whatever",
+        user=user,
+        partition="gpu",
+        state=state,
+        reason="None",
+        nodes="",
+        node_count=1,
+        elapsed_s=0,
+        time_limit_s=600,
+        submitted_at=None,
+        started_at=None,
+        ends_at=None,
+        dependency=dependency,
+        comment="",
+        work_dir="/",
+    )
+
+
+RUNNING = job(12, 11, "1", "RUNNING")
+REST = job(11, 11, "2-3%1", "PENDING")
+SECOND = job(20, 20, "1-3%1", "PENDING", "bob", "afterany:11_*(unfulfilled)")
+THIRD = job(30, 30, "1-3%1", "PENDING", "bob", "afterany:20_*(unfulfilled)")
+
+
+def test_nothing_live_means_nothing_to_wait_for() -> None:
+    assert what_to_wait_for([], None, "tiny") == ()
+    assert what_to_wait_for([], "auto", "tiny") == ()
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "CONFIGURING", "SUSPENDED"])
+def test_a_live_job_in_any_state_refuses_a_plain_submit_and_says_whose_it_is(state: str) -> None:
+    with pytest.raises(OpsctlError, match=rf"tiny is live: 11_1 {state} \(alice\); .*--after auto"):
+        what_to_wait_for([job(12, 11, "1", state)], None, "tiny")
+
+
+def test_after_auto_waits_for_whole_arrays() -> None:
+    assert what_to_wait_for([RUNNING, REST], "auto", "tiny") == ("11",)
+    assert what_to_wait_for([SECOND, RUNNING, REST], "auto", "tiny") == ("11", "20")
+
+
+def test_after_a_chain_is_enough_when_it_waits_for_the_others() -> None:
+    assert what_to_wait_for([RUNNING, REST, SECOND, THIRD], "30", "tiny") == ("30",)
+
+
+def test_after_a_chain_that_does_not_wait_for_the_others_is_refused() -> None:
+    with pytest.raises(OpsctlError, match=r"beside itself: --after 11 does not wait for 20_\[1-3%1\] PENDING \(bob\)"):
+        what_to_wait_for([RUNNING, REST, SECOND], "11", "tiny")
+
+
+def test_after_a_job_that_is_not_the_runs_waits_for_it_only_when_nothing_is_live() -> None:
+    assert what_to_wait_for([], "99", "tiny") == ("99",)
+    with pytest.raises(OpsctlError, match="--after 99 does not wait for 11_1"):
+        what_to_wait_for([RUNNING], "99", "tiny")
+
+
+@pytest.mark.parametrize("after", ["soon", "12_1", "", "-1", "1:2"])
+def test_after_takes_auto_or_one_id(after: str) -> None:
+    with pytest.raises(UsageError, match="neither auto nor the id"):
+        what_to_wait_for([], after, "tiny")

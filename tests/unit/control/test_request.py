@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import pytest
+
+from opsctl.control.request import Wish, check
+from opsctl.errors import RunFileError, UsageError
+from opsctl.runs.load import LoadedRun, load_run_file
+from tests.tiny_run import write_run
+
+ITERATION = (
+    " iteration {n:8d}/ 500 | consumed samples: {n:12d} | consumed tokens: {n:12d} | elapsed time per iteration (s): "
+    "{s:.2f} | learning rate: 1.000E-03 | global batch size: 8 | lm loss: 5.0E+00 | grad norm: 1.0 |\n"
+)
+
+
+def loaded(tmp_path: Path, **changes: object) -> LoadedRun:
+    return load_run_file(write_run(tmp_path, **changes), {})  # type: ignore[arg-type]
+
+
+def test_the_run_files_array_is_taken_when_none_is_given(tmp_path: Path) -> None:
+    assert check(loaded(tmp_path), Wish())[0].array == "1-3%1"
+    assert check(loaded(tmp_path), Wish(array="5"))[0].array == "5%1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--num-layer", "x"), "num-layers"),
+        (("--no-such-thing", "1"), "--no-such-thing"),
+        (("loose",), "belongs to no option"),
+        (("--lr", "fast"), "lr"),
+        (("--save", "/elsewhere"), "belongs to the run"),
+        (("--kill_switch_path=/x",), "belongs to the run"),
+        (("--global-batch-size", "3"), "3"),
+    ],
+)
+def test_one_off_arguments_are_checked_before_anything_happens(
+    tmp_path: Path, arguments: tuple[str, ...], match: str
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        check(loaded(tmp_path), Wish(arguments=arguments))
+    assert not (tmp_path / "output").exists()
+
+
+def test_good_one_off_arguments_pass(tmp_path: Path) -> None:
+    assert check(loaded(tmp_path), Wish(arguments=("--lr", "5e-4", "--exit-interval", "20")))
+
+
+def test_other_nodes_must_fit_the_layout(tmp_path: Path) -> None:
+    check(loaded(tmp_path), Wish(nodes=4))
+    with pytest.raises(RunFileError, match="DP 6"):
+        check(loaded(tmp_path), Wish(nodes=3))  # 6 replicas do not divide a batch of 8
+    with pytest.raises(UsageError, match="1 or more"):
+        check(loaded(tmp_path), Wish(nodes=0))
+
+
+def test_the_margin_is_refused_when_the_log_measured_longer_iterations(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    assert check(run, Wish())[1] == []
+    run.paths.logs.mkdir(parents=True)
+    run.paths.main_log.write_text("".join(ITERATION.format(n=n, s=90.0) for n in range(1, 30)))
+    with pytest.raises(RunFileError, match="exit_margin"):
+        check(run, Wish())
+
+
+def test_unknown_durations_are_only_warned_of(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    run.path.write_text(run.path.read_text().replace("save_seconds = 1", ""))
+    (warning,) = check(load_run_file(run.path, {}), Wish())[1]
+    assert "save_seconds" in warning
