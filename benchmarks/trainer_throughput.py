@@ -1,0 +1,208 @@
+"""Training tokens/s on a CPU through the DeepSpeed engine, beside transformers' BLOOM and GPT-2 of the same shape.
+
+4 layers, hidden 256, 8 heads, sequence 256, vocabulary 4096, batch 8, fp32, AdamW, clipping at 1.0, no dropout, each with
+its default attention, one process, two threads. The candidates take turns step by step and the ratios are medians over
+steps of the same turn, so that a busy machine slows all alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+LAYERS, HIDDEN, HEADS, SEQUENCE, VOCABULARY, BATCH = 4, 256, 8, 256, 4096, 8
+LEARNING_RATE = 3e-4
+THREADS = 2
+Step = Callable[[], None]
+
+
+def main(rounds: int = 16) -> dict[str, Any]:
+    """Measure, print a table, and return the numbers by name for a JSON file."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+    from trainer.preload import import_engine
+
+    import_engine()
+    import torch
+
+    torch.set_num_threads(THREADS)
+    candidates = {
+        "ours, ALiBi + embedding LayerNorm": _engine_step(alibi=True),
+        "transformers BloomForCausalLM": _transformers_step(_bloom()),
+        "ours, learned positions": _engine_step(alibi=False),
+        "transformers GPT2LMHeadModel": _transformers_step(_gpt2()),
+    }
+    for step in candidates.values():
+        step()
+        step()
+    rates: dict[str, list[float]] = {name: [] for name in candidates}
+    products: list[float] = []
+    for _ in range(rounds):
+        products.append(_matrix_rate())
+        for name, step in candidates.items():
+            rates[name].append(_tokens_per_second(step))
+    return _report(rates, max(products))
+
+
+def _report(rates: dict[str, list[float]], matrix_flops: float) -> dict[str, Any]:
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    ours_alibi, bloom, ours_learned, gpt2 = rates.values()
+    to_bloom, to_gpt2 = _median_ratio(ours_alibi, bloom), _median_ratio(ours_learned, gpt2)
+    print(f"{'model':36} {'tokens/s':>10} {'least':>8} {'most':>8} {'of matrix rate':>15}")
+    for name, values in rates.items():
+        share = medians[name] * _flops_per_token() / matrix_flops
+        print(f"{name:36} {medians[name]:10.0f} {min(values):8.0f} {max(values):8.0f} {share:15.1%}")
+    print(f"this machine's fp32 matrix products: {matrix_flops / 1e9:.0f} GFLOP/s with {THREADS} threads")
+    print(f"ours / BLOOM {to_bloom:.2f}x, ours / GPT-2 {to_gpt2:.2f}x (goal: 1.00x)")
+    return {
+        "tokens_per_second": medians,
+        "ratio_to_bloom": to_bloom,
+        "ratio_to_gpt2": to_gpt2,
+        "matrix_gflops": matrix_flops / 1e9,
+        "share_of_matrix_rate": {name: rate * _flops_per_token() / matrix_flops for name, rate in medians.items()},
+        "model_flops_per_token": _flops_per_token(),
+    }
+
+
+def _flops_per_token() -> float:
+    """Operations of forward and backward per token: 6 per weight of a product, and attention's whole square."""
+    weights = 12 * LAYERS * HIDDEN**2 + VOCABULARY * HIDDEN
+    return 6.0 * weights + 12.0 * LAYERS * HIDDEN * SEQUENCE
+
+
+def _median_ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
+
+
+def _tokens_per_second(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    return BATCH * SEQUENCE / (time.perf_counter() - start)
+
+
+def _matrix_rate() -> float:
+    """fp32 operations per second of a 1024 x 1024 x 1024 product, the best of ten."""
+    import torch
+
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    best = float("inf")
+    for _ in range(10):
+        start = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - start)
+    return 2 * 1024**3 / best
+
+
+def _engine_step(alibi: bool) -> Step:
+    import torch
+
+    from trainer.engine import build_engine, initialize, train_step
+    from trainer.model.batch import engine_item
+    from trainer.options import parse, to_arguments
+
+    options = parse(
+        to_arguments(
+            {
+                "num_layers": LAYERS,
+                "hidden_size": HIDDEN,
+                "num_attention_heads": HEADS,
+                "seq_length": SEQUENCE,
+                "micro_batch_size": BATCH,
+                "vocab_size": VOCABULARY,
+                "attention_dropout": 0.0,
+                "hidden_dropout": 0.0,
+                "clip_grad": 1.0,
+                "lr": LEARNING_RATE,
+                "train_iters": 1000,
+                "position_embedding_type": "alibi" if alibi else "absolute",
+                "embed_layernorm": alibi,
+            }
+        ),
+        world_size=1,
+    )
+    parallel = initialize(options)
+    engine = build_engine(options, parallel, VOCABULARY)
+    batches = _batches()
+    samples = 0
+
+    def step() -> None:
+        nonlocal samples
+        train_step(engine, iter([engine_item(next(batches))]), samples, LEARNING_RATE)
+        samples += BATCH
+
+    assert torch.get_num_threads() == THREADS
+    return step
+
+
+def _transformers_step(model: Any) -> Step:
+    """One plain training step: forward with labels, backward, clip, AdamW."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    batches = _batches()
+    model.train()
+
+    def step() -> None:
+        tokens_bs = next(batches)[:, :SEQUENCE]
+        loss = model(input_ids=tokens_bs, labels=tokens_bs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _bloom() -> Any:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    return BloomForCausalLM(
+        BloomConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            n_layer=LAYERS,
+            n_head=HEADS,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            use_cache=False,
+        )
+    )
+
+
+def _gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCABULARY,
+            n_positions=SEQUENCE,
+            n_embd=HIDDEN,
+            n_layer=LAYERS,
+            n_head=HEADS,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            use_cache=False,
+        )
+    )
+
+
+def _batches() -> Any:
+    """Random samples of sequence + 1 tokens, the same for every candidate."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        yield torch.randint(0, VOCABULARY, (BATCH, SEQUENCE + 1), generator=generator)
+
+
+if __name__ == "__main__":
+    measured = main()
+    if len(sys.argv) > 1:
+        from pathlib import Path
+
+        Path(sys.argv[1]).write_text(json.dumps(measured, indent=2) + "\n")
