@@ -17,8 +17,8 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
         f"SlurmctldPort={ports.slurmctld}",
         "",
         "AuthType=auth/munge",
-        f"AuthInfo=socket={places.munge_socket}",
-        f"CredType={credential_type(version)}",
+        f"AuthInfo={authentication_info(places, version)}",
+        f"CredType={'auth/slurm' if has_own_signature(version) else 'cred/munge'}",
         "",
         f"StateSaveLocation={places.state}",
         f"SlurmdSpoolDir={places.spool}/%n",
@@ -81,13 +81,18 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
     return "\n".join(lines) + "\n"
 
 
-def credential_type(version: tuple[int, int]) -> str:
-    """How slurmctld signs what it allows slurmds to start.
+def has_own_signature(version: tuple[int, int]) -> bool:
+    """Whether slurmctld signs what slurmds may start with Slurm's own key instead of munge.
 
     One munged for all nodes takes the second node's look at the same credential for a replay; Slurm knows better only
     when configured with --enable-multiple-slurmd, as Debian's is. Its own signature, from 23.11 on, does not mind.
     """
-    return "auth/slurm" if version >= (23, 11) else "cred/munge"
+    return version >= (23, 11)
+
+
+def authentication_info(places: Places, version: tuple[int, int]) -> str:
+    """Where munge listens; and no socket of Slurm's own under /run, which only root could make and one cluster have."""
+    return f"socket={places.munge_socket}{',disable_sack' if has_own_signature(version) else ''}"
 
 
 def _node_line(group: NodeGroup, ports: list[int], host: str) -> str:
@@ -121,7 +126,7 @@ def cgroup_conf(version: tuple[int, int]) -> str | None:
     return "CgroupPlugin=disabled\n" if version >= (23, 2) else None
 
 
-def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str) -> str:
+def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, version: tuple[int, int]) -> str:
     """slurmdbd.conf; the database is reached through `MYSQL_UNIX_PORT`, by the Unix user that owns it."""
     return "\n".join(
         [
@@ -130,7 +135,7 @@ def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str) -> str:
             f"DbdPort={ports.slurmdbd}",
             f"SlurmUser={user}",
             "AuthType=auth/munge",
-            f"AuthInfo=socket={places.munge_socket}",
+            f"AuthInfo={authentication_info(places, version)}",
             f"LogFile={places.log('slurmdbd')}",
             f"PidFile={places.pid_file('slurmdbd')}",
             "StorageType=accounting_storage/mysql",

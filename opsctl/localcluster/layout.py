@@ -47,7 +47,7 @@ def _write_configuration(spec: Spec, places: Places, ports: Ports, installation:
         "slurm.conf": configuration.slurm_conf(spec, places, ports, host, user, version),
         "gres.conf": configuration.gres_conf(spec, places),
         "cgroup.conf": configuration.cgroup_conf(version),
-        "slurmdbd.conf": configuration.slurmdbd_conf(places, ports, host, user) if spec.accounting else None,
+        "slurmdbd.conf": configuration.slurmdbd_conf(places, ports, host, user, version) if spec.accounting else None,
     }
     for name, text in texts.items():
         if text is None:
