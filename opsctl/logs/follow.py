@@ -20,8 +20,8 @@ def follow(
     path: Path,
     lines: int,
     say: Callable[[str], None],
-    wanted: Filter = whole,
     pause: Callable[[], None] = lambda: time.sleep(POLL_S),
+    wanted: Filter = whole,
 ) -> Iterator[str]:
     """The last `lines` wanted lines of `path`, then every further one as it is written, for ever.
 

@@ -32,7 +32,7 @@ class LogSource:
 
     def follow(self, count: int, say: Callable[[str], None]) -> Iterator[str]:
         """The last `count` lines and every one that comes, for ever."""
-        return follow(self.path, count, say, self._wanted)
+        return follow(self.path, count, say, wanted=self._wanted)
 
     def _wanted(self, line: str) -> str | None:
         if self.local_rank is None:

@@ -30,7 +30,7 @@ def lines_backwards(
     except FileNotFoundError:
         return
     try:
-        end = os.fstat(fd).st_size if end is None else end
+        size = end = os.fstat(fd).st_size if end is None else end
         floor = 0 if limit_bytes is None else max(0, end - limit_bytes)
         rest = b""  # the beginning of a line whose first part lies in the chunk before
         while end > floor:
@@ -42,7 +42,7 @@ def lines_backwards(
             rest = pieces.pop(0)
             end = begin
             yield from _decoded(reversed(pieces), containing)
-        if floor == 0 and rest:
+        if floor == 0 and size:
             yield from _decoded([rest], containing)
     finally:
         os.close(fd)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from opsctl.job.attempts import Attempt
+from opsctl.job.cause import describe
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import Job
 from opsctl.watch.findings import Finding, Severity
@@ -173,26 +174,23 @@ def _checkpoint(overview: Overview) -> str:
 
 def _attempt_rows(overview: Overview) -> list[tuple[str, str]]:
     newest = overview.attempts[: -_ATTEMPT_ROWS - 1 : -1]
-    rows = [("" if number else "attempts", _attempt(one, overview.now)) for number, one in enumerate(newest)]
+    rows = [("" if number else "attempts", _attempt(one, overview)) for number, one in enumerate(newest)]
     return rows or [("attempts", "none yet")]
 
 
-def _attempt(attempt: Attempt, now: datetime) -> str:
+def _attempt(attempt: Attempt, overview: Overview) -> str:
     said = f"{attempt.number}: {attempt.display_id} "
     if attempt.is_open:
-        return (
-            said + f"open since {iso(attempt.opened_at, 'minutes')}, from iteration {attempt.iteration_at_start or 0}"
-        )
+        said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
+        if overview.blind is None and all(job.job_id != attempt.job_id for job in overview.jobs):
+            said += "; its job is gone: opsctl attempts says how it ended"
+        return said
     said += f"{attempt.reason}"
     if attempt.iteration_at_end is not None:
         said += f" at iteration {attempt.iteration_at_end}"
     if attempt.closed_at is not None:
-        said += f", {_ago(attempt.closed_at, now)} ago"
-    failure = attempt.first_failure
-    if failure is not None:
-        how = f" (signal {failure.signal})" if failure.signal else ""
-        said += f"; rank {failure.rank} on {failure.node}{how} {failure.message}".rstrip()
-    return said
+        said += f", {_ago(attempt.closed_at, overview.now)} ago"
+    return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
 
 
 def _kill_switch(overview: Overview) -> str:

@@ -1,0 +1,130 @@
+"""What a training log has measured."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from opsctl.logs.lines import parse_lines
+from opsctl.logs.parser import measure, measured, recent
+from opsctl.logs.records import Measured
+from opsctl.runs.paths import RunPaths
+
+
+def train(iteration: int, seconds: float, loss: float = 2.0) -> str:
+    return (
+        f"[default7]: iteration {iteration:8d}/{1000:8d} | consumed samples: {iteration * 32:12d} |"
+        f" elapsed time per iteration (s): {seconds:.2f} | learning rate: 1.000E-05 | global batch size:    32 |"
+        f" lm loss: {loss:.6E} | samples per second: {32 / seconds:.3f} | TFLOPs: {100 / seconds:.2f} |"
+    )
+
+
+STARTED = "[before the start of training step] datetime: 2026-03-01 10:00:00 "
+EVALUATED = " validation loss at iteration 1 | lm loss value: 2.0E+00 | lm loss PPL: 7.0E+00 | "
+
+
+def found(*lines: str) -> Measured:
+    return measure(list(parse_lines(lines)))
+
+
+def test_an_empty_log_has_measured_nothing() -> None:
+    assert found() == Measured()
+
+
+def test_the_median_leaves_out_what_one_slow_iteration_took() -> None:
+    assert found(*[train(n, 2.0) for n in range(1, 10)], train(10, 90.0)).seconds_per_iteration == 2.0
+
+
+def test_the_first_iteration_after_a_start_does_not_count() -> None:
+    assert found(STARTED, train(1, 60.0), train(2, 2.0)).seconds_per_iteration == 2.0
+
+
+def test_a_start_without_a_stamp_is_seen_by_the_number_that_falls_back() -> None:
+    times = [train(5, 2.0), train(6, 2.0), train(4, 60.0), train(5, 4.0), train(6, 4.0), train(7, 4.0)]
+    assert found(*times).seconds_per_iteration == 4.0
+
+
+def test_the_only_iteration_is_better_than_none() -> None:
+    assert found(STARTED, train(1, 60.0)).seconds_per_iteration == 60.0
+
+
+def test_what_another_layout_took_does_not_count_once_there_are_three_iterations() -> None:
+    before = [train(n, 2.0) for n in range(1, 20)]
+    after = [STARTED, train(20, 50.0), train(21, 4.0), train(22, 4.0), train(23, 4.0)]
+    assert found(*before, *after).seconds_per_iteration == 4.0
+    assert found(*before, *after[:3]).seconds_per_iteration == 2.0
+
+
+def test_speeds_come_from_the_same_iterations() -> None:
+    measurement = found(*[train(n, 2.0) for n in range(1, 10)])
+    assert (measurement.samples_per_second, measurement.tflops) == (16.0, 50.0)
+
+
+def test_the_longest_save_counts() -> None:
+    saves = ["time (ms) | save-checkpoint: 40000.00", "[default0]:time (ms) | save-checkpoint: 1000.00"]
+    assert found(train(1, 2.0), *saves).save_seconds == 40.0
+
+
+def test_an_evaluation_is_what_the_trainers_timer_says() -> None:
+    assert (
+        found(train(1, 2.0), EVALUATED, "time (ms) | evaluation: 720000.0", train(2, 9.0)).evaluation_seconds == 720.0
+    )
+
+
+def test_without_a_timer_an_evaluation_is_what_the_iteration_after_it_took_longer() -> None:
+    lines = [*[train(n, 2.0) for n in range(1, 9)], EVALUATED, EVALUATED, train(9, 32.0), *[train(10, 2.0)]]
+    assert found(*lines).evaluation_seconds == pytest.approx(30.0)
+
+
+def test_a_save_in_between_is_no_part_of_the_evaluation() -> None:
+    lines = [*[train(n, 2.0) for n in range(1, 9)], EVALUATED, "time (ms) | save-checkpoint: 10000.0", train(9, 32.0)]
+    assert found(*lines).evaluation_seconds == pytest.approx(20.0)
+
+
+def test_a_clock_that_stands_still_during_evaluations_measures_none() -> None:
+    assert found(*[train(n, 2.0) for n in range(1, 9)], EVALUATED, train(9, 2.05)).evaluation_seconds is None
+
+
+def test_the_log_interval_multiplies_what_an_evaluation_took() -> None:
+    lines = [*[train(10 * n, 2.0) for n in range(1, 9)], EVALUATED, train(90, 5.0)]
+    assert found(*lines).evaluation_seconds == pytest.approx(30.0)
+
+
+def test_the_age_of_the_last_iteration_is_bounded_by_the_first_time_after_it() -> None:
+    pulses = [f"[2026-03-01 {hour}:00:00] PULSE: x is waiting to be scheduled" for hour in (11, 12)]
+    assert found(train(1, 2.0)).stamped_after_it is None
+    assert found(pulses[0], train(1, 2.0)).stamped_after_it is None
+    first = datetime(2026, 3, 1, 11).astimezone()
+    assert found(train(1, 2.0), *pulses).stamped_after_it == first
+
+
+def log_of(tmp_path: Path, text: str) -> RunPaths:
+    paths = RunPaths(tmp_path)
+    paths.logs.mkdir()
+    paths.main_log.write_text(text)
+    return paths
+
+
+def test_no_log_yet_has_measured_nothing(tmp_path: Path) -> None:
+    assert measured(RunPaths(tmp_path)) == recent(RunPaths(tmp_path)) == Measured()
+
+
+def test_a_big_log_is_read_from_its_end_in_no_time(tmp_path: Path) -> None:
+    paths = log_of(tmp_path, "")
+    lines = [train(n, 3.0) for n in range(900, 1000)]
+    with paths.main_log.open("wb") as file:
+        file.seek(2**30)  # a hole, so that it costs the test no disk
+        file.write(("\n" + "\n".join(lines) + "\n" + "noise of a rank\n" * 50_000).encode())
+    started = time.perf_counter()
+    last = recent(paths).last_iteration
+    took_s = time.perf_counter() - started
+    assert last is not None and last.iteration == 999 and recent(paths).seconds_per_iteration == 3.0
+    assert took_s < 0.5
+
+
+def test_recent_and_measured_agree_on_progress(tmp_path: Path) -> None:
+    paths = log_of(tmp_path, "\n".join([train(n, 3.0) for n in range(1, 200)]) + "\n")
+    assert recent(paths).last_iteration == measured(paths).last_iteration
