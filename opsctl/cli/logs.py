@@ -29,9 +29,22 @@ def command(
     paths, _ = output_of(pick(run_argument, run))
     source = main_source(paths) if rank is None else rank_source(paths, rank)
     try:
-        _print(source.follow(lines, message) if following else source.last(lines))
+        _print(source.follow(lines, message, _pause) if following else source.last(lines))
     except KeyboardInterrupt:
         ctx.exit(130)
+
+
+def _pause() -> None:
+    """Wait for the log to grow, and see whether whoever read us has left: a quiet log must not keep us for ever."""
+    import select
+    import sys
+
+    from opsctl.logs.follow import POLL_S
+
+    reader = select.poll()
+    reader.register(sys.stdout.fileno(), 0)
+    if any(event & select.POLLERR for _, event in reader.poll(POLL_S * 1000)):
+        raise BrokenPipeError
 
 
 def _print(lines: Iterable[str]) -> None:

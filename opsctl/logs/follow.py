@@ -6,12 +6,12 @@ Looking, not inotify: what another node appends on a network file system raises 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from opsctl.logs.tail import Filter, last_lines, whole
 
+#: Seconds that a pause should take.
 POLL_S = 0.25
 _BLOCK_BYTES = 1024 * 1024
 
@@ -20,7 +20,7 @@ def follow(
     path: Path,
     lines: int,
     say: Callable[[str], None],
-    pause: Callable[[], None] = lambda: time.sleep(POLL_S),
+    pause: Callable[[], None],
     wanted: Filter = whole,
 ) -> Iterator[str]:
     """The last `lines` wanted lines of `path`, then every further one as it is written, for ever.

@@ -12,18 +12,18 @@ class Iteration:
 
     iteration: int
     total_iterations: int
-    consumed_samples: int | None
-    consumed_tokens: int | None
-    seconds: float | None  # per iteration, mean over the log interval
-    learning_rate: float | None
-    global_batch_size: int | None
-    loss: float | None  # left out by the trainer when it is not a positive number
-    loss_scale: float | None  # fp16 only
-    grad_norm: float | None
-    samples_per_second: float | None
-    tflops: float | None  # per GPU, as the line itself counts them
-    skipped_iterations: int | None
-    nan_iterations: int | None
+    consumed_samples: int | None = None
+    consumed_tokens: int | None = None
+    seconds: float | None = None  # per iteration, mean over the log interval
+    learning_rate: float | None = None
+    global_batch_size: int | None = None
+    loss: float | None = None  # left out by the trainer when it is not a positive number
+    loss_scale: float | None = None  # fp16 only
+    grad_norm: float | None = None
+    samples_per_second: float | None = None
+    tflops: float | None = None  # per GPU, as the line itself counts them
+    skipped_iterations: int | None = None
+    nan_iterations: int | None = None
     others: dict[str, float] = field(default_factory=dict)  # further `name: number` parts, by their name
 
 

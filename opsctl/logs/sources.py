@@ -30,9 +30,9 @@ class LogSource:
             )
         return last_lines(self.path, count, wanted=self._wanted)
 
-    def follow(self, count: int, say: Callable[[str], None]) -> Iterator[str]:
-        """The last `count` lines and every one that comes, for ever."""
-        return follow(self.path, count, say, wanted=self._wanted)
+    def follow(self, count: int, say: Callable[[str], None], pause: Callable[[], None]) -> Iterator[str]:
+        """The last `count` lines and every one that comes, for ever; see `opsctl.logs.follow`."""
+        return follow(self.path, count, say, pause, self._wanted)
 
     def _wanted(self, line: str) -> str | None:
         if self.local_rank is None:

@@ -79,7 +79,8 @@ def _headline(overview: Overview) -> str:
             said += f", {format_duration(job.time_limit_s - job.elapsed_s)} left of its time"
         return said
     if overview.state == "waiting":
-        return f"WAITING: {_waits(overview.behind[0], overview.now)}"
+        said = _waits(overview.behind[0], overview.now)
+        return f"WAITING{said.removeprefix('waits')}" if said.startswith("waits") else f"WAITING: {said}"
     return _HEADLINES.get(overview.state, overview.state.upper())
 
 

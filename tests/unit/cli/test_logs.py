@@ -1,0 +1,148 @@
+"""`opsctl logs` as a process: what goes where, and how it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+OPSCTL = [sys.executable, "-m", "opsctl"]
+RUN_FILE = """
+[run]
+name = "demo"
+[slurm]
+nodes = 2
+gpus_per_node = 2
+time = "10:00"
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder without a log."""
+    (tmp_path / "run.toml").write_text(RUN_FILE)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    """Without Slurm and without a run chosen elsewhere."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "SLURM_"))}
+    return {**kept, "PATH": "/nonexistent", "PYTHONUNBUFFERED": "1"}
+
+
+def logs(run: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`opsctl logs` with these words."""
+    return subprocess.run(
+        [*OPSCTL, "logs", *words], cwd=run, env=environment(), capture_output=True, text=True, timeout=20
+    )
+
+
+def following(run: Path, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*OPSCTL, "logs", "-f", *words], cwd=run, env=environment(), stdout=stdout, stderr=subprocess.PIPE, text=True
+    )
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_the_last_lines_are_printed_without_any_slurm(run: Path) -> None:
+    write(run / "output/logs/main_log.txt", "".join(f"line {n}\n" for n in range(100)))
+    answer = logs(run, "-n", "2")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "line 98\nline 99\n", "")
+
+
+def test_a_log_that_is_not_there_is_named_with_where_to_look_next(run: Path) -> None:
+    answer = logs(run)
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert answer.stderr.count("\n") == 1 and str(run / "output/logs/main_log.txt") in answer.stderr
+
+
+def test_a_run_file_that_somebody_is_editing_does_not_hide_the_log(run: Path) -> None:
+    write(run / "output/logs/main_log.txt", "a\n")
+    (run / "run.toml").write_text(RUN_FILE + "\n[trainer]\nnot_an_option = 1\n")
+    assert logs(run).stdout == "a\n"
+
+
+def test_following_a_log_before_it_exists_ends_quietly_with_control_c(run: Path) -> None:
+    child = following(run)
+    assert child.stderr is not None and child.stdout is not None
+    assert child.stderr.readline() == f"no log yet at {run / 'output/logs/main_log.txt'}; waiting for it\n"
+    write(run / "output/logs/main_log.txt", "first\n")
+    assert child.stdout.readline() == "first\n"
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=10)
+    assert (child.returncode, out) == (130, "") and "Traceback" not in err and "interrupted" not in err
+
+
+def test_a_reader_that_leaves_ends_the_following_of_a_log_that_says_nothing_more(run: Path) -> None:
+    write(run / "output/logs/main_log.txt", "first\n")
+    child = following(run)
+    assert child.stdout is not None and child.stderr is not None
+    assert child.stdout.readline() == "first\n"
+    child.stdout.close()
+    child.wait(timeout=10)
+    assert child.returncode == 141 and child.stderr.read() == ""
+    child.stderr.close()
+
+
+def attempt(run: Path, job_id: int, node: str, ranks: list[int]) -> Path:
+    """What the launcher of one node leaves."""
+    folder = run / "output/logs/attempts" / str(job_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    places = [{"rank": rank, "local_rank": n, "node": node, "gpu": "", "pid": 1} for n, rank in enumerate(ranks)]
+    (folder / f"ranks-{node[-1]}.json").write_text(json.dumps(places))
+    lines = [f"[default{n}]:rank {rank} says {word}\n" for word in "abc" for n, rank in enumerate(ranks)]
+    (folder / f"{node}.out").write_text("srun: not a rank's\n" + "".join(lines))
+    return folder
+
+
+def test_a_rank_shows_its_own_lines_of_the_newest_attempt(run: Path) -> None:
+    old = attempt(run, 11, "node1", [2, 3])
+    os.utime(old / "ranks-1.json", (1, 1))
+    attempt(run, 12, "node1", [0, 1])
+    attempt(run, 12, "node2", [2, 3])
+    answer = logs(run, "--rank", "3", "-n", "2")
+    assert (answer.stdout, answer.stderr) == ("rank 3 says b\nrank 3 says c\n", "")
+
+
+def test_a_rank_that_does_not_exist_is_told_which_do(run: Path) -> None:
+    attempt(run, 12, "node1", [0, 1])
+    answer = logs(run, "--rank", "7")
+    assert answer.returncode == 1 and "no rank 7 in attempt 12: it has ranks 0 to 1" in answer.stderr
+
+
+def test_a_rank_before_any_attempt_is_told_so(run: Path) -> None:
+    answer = logs(run, "--rank", "0")
+    assert answer.returncode == 1 and "no attempt has started its ranks yet" in answer.stderr
+
+
+def test_following_a_rank_gives_its_new_lines_alone(run: Path) -> None:
+    folder = attempt(run, 12, "node1", [0, 1])
+    child = following(run, "--rank", "1", "-n", "1")
+    assert child.stdout is not None
+    assert child.stdout.readline() == "rank 1 says c\n"
+    write(folder / "node1.out", "[default0]:not this\n[default1]:but this\n")
+    assert child.stdout.readline() == "but this\n"
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=10)
+
+
+def test_the_end_of_a_huge_log_is_there_at_once(run: Path) -> None:
+    path = run / "output/logs/main_log.txt"
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.seek(2**31)
+        file.write(b"\nlast\n")
+    started = time.monotonic()
+    assert logs(run, "-n", "1").stdout == "last\n"
+    assert time.monotonic() - started < 3
