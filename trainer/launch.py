@@ -33,6 +33,7 @@ from trainer.preload import import_engine, set_process_defaults
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"
 _PR_SET_PDEATHSIG = 1
+_REFUSED_STATUS = 2
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,8 @@ def _record_failure(node: Node, watch: DeathWatch, ended_at: datetime | None, er
             "error_file": str(error_files[death.local_rank]) if death.local_rank in error_files else None,
         },
     )
+    if death.exit_code == _REFUSED_STATUS:
+        return _REFUSED_STATUS  # the rank itself has said why
     where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"
     print(f"{where} failed: {message}", file=sys.stderr, flush=True)
     return death.exit_code if death.exit_code else 128 + (death.signal or 1)

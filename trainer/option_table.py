@@ -249,8 +249,8 @@ OPTIONS: tuple[Option, ...] = (
             "--zero-stage",
             int,
             1,
-            "1 shards optimizer states over DP; 0 does not (bf16 always shards).",
-            choices=(0, 1),
+            "Optimizer states are sharded over DP.",
+            choices=(1,),
         ),
         _option(
             "--zero-reduce-bucket-size", int, 500_000_000, "Gradients reduced at once.", unit="elements", at_least=1
@@ -313,7 +313,7 @@ OPTIONS: tuple[Option, ...] = (
         "data",
         _option("--data-path", str, None, "One data prefix, or WEIGHT PREFIX WEIGHT PREFIX ...", nargs="+"),
         _option("--split", str, "969, 30, 1", "Shares of train, validation and test documents."),
-        _option("--train-weighted-split-paths", str, None, '"NAME: WEIGHT START:END PREFIX, ..."', nargs="+"),
+        _option("--train-weighted-split-paths", str, None, 'One group, "NAME: WEIGHT START:END PREFIX, ...".', nargs="+"),
         _option("--valid-weighted-split-paths", str, None, "The same, one group per validation set.", nargs="+"),
         _option("--test-weighted-split-paths", str, None, "The same, one group per test set.", nargs="+"),
         _option("--train-weighted-split-paths-path", str, None, "A file with the training groups."),
@@ -361,6 +361,7 @@ OPTIONS: tuple[Option, ...] = (
         _flag("--no-load-optim", "Start with fresh optimizer states."),
         _flag("--no-load-rng", "Start with fresh random states."),
         _flag("--finetune", "Load weights only and start at iteration 0."),
+        _flag("--verify-checkpoint-checksums", "Compare every file's checksum before loading, not only its size."),
         table="checkpoints",
     ),
     *_group(

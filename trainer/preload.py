@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+# When this process, or the launcher that forked it, began: the exit duration counts from here.
+STARTED_AT = time.time()
 
 # What DeepSpeed otherwise imports inside `initialize` and at the first step, and a process forked afterwards gets for
 # nothing.

@@ -1,0 +1,80 @@
+"""Loading the latest checkpoint, after checking that it is whole and belongs to this training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from deepspeed.runtime.pipe.engine import PipelineEngine
+
+from trainer.agreement import from_first_rank, on_every_rank
+from trainer.checkpoint.errors import CheckpointError
+from trainer.checkpoint.manifest import LATEST, Manifest, check_checksums, check_sizes, latest_folder, read_manifest
+
+
+@dataclass(frozen=True)
+class Found:
+    """The checkpoint that a training goes on from."""
+
+    folder: Path
+    manifest: Manifest
+
+
+def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
+    """The checkpoint that `root/latest` names, looked over; None without `latest`. Collective. Raises Refusal."""
+
+    def look() -> tuple[str, dict[str, Any]] | None:
+        folder = latest_folder(root)
+        if folder is None:
+            return None
+        manifest = read_manifest(folder)
+        check_sizes(folder, manifest)
+        return str(folder), manifest.as_json()
+
+    seen = from_first_rank(look, (CheckpointError,))
+    if seen is None:
+        if dist.get_rank() == 0:
+            print(
+                f"Unable to find latest file at {root / LATEST}, so there is nothing to go on from.\n"
+                f"WARNING: could not find the metadata file {root}\n"
+                "    will not load any checkpoints and will start from random",
+                flush=True,
+            )
+        return None
+    stored = {key: value for key, value in seen[1].items() if key != "schema_version"}
+    found = Found(Path(seen[0]), Manifest(**stored))
+    if with_checksums:
+        part, parts = dist.get_rank(), dist.get_world_size()
+        on_every_rank(lambda: check_checksums(found.folder, found.manifest, part, parts), (CheckpointError, OSError))
+    return found
+
+
+def load_checkpoint(
+    engine: PipelineEngine, found: Found, with_optimizer: bool = True, weights_only: bool = False
+) -> Mapping[str, Any]:
+    """Load what `find_latest` found into the engine; returns the client state saved with it.
+
+    Collective. Raises CheckpointError.
+    """
+    folder = found.folder
+    try:
+        path, client_state = engine.load_checkpoint(
+            str(folder.parent),
+            tag=folder.name,
+            load_optimizer_states=with_optimizer and not weights_only,
+            load_lr_scheduler_states=False,
+            load_module_only=weights_only,
+        )
+    except (OSError, EOFError, KeyError, RuntimeError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{folder} cannot be loaded: {reason}") from error
+    if path is None:
+        raise CheckpointError(f"{folder} cannot be loaded: DeepSpeed found no model states in it")
+    if dist.get_rank() == 0:
+        print(
+            f"  successfully loaded checkpoint from {folder.parent} at iteration {found.manifest.iteration}", flush=True
+        )
+    return client_state or {}

@@ -1,0 +1,77 @@
+"""Micro-batches as the engine takes them, from the datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.data.build import DataError, Dataset, MicroBatches
+from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
+from trainer.model.batch import EngineItem, engine_item
+from trainer.options import Options
+from trainer.parallel.process_groups import Parallel
+
+
+class EngineItems(Iterator[EngineItem]):
+    """This rank's micro-batches of a dataset, from `consumed_samples` on."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        consumed_samples: int,
+        options: Options,
+        parallel: Parallel,
+        workers: int,
+        vocab_size: int,
+        end_of_document: int | None,
+    ) -> None:
+        self._end_of_document = end_of_document
+        self._batches = MicroBatches(
+            dataset,
+            consumed_samples,
+            options.micro_batch_size,
+            parallel.data_rank,
+            parallel.data_size,
+            workers=workers,
+            vocab_size=vocab_size,
+        )
+
+    def __next__(self) -> EngineItem:
+        return engine_item(next(self._batches), self._end_of_document)
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+def open_items(
+    dataset: Dataset | None,
+    consumed_samples: int,
+    options: Options,
+    parallel: Parallel,
+    vocab_size: int,
+    end_of_document: int | None,
+    for_training: bool,
+) -> EngineItems | None:
+    """The dataset's micro-batches, None where this rank's pipeline stage reads none."""
+    if dataset is None or not parallel.needs_data:
+        return None
+    workers = options.num_workers if for_training else options.valid_num_workers
+    return EngineItems(dataset, consumed_samples, options, parallel, workers, vocab_size, end_of_document)
+
+
+def end_of_document_id(options: Options) -> int | None:
+    """The token that ends a document, for --eod-mask-loss; None without it. Raises DataError when nobody knows it."""
+    if not options.eod_mask_loss:
+        return None
+    for prefix in options.data_path or ():
+        noted = Path(f"{prefix}.json")
+        if noted.is_file():
+            found = json.loads(noted.read_text()).get("eod")
+            if found is not None:
+                return int(found)
+    if options.vocab_file and options.merge_file:
+        return end_of_document(load_vocab_and_merges(Path(options.vocab_file), Path(options.merge_file)))
+    if options.tokenizer_name_or_path:
+        return end_of_document(load(Path(options.tokenizer_name_or_path)))
+    raise DataError("--eod-mask-loss needs to know which token ends a document: give --tokenizer-name-or-path")

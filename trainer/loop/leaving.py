@@ -1,0 +1,138 @@
+"""Why and when a training leaves. One rank looks at the two files, and all agree in one collective before they go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from trainer.files import write_json
+from trainer.loop.log_line import stamp
+from trainer.loop.progress import Progress
+
+FINISHED = "finished"
+KILL_SWITCH = "kill-switch"
+STOP_REQUEST = "stop-request"
+EXIT_DURATION = "exit-duration"
+EXIT_INTERVAL = "exit-interval"
+# The order is the collective's, and the one in which reasons win over each other.
+_AGREED = (KILL_SWITCH, STOP_REQUEST, "signal", EXIT_DURATION)
+
+# A rank that has decided to leave and hangs while it tears down (a peer that is gone, a library's exit handler) keeps
+# its node from everybody. After this long it ends without asking.
+HARD_END_AFTER_S = 60.0
+_HARD_END_STATUS = 70
+
+
+@dataclass(frozen=True)
+class LeavingSettings:
+    """Where and when to look."""
+
+    kill_switch_path: Path | None
+    stop_request_path: Path | None
+    exit_report_path: Path | None
+    exit_duration_minutes: float | None
+    exit_interval: int | None
+
+
+class Leaving:
+    """Decides, before each iteration, whether all ranks leave. To make one is collective: whose start was earliest?"""
+
+    def __init__(self, settings: LeavingSettings, device: torch.device, started_at: float) -> None:
+        self._settings = settings
+        self._device = device
+        self._looks = dist.get_rank() == 0
+        self._told_by_signal = False
+        earliest = torch.tensor([started_at], dtype=torch.float64, device=device)
+        dist.all_reduce(earliest, op=dist.ReduceOp.MIN)
+        self._started_at = float(earliest)
+
+    def listen(self) -> None:
+        """Take SIGTERM as a wish to save and leave, however often it comes."""
+        signal.signal(signal.SIGTERM, self._note_signal)
+
+    def _note_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._told_by_signal = True
+
+    def minutes(self) -> float:
+        """Since the earliest rank started."""
+        return (time.time() - self._started_at) / 60
+
+    def reason(self, iteration: int, steps_done: int) -> tuple[str, str] | None:
+        """Why to leave now, and the line that says so; None to go on. Collective: one small all-reduce.
+
+        `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
+        """
+        limit = self._settings.exit_duration_minutes
+        minutes = self.minutes()
+        seen = (
+            self._looks and _exists(self._settings.kill_switch_path),
+            self._looks and _exists(self._settings.stop_request_path),
+            self._told_by_signal,
+            limit is not None and minutes > limit,
+        )
+        # The last value carries the longest run time, so that every rank would print the same minutes.
+        votes = torch.tensor([*map(float, seen), minutes], dtype=torch.float64, device=self._device)
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+        *agreed, longest = votes.tolist()
+        for name, vote in zip(_AGREED, agreed, strict=True):
+            if vote:
+                return (STOP_REQUEST if name == "signal" else name), self._line(name, longest)
+        interval = self._settings.exit_interval
+        if interval and steps_done and iteration % interval == 0:
+            return EXIT_INTERVAL, stamp(f"exiting program at iteration {iteration}")
+        return None
+
+    def _line(self, name: str, minutes: float) -> str:
+        return {
+            KILL_SWITCH: stamp(f"Detected kill switch at {self._settings.kill_switch_path}. Exiting"),
+            STOP_REQUEST: stamp(f"Detected stop request at {self._settings.stop_request_path}. Exiting"),
+            "signal": stamp("exiting program after receiving SIGTERM"),
+            EXIT_DURATION: stamp(f"exiting program after {minutes} minutes"),
+        }[name]
+
+    def report(self, reason: str, progress: Progress) -> None:
+        """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""
+        if self._looks and self._settings.exit_report_path is not None:
+            write_json(
+                self._settings.exit_report_path,
+                {
+                    "reason": reason,
+                    "iteration": progress.iteration,
+                    "consumed_train_samples": progress.consumed_train_samples,
+                },
+            )
+
+
+class HardEnd:
+    """Ends this process without asking if `cancel` is not called in time."""
+
+    def __init__(self, after_s: float = HARD_END_AFTER_S) -> None:
+        self._timer = threading.Timer(after_s, self._end, args=(after_s,))
+        self._timer.daemon = True
+
+    def start(self) -> None:
+        self._timer.start()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    @staticmethod
+    def _end(after_s: float) -> None:
+        os.write(2, f"this rank had decided to leave and did not within {after_s:g} s: ending it\n".encode())
+        os._exit(_HARD_END_STATUS)
+
+
+def _exists(path: Path | None) -> bool:
+    """Whether the file is there; a file system that does not answer properly says no more than "not seen"."""
+    try:
+        return path is not None and path.exists()
+    except OSError:
+        return False

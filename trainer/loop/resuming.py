@@ -1,0 +1,137 @@
+"""From options to what a training goes on from, and to what its checkpoints say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from deepspeed.runtime.pipe.engine import PipelineEngine
+
+from trainer.agreement import Refusal
+from trainer.checkpoint.compatible import (
+    layout_facts,
+    model_facts,
+    precision_of,
+    refuse_other_layout,
+    refuse_other_model,
+    schedule_to_use,
+)
+from trainer.checkpoint.errors import CheckpointError
+from trainer.checkpoint.load import Found, find_latest, load_checkpoint
+from trainer.checkpoint.manifest import Manifest, latest_folder, read_manifest
+from trainer.checkpoint.random_states import random_states, restore_random_states
+from trainer.checkpoint.save import save_checkpoint
+from trainer.loop.progress import Progress
+from trainer.options import Options
+from trainer.schedule import LearningRateSchedule
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint of this training is a checkpoint of."""
+
+    model: dict[str, Any]
+    layout: dict[str, Any]
+    precision: str
+
+    @classmethod
+    def of(cls, options: Options, world_size: int, padded_vocab_size: int) -> Identity:
+        return cls(model_facts(options, padded_vocab_size), layout_facts(options, world_size), precision_of(options))
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where a training goes on: at a checkpoint, or, with none, at its very beginning."""
+
+    found: Found | None
+    progress: Progress
+    schedule: LearningRateSchedule
+
+    @property
+    def saved_iteration(self) -> int | None:
+        return self.found.manifest.iteration if self.found else None
+
+
+def find_resumption(options: Options, identity: Identity, schedule: LearningRateSchedule) -> Resumption:
+    """Look at --load, collectively. Raises Refusal when its checkpoint is damaged or another training's."""
+    found = find_latest(Path(options.load), options.verify_checkpoint_checksums) if options.load else None
+    if found is None:
+        return Resumption(None, Progress(), schedule)
+    folder, manifest = found.folder, found.manifest
+    weights_only = options.finetune
+    try:
+        refuse_other_model(folder, manifest, identity.model)
+        with_optimizer = not (options.no_load_optim or weights_only)
+        refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
+        if weights_only:
+            return Resumption(found, Progress(), schedule)
+        schedule = schedule_to_use(
+            folder, manifest, schedule, options.override_lr_scheduler, options.use_checkpoint_lr_scheduler
+        )
+    except CheckpointError as error:  # every rank has read the same manifest and comes to the same end
+        raise Refusal(str(error)) from None
+    progress = Progress(
+        manifest.iteration,
+        manifest.consumed_train_samples,
+        manifest.consumed_train_tokens,
+        manifest.consumed_valid_samples,
+    )
+    return Resumption(found, progress, schedule)
+
+
+def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) -> None:
+    """Load the checkpoint's weights and, unless told not to, optimizer and random states. Collective."""
+    if resumption.found is None:
+        return
+    state = load_checkpoint(engine, resumption.found, not options.no_load_optim, options.finetune)
+    if not options.no_load_rng and not options.finetune:
+        restore_random_states(state)
+
+
+def saver(
+    engine: PipelineEngine, options: Options, identity: Identity, schedule: LearningRateSchedule
+) -> Callable[[Progress], float] | None:
+    """What saves a checkpoint into --save and returns its milliseconds; None without --save."""
+    if not options.save:
+        return None
+    root = Path(options.save)
+
+    def save(progress: Progress) -> float:
+        manifest = Manifest(
+            **progress.as_json(),
+            precision=identity.precision,
+            layout=identity.layout,
+            model=identity.model,
+            learning_rate=asdict(schedule),
+            files={},
+        )
+        state = {
+            "checkpoint_version": 3.0,
+            "args": dict(options),
+            "iteration": progress.iteration,
+            "tokens": progress.consumed_train_tokens,
+            "consumed_train_samples": progress.consumed_train_samples,
+            "consumed_valid_samples": progress.consumed_valid_samples,
+            "checkpoint_info": {
+                "padded_vocab_size": identity.model["padded_vocab_size"],
+                "original_vocab_size": options.vocab_size,
+            },
+            **({} if options.no_save_rng else random_states()),
+        }
+        return save_checkpoint(engine, root, manifest, state, with_optimizer=not options.no_save_optim)
+
+    return save
+
+
+def progress_on_disk(options: Options) -> Progress:
+    """The latest checkpoint's counters, for a training that leaves before it loads it; zeros when there is none."""
+    try:
+        folder = latest_folder(Path(options.load)) if options.load else None
+        manifest = read_manifest(folder) if folder else None
+    except CheckpointError:
+        return Progress()
+    if manifest is None:
+        return Progress()
+    return Progress(manifest.iteration, manifest.consumed_train_samples, manifest.consumed_train_tokens)

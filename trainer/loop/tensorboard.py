@@ -1,0 +1,111 @@
+"""TensorBoard curves under BigScience's tags, from the last rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.loop.log_line import TrainingLine, perplexity
+from trainer.loop.progress import Progress
+from trainer.options import Options
+
+GIGA = 1e9
+
+
+class ScalarWriter(Protocol):
+    """What is needed of torch's SummaryWriter."""
+
+    def add_scalar(self, tag: str, value: float, step: int) -> Any: ...
+    def flush(self) -> Any: ...
+    def close(self) -> Any: ...
+
+
+def open_writer(options: Options) -> ScalarWriter:
+    """A writer into --tensorboard-dir."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = Path(options.tensorboard_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    writer: ScalarWriter = SummaryWriter(str(folder), max_queue=options.tensorboard_queue_size)
+    return writer
+
+
+class Curves:
+    """The curves of one training. With no writer every call does nothing."""
+
+    def __init__(
+        self, writer: ScalarWriter | None, options: Options, world_size: int, data_size: int, flops_per_sample: float
+    ) -> None:
+        self._writer = writer
+        self._options = options
+        self._world_size = world_size
+        self._data_size = data_size
+        self._flops_per_sample = flops_per_sample  # 6 x parameters without embeddings x tokens
+
+    def training(self, line: TrainingLine, progress: Progress) -> None:
+        """One point of everything that a log line says."""
+        if self._writer is None:
+            return
+        at = progress
+        options = self._options
+        self._add("steps-vs-samples/y=steps,x=samples", at.iteration, at.consumed_train_samples)
+        self._add("steps-vs-samples/y=samples,x=steps", at.consumed_train_samples, at.iteration)
+        self._add("steps-vs-tokens/y=steps,x=tokens", at.iteration, at.consumed_train_tokens)
+        self._add("steps-vs-tokens/y=tokens,x=steps", at.consumed_train_tokens, at.iteration)
+        if not options.no_log_learnig_rate_to_tensorboard:
+            self._three("learning-rate/learning-rate", line.learning_rate, at)
+        if options.log_batch_size_to_tensorboard:
+            self._add("batch-size/batch-size", line.global_batch_size, at.iteration)
+            self._add("batch-size/batch-size vs samples", line.global_batch_size, at.consumed_train_samples)
+        if line.loss is not None:
+            self._three("lm-loss-training/lm loss", line.loss, at, gigaflos=True)
+        if line.loss_scale is not None and not options.no_log_loss_scale_to_tensorboard:
+            self._three("loss-scale/loss-scale", line.loss_scale, at)
+        if line.grad_norm is not None:
+            self._three("grad-norm/grad-norm", line.grad_norm, at)
+        if line.params_norm is not None:
+            self._three("params-norm/params-norm", line.params_norm, at)
+        self._speed(line, at)
+
+    def _speed(self, line: TrainingLine, at: Progress) -> None:
+        self._three("iteration-time/iteration-time", line.seconds_per_iteration, at)
+        tokens_per_second = line.samples_per_second * self._options.seq_length
+        for name, value in (
+            ("samples per second", line.samples_per_second),
+            ("samples per second per replica", line.samples_per_second / self._data_size),
+            ("tokens per second", tokens_per_second),
+            ("tokens per second per replica", tokens_per_second / self._data_size),
+            ("TFLOPs per gpu (estimated)", line.tflops),
+            ("world_size", float(self._world_size)),
+        ):
+            self._add(f"iteration-time/{name}", value, at.iteration)
+
+    def times(self, milliseconds: dict[str, float], at: Progress) -> None:
+        """Times of a save or an evaluation, with --log-timers-to-tensorboard."""
+        if self._options.log_timers_to_tensorboard:
+            for name, value in milliseconds.items():
+                self._add(f"time/{name}-time", value / 1000, at.iteration)
+
+    def validation(self, group: str, loss: float, at: Progress) -> None:
+        """One evaluation of one group."""
+        self._three(f"lm-loss-validation/{group}/lm loss validation", loss, at, gigaflos=True)
+        if self._options.log_validation_ppl_to_tensorboard:
+            self._three(f"lm-loss-validation/{group}/lm loss validation ppl", perplexity(loss), at, gigaflos=True)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _three(self, tag: str, value: float, at: Progress, gigaflos: bool = False) -> None:
+        self._add(tag, value, at.iteration)
+        self._add(f"{tag} vs samples", value, at.consumed_train_samples)
+        self._add(f"{tag} vs tokens", value, at.consumed_train_tokens)
+        if gigaflos:
+            done = at.consumed_train_samples * self._flops_per_sample / GIGA
+            self._add(f"{tag} vs gigaflos (without embeddings)", value, int(done))
+
+    def _add(self, tag: str, value: float, step: int) -> None:
+        if self._writer is not None:
+            self._writer.add_scalar(tag, value, step)

@@ -1,0 +1,226 @@
+"""Pre-training a GPT: `python -m trainer.pretrain_gpt --num-layers ...`, alone, through torchrun or through
+trainer.launch.
+
+Exit status: 0 when the training finished or all ranks agreed to leave, 2 for options or data that cannot be (one line),
+1 for a checkpoint that cannot be read or written and for every failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer.agreement import Refusal
+from trainer.checkpoint.errors import CheckpointError
+from trainer.data.build import DataError, build_datasets, vocab_size
+from trainer.engine import build_engine, initialize, padded_vocab_size
+from trainer.loop.batches import end_of_document_id
+from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
+from trainer.loop.lengths import lengths
+from trainer.loop.log_line import argument_lines, stamp
+from trainer.loop.resuming import Identity, find_resumption, load_into, progress_on_disk, saver
+from trainer.loop.tensorboard import Curves, open_writer
+from trainer.loop.train import Training, train
+from trainer.options import Options, OptionsError, parse
+from trainer.parallel.process_groups import Parallel
+from trainer.preload import STARTED_AT
+from trainer.sizes import ModelShape, parameters
+
+import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
+
+# How long a rank that refuses gives the first one to say why, before the launcher ends what is left.
+_HEARING_S = 2.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train; the exit status. Every rank calls it."""
+    words = sys.argv[1:] if arguments is None else arguments
+    hard_end = HardEnd()
+    try:
+        options = parse(words, int(os.environ.get("WORLD_SIZE", "1")))
+        _run(options, initialize(options))
+        hard_end.start()
+        status = 0
+    except (OptionsError, DataError) as error:
+        hard_end.start()
+        status = _refuse(str(error), 2)
+    except (Refusal, CheckpointError) as error:
+        hard_end.start()
+        status = _refuse(str(error), 1, alone=isinstance(error, CheckpointError))
+    if dist.is_initialized():
+        if status == 0:
+            dist.barrier()  # the first rank holds the store, and must not be the first to go
+        dist.destroy_process_group()
+    hard_end.cancel()
+    return status
+
+
+def _run(options: Options, parallel: Parallel) -> None:
+    """Everything between joining the process group and leaving it."""
+    leaving = Leaving(_leaving_settings(options), parallel.device, STARTED_AT)
+    leaving.listen()
+    at_once = leaving.reason(0, steps_done=0)
+    if at_once is not None:  # before anything is built: a queue of tasks drains in seconds
+        reason, line = at_once
+        _say(parallel, line)
+        leaving.report(reason, progress_on_disk(options))
+        return
+    _say(parallel, argument_lines({**options, "world_size": parallel.world_size}))
+    for notice in options.notices:
+        _say(parallel, notice)
+    _keep_arguments(options, parallel)
+    _say(parallel, stamp("after megatron is initialized"))
+    training = _build(options, parallel, leaving)
+    try:
+        reason = train(training)
+    finally:
+        training.curves.close()
+    leaving.report(reason, training.progress)
+
+
+def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
+    """Data first, which is refused soonest, then the model, then what the checkpoint has of both."""
+    tokens = vocab_size(options)
+    with _as_options_error():
+        wanted = lengths(options)
+        padded = padded_vocab_size(tokens, options)
+    identity = Identity.of(options, parallel.world_size, padded)
+    resumption = find_resumption(options, identity, wanted.schedule)
+    datasets = build_datasets(
+        options,
+        wanted.train_samples,
+        wanted.valid_samples,
+        wanted.test_samples,
+        is_builder=parallel.rank == 0,
+        barrier=dist.barrier,
+    )
+    end_of_document = end_of_document_id(options)
+    _say(parallel, stamp("after dataloaders are built"))
+    engine = build_engine(options, parallel, padded)
+    load_into(engine, resumption, options)
+    _say(parallel, stamp("after model, optimizer, and learning rate scheduler are built"))
+    shape = _shape(options, padded)
+    _say_size(parallel, shape)
+    resumes_own = options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve()
+    return Training(
+        options=options,
+        parallel=parallel,
+        engine=engine,
+        datasets=datasets,
+        lengths=wanted,
+        schedule=resumption.schedule,
+        shape=shape,
+        progress=resumption.progress,
+        leaving=leaving,
+        curves=_curves(options, parallel, shape),
+        save=saver(engine, options, identity, resumption.schedule),
+        vocab_size=padded,
+        end_of_document=end_of_document,
+        saved_iteration=resumption.saved_iteration if resumes_own and not options.finetune else None,
+    )
+
+
+@contextmanager
+def _as_options_error() -> Iterator[None]:
+    """Pure arithmetic refuses with ValueError; here that is about options."""
+    try:
+        yield
+    except ValueError as error:
+        raise OptionsError(str(error)) from None
+
+
+def _leaving_settings(options: Options) -> LeavingSettings:
+    def path(given: str | None) -> Path | None:
+        return Path(given) if given else None
+
+    return LeavingSettings(
+        kill_switch_path=path(options.kill_switch_path),
+        stop_request_path=path(options.stop_request_path),
+        exit_report_path=path(options.exit_report_path),
+        exit_duration_minutes=options.exit_duration_in_mins,
+        exit_interval=options.exit_interval,
+    )
+
+
+def _shape(options: Options, padded: int) -> ModelShape:
+    return ModelShape(
+        layers=options.num_layers,
+        hidden=options.hidden_size,
+        heads=options.num_attention_heads,
+        sequence_length=options.seq_length,
+        vocabulary=padded,
+        feed_forward=options.ffn_hidden_size,
+        positions=options.max_position_embeddings if options.position_embedding_type == "absolute" else 0,
+        embedding_layernorm=options.embed_layernorm,
+    )
+
+
+def _curves(options: Options, parallel: Parallel, shape: ModelShape) -> Curves:
+    without_embeddings = parameters(shape) - (shape.vocabulary + shape.positions) * shape.hidden
+    writes = options.tensorboard_dir and parallel.rank == parallel.world_size - 1
+    return Curves(
+        open_writer(options) if writes else None,
+        options,
+        parallel.world_size,
+        parallel.data_size,
+        flops_per_sample=6.0 * without_embeddings * options.seq_length,
+    )
+
+
+def _say(parallel: Parallel, line: str) -> None:
+    if parallel.rank == 0:
+        print(line, flush=True)
+
+
+def _say_size(parallel: Parallel, shape: ModelShape) -> None:
+    if parallel.rank == 0:
+        layout = f"TP {parallel.tensor_size} x PP {parallel.pipeline_size} x DP {parallel.data_size}"
+        print(f"{parameters(shape):,} parameters on {parallel.world_size} ranks: {layout}", flush=True)
+
+
+def _keep_arguments(options: Options, parallel: Parallel) -> None:
+    """A copy of the arguments in --log-path, as Megatron-DeepSpeed leaves one."""
+    if parallel.rank == 0 and options.log_path:
+        folder = Path(options.log_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"args_{time.strftime('%Y-%m-%dT%H_%M_%S')}.txt").write_text(argument_lines(options) + "\n")
+
+
+def _refuse(text: str, status: int, alone: bool = False) -> int:
+    """Say why in one line: the first rank for all, or the one that met it `alone`. Nobody leaves before it is said."""
+    line = " ".join(text.split())
+    _leave_error_file(line)
+    if alone or int(os.environ.get("RANK", "0")) == 0:
+        print(f"trainer: {line}", file=sys.stderr, flush=True)
+    else:
+        time.sleep(_HEARING_S)
+    return status
+
+
+def _leave_error_file(line: str) -> None:
+    """The reason where torch's launcher looks for one, so that it is in the attempt's record too."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        message = {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}
+        try:
+            Path(path).write_text(json.dumps({"message": message}))
+        except OSError as error:
+            print(f"cannot write {path}: {error.strerror}", file=sys.stderr, flush=True)
+
+
+def _end(status: int) -> None:
+    """End this process now. Exit handlers of libraries have kept finished jobs alive for a quarter of an hour."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    _end(record(main)() or 0)
