@@ -15,7 +15,10 @@ def command() -> None:
 @click.option("--output-prefix", metavar="P", required=True, help="Files are named P_KEY_document.{bin,idx,json}.")
 @click.option("--tokenizer", metavar="DIR", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt.")
 @click.option(
-    "--vocab-size", type=int, metavar="N", help="Train a byte-level BPE of N tokens on INPUT [default: 32768]."
+    "--vocab-size",
+    type=click.IntRange(min=257),
+    metavar="N",
+    help="Train a byte-level BPE of N tokens on INPUT [default: 32768].",
 )
 @click.option("--json-key", metavar="KEY", default="text", show_default=True, help="Where a JSON line keeps its text.")
 @click.option(

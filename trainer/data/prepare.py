@@ -75,7 +75,7 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
     refuse_existing(prefix, arguments.overwrite)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     tokenizer, tokenizer_file, tokenizer_text = _tokenizer(arguments, corpus, prefix.parent)
-    vocab_size = tokenizer.get_vocab_size()
+    vocab_size = bpe.vocab_size(tokenizer)
     eod = bpe.end_of_document(tokenizer) if arguments.append_eod else None
     encoder = bpe.Encoder(tokenizer, arguments.workers or min(MOST_WORKERS, os.cpu_count() or 1))
     skipped = Skipped()
@@ -226,13 +226,30 @@ def _joined(
     return tokens, lengths
 
 
-def report(metadata: dict[str, Any]) -> str:
+def usage_error(arguments: argparse.Namespace) -> str:
+    """What is wrong with the options by themselves, or an empty string."""
+    if arguments.workers is not None and arguments.workers < 1:
+        return f"--workers {arguments.workers}: 1 at least"
+    if arguments.vocab_size is None:
+        return ""
+    if arguments.tokenizer:
+        return "--tokenizer brings its own vocabulary; leave out --vocab-size"
+    if arguments.vocab_size < bpe.SMALLEST_VOCAB:
+        return (
+            f"--vocab-size {arguments.vocab_size}: {bpe.SMALLEST_VOCAB} at least (256 bytes and the end of a document)"
+        )
+    return ""
+
+
+def report(metadata: dict[str, Any], asked_vocab_size: int | None) -> str:
     """What a person reads at the end."""
+    fewer = asked_vocab_size is not None and metadata["vocab_size"] < asked_vocab_size
+    shortage = f" ({asked_vocab_size:,} were asked for; the text has no more pairs that repeat)" if fewer else ""
     left_out = f" (left out: {metadata['skipped_words']})" if metadata["skipped_words"] else ""
     rows = [
         ("documents", f"{metadata['documents']:,}{left_out}"),
         ("tokens", f"{metadata['tokens']:,}, {metadata['bytes_per_token']:.2f} bytes each"),
-        ("vocabulary", f"{metadata['vocab_size']:,}, ln {metadata['ln_vocab_nats']:.2f} nats"),
+        ("vocabulary", f"{metadata['vocab_size']:,}, ln {metadata['ln_vocab_nats']:.2f} nats{shortage}"),
         ("entropy", f"{metadata['entropy_nats']:.2f} nats a token, knowing only how frequent each is"),
         ("data_path", shown(metadata["data_path"])),
         ("tokenizer", shown(metadata["tokenizer"])),
@@ -244,9 +261,10 @@ def main(argv: list[str] | None = None) -> int:
     """0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupted)
+    wrong = usage_error(arguments)
+    if wrong:
+        return _failed(wrong, 2)
     try:
-        if arguments.workers is not None and arguments.workers < 1:
-            raise DataError(f"--workers {arguments.workers}: 1 at least")
         metadata = prepare(arguments)
     except DataError as error:
         return _failed(str(error), 1)
@@ -259,7 +277,7 @@ def main(argv: list[str] | None = None) -> int:
         metadata.pop("skipped_words")
         print(json.dumps({"schema_version": 1, "data": metadata}, indent=2))
     else:
-        print(report(metadata))
+        print(report(metadata, arguments.vocab_size))
     return 0
 
 

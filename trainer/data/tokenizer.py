@@ -86,6 +86,11 @@ def load_vocab_and_merges(vocab: Path, merges: Path) -> Tokenizer:
     return tokenizer
 
 
+def vocab_size(tokenizer: Tokenizer) -> int:
+    """One more than the largest id: what an embedding needs, also when some ids are nobody's."""
+    return int(max(tokenizer.get_vocab(with_added_tokens=True).values())) + 1
+
+
 def end_of_document(tokenizer: Tokenizer) -> int:
     """The id that ends a document. Raises DataError when the vocabulary has none of the known names."""
     for name in END_NAMES:

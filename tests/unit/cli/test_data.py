@@ -1,0 +1,75 @@
+"""`opsctl data prepare`: the same options as the trainer's module, started without importing it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from opsctl.cli import data
+from opsctl.errors import OpsctlError
+from trainer.data import prepare as trainer_prepare
+
+OPSCTL = [sys.executable, "-m", "opsctl", "data", "prepare"]
+
+
+def test_it_has_the_options_of_the_trainers_module() -> None:
+    ours = {name for option in data.prepare.params for name in (*option.opts, *option.secondary_opts) if name[0] == "-"}
+    theirs = {name for action in trainer_prepare.parser()._actions for name in action.option_strings}
+    assert ours == theirs - {"-h", "--help"}
+
+
+def test_it_prepares_a_folder_and_passes_every_option_on(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    (source / "tests").mkdir(parents=True)
+    (source / "a.py").write_text("value = 1\n" * 30)
+    (source / "b.txt").write_text("left out")
+    (source / "tests" / "t.py").write_text("left out")
+    # A folder named trainer, and one that looks like an option: neither is taken for what it is not.
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").write_text("raise SystemExit(9)")
+    words = ["--output-prefix", "--out/c", "--vocab-size", "257", "--include", "*.py", "--exclude", "tests"]
+    ran = subprocess.run(
+        [*OPSCTL, *words, "--no-append-eod", "--json-key", "body", "--workers", "1", "--json", "--overwrite", "src"],
+        capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    noted = json.loads(ran.stdout)["data"]
+    assert (noted["documents"], noted["tokens"], noted["eod"], noted["vocab_size"]) == (1, 300, None, 257)
+    assert noted["data_path"] == "--out/c_body_document" and ran.stderr == ""
+    assert (tmp_path / "--out" / "c_body_document.idx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["none", "--output-prefix", "c"], 1, "opsctl: no such file or folder: none"),
+        (["."], 2, "opsctl: Missing option '--output-prefix'."),
+        ([".", "--output-prefix", "c", "--vocab-size", "9"], 2, "9 is not in the range x>=257"),
+        ([".", "--output-prefix", "c", "--vocab-size", "300", "--tokenizer", "t"], 2, "leave out --vocab-size"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_the_designed_code(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    ran = subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (code, "")
+    assert said in ran.stderr and ran.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them() -> None:
+    with pytest.raises(
+        OpsctlError, match=r"nothing_like_this not installed .*: python -m pip install 'opsctl\[trainer\]'"
+    ):
+        data._run_trainer_module("trainer.data.prepare", [], needed=("nothing_like_this", "json"))
+
+
+def test_the_command_imports_neither_numpy_nor_tokenizers() -> None:
+    script = "import sys, opsctl.cli.data; print({'numpy', 'tokenizers', 'tiktoken', 'torch'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "set()\n"
+    assert isinstance(data.command, click.Group)

@@ -1,0 +1,40 @@
+"""Small `.bin/.idx` pairs for the data tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer.data.indexed import IndexedWriter
+
+MakePair = Callable[..., str]
+
+
+@pytest.fixture
+def make_pair(tmp_path: Path) -> MakePair:
+    """`make_pair("name", documents)` or `make_pair("name", lengths=[...])` (ids count up): the pair's prefix."""
+
+    def make(
+        name: str, documents: Sequence[Sequence[int]] | None = None, lengths: Sequence[int] = (), dtype: str = "<u2"
+    ) -> str:
+        if documents is None:
+            ends = np.cumsum(lengths)
+            documents = [list(range(end - length, end)) for end, length in zip(ends, lengths, strict=True)]
+        prefix = tmp_path / name
+        with IndexedWriter(prefix, np.dtype(dtype)) as writer:
+            for document in documents:
+                writer.add(np.array(document, dtype), np.array([len(document)], np.int32))
+            writer.place()
+        return str(prefix)
+
+    return make
+
+
+def options_for(**given: Any) -> dict[str, Any]:
+    """What the data reads of the trainer's options."""
+    defaults = {"seq_length": 8, "seed": 1234, "separate_last_epoch_threshold": 0.80, "split": "1,0,0"}
+    return {**defaults, **given}

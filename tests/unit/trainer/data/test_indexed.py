@@ -1,0 +1,173 @@
+"""The `.bin/.idx` pair: its bytes, what is refused on opening, and that nothing half-written is left."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.trainer.data.conftest import MakePair
+from trainer.data.errors import DataError
+from trainer.data.indexed import IndexedTokens, IndexedWriter, token_dtype
+
+
+def test_the_index_of_1000_documents_has_the_known_header_and_size(make_pair: MakePair) -> None:
+    prefix = make_pair("corpus", lengths=[1411, 918, 1046] + [3] * 997)
+    raw = Path(f"{prefix}.idx").read_bytes()
+    assert len(raw) == 20042
+    assert raw[:34].hex() == "4d4d494449445800000100000000000000" + "08" + "e803000000000000" + "e903000000000000"
+    assert struct.unpack("<3i", raw[34:46]) == (1411, 918, 1046)
+    assert struct.unpack("<3q", raw[4034:4058]) == (0, 2822, 4658)
+    assert struct.unpack("<2q", raw[-16:]) == (999, 1000)
+
+
+@pytest.mark.parametrize(("vocab", "name"), [(65_499, "uint16"), (65_500, "int32"), (250_880, "int32")])
+def test_ids_take_16_bits_below_a_vocabulary_of_65500(vocab: int, name: str) -> None:
+    assert token_dtype(vocab).name == name
+
+
+def test_what_was_written_is_read_back(make_pair: MakePair) -> None:
+    documents = [[5, 6, 7], [], [250_000], [1, 2]]
+    data = IndexedTokens(make_pair("corpus", documents, dtype="<i4"))
+    data.check_every_entry()
+    assert [data[number].tolist() for number in range(len(data))] == documents
+    assert data.part(0, 1, 3).tolist() == [6, 7]
+    assert not data.tokens.flags.writeable
+
+
+def damaged(prefix: str, damage: str) -> None:
+    """Do one bad thing to a pair of 4 documents with 2, 3, 4 and 5 tokens of 2 bytes."""
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    raw = bytearray(index.read_bytes())
+    match damage:
+        case "no idx":
+            index.unlink()
+        case "no bin":
+            data.unlink()
+        case "empty idx":
+            raw.clear()
+        case "half a header":
+            del raw[20:]
+        case "half an idx":
+            del raw[70:]
+        case "other magic":
+            raw[:9] = b"TNTIDX\0\0\1"
+        case "other version":
+            raw[9] = 7
+        case "other dtype":
+            raw[17] = 6
+        case "more sequences":
+            raw[18] = 5
+        case "huge count":
+            raw[18:26] = b"\xff" * 8
+        case "short bin":
+            data.write_bytes(data.read_bytes()[:-2])
+        case "long bin":
+            data.write_bytes(data.read_bytes() + b"\0\0")
+        case "moved pointer":
+            raw[34 + 16 + 8] ^= 2
+        case "negative length":
+            raw[34:38] = struct.pack("<i", -2)
+        case "wild document entries":
+            raw[-16:-8] = struct.pack("<q", 77)
+    if index.exists():
+        index.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("no idx", "corpus.idx is missing although corpus.bin is there; copy the whole pair"),
+        ("no bin", "corpus.bin is missing although corpus.idx is there"),
+        ("empty idx", "0 bytes, but the header alone has 34"),
+        ("half a header", "20 bytes, but the header alone has 34"),
+        ("half an idx", "70 bytes, but 4 sequences and 5 document entries take 122"),
+        ("other magic", r"it starts with b'TNTIDX\x00\x00\x01', not b'MMIDIDX\x00\x00'"),
+        ("other version", "version 7, only 1 is known"),
+        ("other dtype", "dtype code 6; token ids are 1, 2, 3, 4, 5, 8"),
+        ("more sequences", "122 bytes, but 5 sequences and 5 document entries take 134"),
+        ("huge count", "122 bytes, but 18,446,744,073,709,551,615 sequences"),
+        ("short bin", "corpus.bin has 26 bytes, but its index corpus.idx ends at 28"),
+        ("long bin", "corpus.bin has 30 bytes, but its index corpus.idx ends at 28"),
+        ("moved pointer", "sequence 1 points at byte 6 instead of 4"),
+        ("negative length", "sequence 0 has length -2"),
+        ("wild document entries", "its document entries do not run from 0 to 4"),
+    ],
+)
+def test_a_damaged_pair_is_refused_in_one_line_with_file_and_way_out(
+    make_pair: MakePair, damage: str, said: str
+) -> None:
+    prefix = make_pair("corpus", lengths=[2, 3, 4, 5])
+    damaged(prefix, damage)
+    with pytest.raises(DataError) as refusal:
+        IndexedTokens(prefix).check_every_entry()
+    text = str(refusal.value)
+    assert said in text
+    assert prefix in text and "\n" not in text
+    assert "again" in text
+
+
+def test_a_wrong_prefix_names_the_pairs_that_are_there(make_pair: MakePair, tmp_path: Path) -> None:
+    make_pair("corpus_text_document", lengths=[3])
+    with pytest.raises(DataError, match=r"no data at .*/corpus: neither .* \(.* has corpus_text_document\)"):
+        IndexedTokens(tmp_path / "corpus")
+
+
+def test_leaving_the_writer_early_keeps_the_old_pair_and_no_leftovers(make_pair: MakePair, tmp_path: Path) -> None:
+    prefix = make_pair("corpus", [[1, 2, 3]])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(RuntimeError), IndexedWriter(prefix, np.dtype("<u2")) as writer:
+        writer.add(np.array([9], "<u2"), np.array([1], np.int32))
+        raise RuntimeError
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_second_writer_on_the_same_prefix_is_refused(tmp_path: Path) -> None:
+    with IndexedWriter(tmp_path / "corpus", np.dtype("<u2")) as first:
+        first.add(np.array([9], "<u2"), np.array([1], np.int32))
+        with (
+            pytest.raises(DataError, match="somebody else is writing"),
+            IndexedWriter(tmp_path / "corpus", np.dtype("<u2")),
+        ):
+            pass
+        first.place()
+    assert IndexedTokens(tmp_path / "corpus")[0].tolist() == [9]
+
+
+@pytest.mark.parametrize("moment", ["while adding", "before the data", "before the index"])
+def test_a_writer_killed_at_any_moment_leaves_no_index_that_lies(
+    make_pair: MakePair, tmp_path: Path, moment: str
+) -> None:
+    prefix = make_pair("corpus", [[1, 2, 3]])
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from trainer.data.indexed import IndexedWriter
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+with IndexedWriter({prefix!r}, np.dtype("<u2")) as writer:
+    writer.add(np.arange(5000, dtype="<u2"), np.array([2000, 3000], np.int32))
+    if {moment!r} == "while adding": die()
+    if {moment!r} == "before the index":
+        real = Path.replace
+        Path.replace = lambda path, target: die() if str(target).endswith(".idx") else real(path, target)
+    writer.place(die if {moment!r} == "before the data" else lambda: None)
+"""
+    died = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL
+    if moment == "while adding":
+        assert IndexedTokens(prefix)[0].tolist() == [1, 2, 3]
+    else:
+        with pytest.raises(DataError, match=r"corpus.idx is missing although corpus.bin is there"):
+            IndexedTokens(prefix)
+    # The next writer is not stopped by what the dead one left, and takes it away.
+    with IndexedWriter(prefix, np.dtype("<u2")) as writer:
+        writer.add(np.array([4, 5], "<u2"), np.array([2], np.int32))
+        writer.place()
+    assert IndexedTokens(prefix)[0].tolist() == [4, 5]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.bin", "corpus.idx"]

@@ -1,0 +1,167 @@
+"""Our files and our order of samples against megatron-core's own code, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.trainer.data.conftest import MakePair, options_for
+from trainer.data.build import build_datasets
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class NamedTokenizer:
+    """What megatron-core asks of a tokenizer here."""
+
+    vocab_size, eod, pad = 1000, 0, -1
+    unique_identifiers = {"name": "none"}  # noqa: RUF012
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rank() -> Iterator[None]:
+    """megatron-core's blend builds its index only on rank 0 of a process group."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def threshold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """megatron-core's threshold, which is a constant inside one of its functions."""
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+
+    wanted: float = request.param
+    if wanted != 0.80:
+        function = GPTDataset._build_document_sample_shuffle_indices
+        constants = function.__code__.co_consts
+        assert constants.count(0.80) == 1
+        code = function.__code__.replace(co_consts=tuple(wanted if value == 0.80 else value for value in constants))
+        changed = FunctionType(code, function.__globals__, closure=function.__closure__)
+        monkeypatch.setattr(GPTDataset, "_build_document_sample_shuffle_indices", changed)
+    return wanted
+
+
+def megatron(blend: Any, sizes: tuple[int, int, int], folder: Path, sequence_length: int, seed: int) -> list[Any]:
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+    config = GPTDatasetConfig(
+        random_seed=seed,
+        sequence_length=sequence_length,
+        blend=blend,
+        split="8,1,1",
+        path_to_cache=str(folder / "megatron"),
+        tokenizer=NamedTokenizer(),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+        mid_level_dataset_surplus=0.005,
+    )
+    return list(BlendedMegatronDatasetBuilder(GPTDataset, list(sizes), lambda: True, config).build())
+
+
+def assert_equal(theirs: Any, ours: Any) -> None:
+    """The same indices, types included, and the same tokens in every sample."""
+    names = ("document_index", "sample_index", "shuffle_index", "dataset_index", "dataset_sample_index")
+    compared = [name for name in names if hasattr(theirs, name)]
+    assert len(compared) in (2, 3)
+    for name in compared:
+        one, other = getattr(theirs, name), getattr(ours, name)
+        assert one.dtype == other.dtype and np.array_equal(one, other), name
+    assert len(theirs) == len(ours)
+    for place in range(len(theirs)):
+        sample = theirs[place]
+        tokens = torch.cat([sample["tokens"], sample["labels"][-1:]]).tolist()
+        assert tokens == ours[place].tolist(), place
+
+
+@pytest.mark.parametrize(("dtype", "vocab"), [("uint16", 60_000), ("int32", 250_000)])
+def test_files_have_the_bytes_of_megatrons_builder(make_pair: MakePair, tmp_path: Path, dtype: str, vocab: int) -> None:
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    random = np.random.default_rng(1)
+    documents = [random.integers(0, vocab, random.integers(1, 200)).tolist() for _ in range(60)]
+    builder = IndexedDatasetBuilder(f"{tmp_path}/theirs.bin", getattr(np, dtype))
+    for document in documents:
+        builder.add_document(torch.tensor(document), [len(document)])
+    builder.finalize(f"{tmp_path}/theirs.idx")
+    ours = make_pair("ours", documents, dtype=np.dtype(dtype).newbyteorder("<").str)
+    for ending in ("bin", "idx"):
+        assert Path(f"{ours}.{ending}").read_bytes() == (tmp_path / f"theirs.{ending}").read_bytes()
+
+
+@pytest.mark.parametrize("threshold", [0.80, 0.95], indirect=True)
+@pytest.mark.parametrize("seed", [1234, 7])
+@pytest.mark.parametrize(
+    ("sizes", "sequence_length"),
+    [
+        ((20, 5, 5), 16),  # less than an epoch
+        ((170, 20, 1), 16),  # last epoch needed in part
+        ((360, 50, 30), 16),  # 2.2 epochs
+        ((385, 47, 50), 16),  # between 0.80 and 0.95 of an epoch
+        ((900, 30, 30), 7),
+        ((40, 3, 3), 61),
+    ],
+)
+def test_one_file_gives_megatrons_order_and_samples(
+    make_pair: MakePair, tmp_path: Path, threshold: float, seed: int, sizes: tuple[int, int, int], sequence_length: int
+) -> None:
+    random = np.random.default_rng(seed)
+    prefix = make_pair("corpus", lengths=random.integers(0, 60, 100).tolist())
+    theirs = megatron(([prefix], None), sizes, tmp_path, sequence_length, seed)
+    options = options_for(
+        data_path=[prefix],
+        split="8,1,1",
+        seq_length=sequence_length,
+        seed=seed,
+        separate_last_epoch_threshold=threshold,
+    )
+    ours = build_datasets(options, *sizes)
+    for one, other in zip(theirs, (ours.train, ours.valid["valid"], ours.test["test"]), strict=True):
+        assert_equal(one, other)
+
+
+@pytest.mark.parametrize("threshold", [0.80, 0.95], indirect=True)
+def test_a_last_epoch_needed_to_88_percent_shows_the_threshold(
+    make_pair: MakePair, tmp_path: Path, threshold: float
+) -> None:
+    prefix = make_pair("corpus", lengths=[50] * 100)
+    per_epoch = (80 * 50 - 1) // 16
+    sizes = (per_epoch + round(0.88 * per_epoch), 1, 1)
+    theirs = megatron(([prefix], None), sizes, tmp_path, 16, 1234)[0]
+    options = options_for(data_path=[prefix], split="8,1,1", seq_length=16, separate_last_epoch_threshold=threshold)
+    ours = build_datasets(options, *sizes).train
+    assert_equal(theirs, ours)
+    kept_apart = set(theirs.document_index[:80].tolist()) == set(range(80))
+    assert kept_apart is (threshold == 0.95)
+
+
+@pytest.mark.parametrize("weights", [(0.3, 0.7), (1.0, 99.0), (5.0, 5.0)])
+def test_a_blend_gives_megatrons_order_and_samples(
+    make_pair: MakePair, tmp_path: Path, weights: tuple[float, float]
+) -> None:
+    random = np.random.default_rng(3)
+    prefixes = [make_pair(name, lengths=random.integers(1, 60, 80).tolist()) for name in ("a", "b")]
+    sizes = (500, 40, 30)
+    theirs = megatron((prefixes, list(weights)), sizes, tmp_path, 16, 1234)
+    words = [str(word) for pair in zip(weights, prefixes, strict=True) for word in pair]
+    ours = build_datasets(options_for(data_path=words, split="8,1,1", seq_length=16), *sizes)
+    for one, other in zip(theirs, (ours.train, ours.valid["valid"], ours.test["test"]), strict=True):
+        assert_equal(one, other)
+
+
+def test_megatron_reads_what_we_write(make_pair: MakePair) -> None:
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    documents = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]
+    theirs = IndexedDataset(make_pair("ours", documents))
+    assert [theirs[number].tolist() for number in range(len(theirs))] == documents

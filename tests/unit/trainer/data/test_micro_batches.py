@@ -1,0 +1,69 @@
+"""Which rank reads which samples: the order hangs on the samples consumed alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.unit.trainer.data.conftest import MakePair, options_for
+from trainer.data.build import DataError, MicroBatches, build_datasets
+from trainer.data.gpt_dataset import Dataset
+
+
+@pytest.fixture
+def dataset(make_pair: MakePair) -> Dataset:
+    prefix = make_pair("corpus", lengths=[5, 40, 1, 17, 60, 33] * 5)
+    train = build_datasets(options_for(data_path=[prefix]), 96, 0, 0).train
+    assert train is not None
+    return train
+
+
+def samples_read(dataset: Dataset, consumed: int, micro_batch: int, replicas: int, workers: int = 0) -> list[list[int]]:
+    """All samples in the order in which the replicas together read them."""
+    readers = [MicroBatches(dataset, consumed, micro_batch, rank, replicas, workers) for rank in range(replicas)]
+    together = []
+    for parts in zip(*readers, strict=True):
+        together += torch.cat(parts).tolist()
+    for reader in readers:
+        reader.close()
+    return together
+
+
+@pytest.mark.parametrize(("micro_batch", "replicas"), [(1, 1), (4, 1), (1, 4), (2, 2), (3, 8), (8, 3)])
+def test_every_layout_reads_the_same_samples_in_the_same_order(
+    dataset: Dataset, micro_batch: int, replicas: int
+) -> None:
+    plain = [dataset[place].tolist() for place in range(len(dataset))]
+    whole = len(dataset) // (micro_batch * replicas) * (micro_batch * replicas)
+    assert samples_read(dataset, 0, micro_batch, replicas) == plain[:whole]
+
+
+def test_a_resumed_reader_goes_on_with_the_next_sample_on_any_layout(dataset: Dataset) -> None:
+    plain = [dataset[place].tolist() for place in range(len(dataset))]
+    assert samples_read(dataset, 24, 2, 2)[:40] == plain[24:64]
+    assert samples_read(dataset, 24, 5, 1)[:40] == plain[24:64]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_reading_ahead_changes_nothing(dataset: Dataset, workers: int) -> None:
+    assert samples_read(dataset, 4, 2, 2, workers) == samples_read(dataset, 4, 2, 2)
+
+
+def test_batches_are_int64_rows_of_one_token_more_than_the_sequence(dataset: Dataset) -> None:
+    batch = next(MicroBatches(dataset, 0, 3, 0, 1))
+    assert batch.dtype == torch.int64 and batch.shape == (3, 9)
+
+
+def test_more_consumed_samples_than_the_data_has_are_refused_with_both_numbers(dataset: Dataset) -> None:
+    with pytest.raises(
+        DataError, match=f"1,000 samples are consumed already, and the data was built for {len(dataset)}"
+    ):
+        MicroBatches(dataset, 1000, 1, 0, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ids_beyond_the_vocabulary_are_refused(dataset: Dataset, workers: int) -> None:
+    reader = MicroBatches(dataset, 0, 8, 0, 1, workers, vocab_size=100)
+    with pytest.raises(DataError, match=r"the data holds token id \d+, the vocabulary has 100"):
+        list(reader)
+    reader.close()

@@ -1,0 +1,321 @@
+"""`python -m trainer.data.prepare`: what is written, what is refused, and what is left when it is stopped."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from trainer.data import prepare
+from trainer.data.indexed import IndexedTokens
+
+TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1, 2, 3]\n" * 9]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of a preparation in this process."""
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        code = prepare.main([str(word) for word in words])
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def prepared(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
+    code, out, err = run(capsys, "--json", *words)
+    assert (code, err) == (0, "")
+    document: dict[str, Any] = json.loads(out)
+    assert document["schema_version"] == 1
+    data: dict[str, Any] = document["data"]
+    return data
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """A JSON-lines file with the three texts, one of them empty in between."""
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in [TEXTS[0], "", *TEXTS[1:]]))
+    return file
+
+
+def decoded(prefix: str, tokenizer: Path, eod: int | None = 0) -> list[str]:
+    """The documents' texts, each checked to end with `eod`."""
+    data = IndexedTokens(prefix)
+    data.check_every_entry()
+    speaker = Tokenizer.from_file(str(tokenizer))
+    documents = [data[number].tolist() for number in range(len(data))]
+    if eod is not None:
+        assert all(document[-1] == eod and eod not in document[:-1] for document in documents)
+        documents = [document[:-1] for document in documents]
+    return [speaker.decode(document) for document in documents]
+
+
+def test_json_lines_become_a_pair_a_tokenizer_and_a_note(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted = prepared(capsys, lines, "--output-prefix", tmp_path / "out" / "c", "--vocab-size", "280")
+    prefix = f"{tmp_path}/out/c_text_document"
+    assert noted["data_path"] == prefix
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "c_text_document.bin",
+        "c_text_document.idx",
+        "c_text_document.json",
+        "tokenizer.json",
+    ]
+    assert decoded(prefix, tmp_path / "out" / "tokenizer.json") == TEXTS
+    assert noted["documents"] == 3 and noted["skipped"]["empty"] == 1
+    assert noted["vocab_size"] == 280 and noted["dtype"] == "uint16"
+    assert noted["text_bytes"] == sum(len(text.encode()) for text in TEXTS)
+    assert noted["bin_sha256"] == hashlib.sha256(Path(f"{prefix}.bin").read_bytes()).hexdigest()
+    kept = json.loads(Path(f"{prefix}.json").read_text())
+    assert {key: kept[key] for key in ("documents", "tokens", "vocab_size", "entropy_nats", "tokenizer")} == {
+        key: noted[key] for key in ("documents", "tokens", "vocab_size", "entropy_nats", "tokenizer")
+    }
+
+
+def test_the_entropy_is_that_of_the_tokens_written(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    raw = Path(f"{noted['data_path']}.bin").read_bytes()
+    counts = Counter(int.from_bytes(raw[at : at + 2], "little") for at in range(0, len(raw), 2))
+    total = sum(counts.values())
+    assert noted["tokens"] == total
+    entropy = math.fsum(count / total * math.log(total / count) for count in counts.values())
+    assert noted["entropy_nats"] == pytest.approx(entropy, rel=1e-12)
+    assert noted["ln_vocab_nats"] == pytest.approx(math.log(280), rel=1e-12)
+
+
+def test_the_report_shows_entropy_beside_the_logarithm_of_the_vocabulary(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    assert code == 0
+    assert "documents   3 (left out: 1 empty)" in out
+    assert "vocabulary  280, ln 5.63 nats" in out
+    assert "nats a token" in out and f"data_path   {tmp_path}/c_text_document" in out
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_workers_change_no_byte(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 100)
+    noted = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280", "--workers", workers)
+    assert decoded(noted["data_path"], tmp_path / "tokenizer.json") == TEXTS
+
+
+def test_gzipped_lines_a_given_tokenizer_another_key_and_no_end_token(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    zipped = tmp_path / "other.gz"
+    zipped.write_bytes(gzip.compress("\n".join(json.dumps({"body": text}) for text in TEXTS).encode()))
+    noted = prepared(
+        capsys,
+        zipped,
+        "--json-key",
+        "body",
+        "--no-append-eod",
+        "--tokenizer",
+        tmp_path,
+        "--output-prefix",
+        tmp_path / "d",
+    )
+    assert noted["data_path"] == f"{tmp_path}/d_body_document" and noted["eod"] is None
+    assert noted["tokens"] == first["tokens"] - 3
+    assert decoded(noted["data_path"], tmp_path / "tokenizer.json", eod=None) == TEXTS
+
+
+def test_a_large_vocabulary_is_stored_in_32_bits(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    special = [
+        {**spec["added_tokens"][0], "id": number, "content": f"<extra {number}>"} for number in range(280, 65_500)
+    ]
+    spec["added_tokens"] += special
+    (tmp_path / "large.json").write_text(json.dumps(spec))
+    noted = prepared(capsys, lines, "--output-prefix", tmp_path / "d", "--tokenizer", tmp_path / "large.json")
+    assert noted["vocab_size"] == 65_500 and noted["dtype"] == "int32"
+    assert Path(f"{noted['data_path']}.bin").stat().st_size == 4 * noted["tokens"]
+    assert decoded(noted["data_path"], tmp_path / "tokenizer.json") == TEXTS
+
+
+def test_a_folder_is_read_in_the_order_of_its_names_with_patterns_and_hostile_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = os.fsencode(tmp_path / "src")
+    names = [b"a.py", b"b/z.py", b"new\nline.py", b"quo\"te's $(id).py", b"-dash.py", b"latin\xe9.py", b"B.py"]
+    left_out = [b"tests/t.py", b"b/tests/u.py", b"c.txt", b"deep/site-packages/p.py"]
+    for name in names + left_out:
+        path = os.path.join(root, name)  # noqa: PTH118
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        with open(path, "w") as file:  # noqa: PTH123
+            file.write(f"text of {name!r}")
+    (tmp_path / "src" / "binary.py").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "src" / "nul.py").write_bytes(b"a\0b")
+    (tmp_path / "src" / "empty.py").touch()
+    (tmp_path / "src" / "nowhere.py").symlink_to("missing")
+    os.mkfifo(tmp_path / "src" / "pipe.py")
+    words = [tmp_path / "src", "--output-prefix", tmp_path / "c", "--vocab-size", "280", "--include", "*.py"]
+    noted = prepared(capsys, *words, "--exclude", "tests", "--exclude", "site-packages")
+    assert decoded(noted["data_path"], tmp_path / "tokenizer.json") == [f"text of {name!r}" for name in sorted(names)]
+    assert noted["skipped"] == {"empty": 1, "not_text": 2, "unreadable": 0}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"text": "a"}\n{"text": \n', "corpus.jsonl, line 2: not a JSON object"),
+        (b'\n\n["text"]\n', "line 3: list instead of an object with the text under 'text'"),
+        (b'{"body": "a", "id": 1}\n', "line 1: no key 'text', found body, id; choose one with --json-key"),
+        (b'{"text": 5}\n', "line 1: 'text' holds int instead of text"),
+        (b'{"text": "ok"}\n{"text": "\xff"}\n', "line 2: not UTF-8 at byte 11; convert the file (iconv -t utf-8)"),
+        (b"[" * 100_000 + b"\n", "line 1: not a JSON object"),
+        (b"", "corpus.jsonl is empty; expected one JSON object a line"),
+        (b'{"text": ""}\n\n', "no documents in"),
+        (gzip.compress(b'{"text": "a"}\n' * 9)[:-12], "is cut short or no gzip file after line"),
+    ],
+)
+def test_lines_that_cannot_be_read_are_refused_with_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, said: str
+) -> None:
+    file = tmp_path / "corpus.jsonl"
+    file.write_bytes(content)
+    code, out, err = run(capsys, file, "--output-prefix", tmp_path / "out" / "c", "--vocab-size", "280")
+    assert (code, out) == (1, "")
+    assert said in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+def test_half_a_surrogate_pair_is_replaced_and_a_whole_one_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "corpus.jsonl"
+    file.write_text('{"text": "a\\ud83d\\ude00b"}\n{"text": "c\\ud800d"}\n')
+    noted = prepared(capsys, file, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    assert decoded(noted["data_path"], tmp_path / "tokenizer.json") == ["a😀b", "c\ufffdd"]
+
+
+def test_wrong_input_and_wrong_options_are_one_line_each(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bare").mkdir()
+    cases: list[tuple[list[str | Path], str, int]] = [
+        ([tmp_path / "none"], "no such file or folder", 1),
+        ([tmp_path / "bare", "--include", "*.py"], "no files to read in", 1),
+        ([lines, "--include", "*.py"], "--include and --exclude choose files of a folder", 1),
+        ([lines, "--vocab-size", "100"], "--vocab-size 100: 257 at least", 2),
+        ([lines, "--tokenizer", tmp_path / "none"], "no tokenizer at", 1),
+        ([lines, "--workers", "0"], "--workers 0: 1 at least", 2),
+        ([lines, "--tokenizer", ".", "--vocab-size", "300"], "--tokenizer brings its own vocabulary", 2),
+    ]
+    for words, said, expected in cases:
+        code, out, err = run(capsys, *words, "--output-prefix", tmp_path / "out" / "c")
+        assert (code, out) == (expected, ""), words
+        assert said in err and err.count("\n") == 1
+
+
+def test_what_is_there_is_replaced_only_when_asked(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "270")
+    assert code == 1 and "is there already; give --overwrite" in err
+    code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "d", "--vocab-size", "270")
+    assert code == 1 and "tokenizer.json is there already and differs; use it with --tokenizer" in err
+    assert (
+        prepared(capsys, lines, "--output-prefix", tmp_path / "d", "--vocab-size", "280")["tokens"] == first["tokens"]
+    )
+    again = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "270", "--overwrite")
+    assert again["vocab_size"] == 270
+
+
+def started(*words: str | Path, **more: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "trainer.data.prepare", *(str(word) for word in words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A corpus that takes long enough to be stopped in the middle, and a tokenizer for it."""
+    folder = tmp_path_factory.mktemp("endless")
+    file = folder / "corpus.jsonl"
+    line = json.dumps({"text": "some words of text, again and again; " * 300}) + "\n"
+    file.write_text(line * 6000)
+    small = folder / "small.jsonl"
+    small.write_text(line)
+    assert started(small, "--output-prefix", folder / "small", "--vocab-size", "280").wait(60) == 0
+    return file, folder / "tokenizer.json"
+
+
+def written(part: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until some of the data is on disk."""
+    deadline = time.monotonic() + 60
+    while not part.exists() or part.stat().st_size == 0:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_killed_preparation_leaves_no_index_and_can_be_started_again(
+    endless: tuple[Path, Path], lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = started(endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
+    written(tmp_path / "out" / "c_text_document.bin.partial", process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["c_text_document.bin.partial"]
+    noted = prepared(capsys, lines, "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
+    assert decoded(noted["data_path"], endless[1]) == TEXTS
+    assert not list((tmp_path / "out").glob("*.partial"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_preparation_tidies_up_and_says_so(
+    endless: tuple[Path, Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = started(endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
+    written(tmp_path / "out" / "c_text_document.bin.partial", process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "opsctl: interrupted; nothing was left behind\n")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(endless: tuple[Path, Path], tmp_path: Path) -> None:
+    def no_room() -> None:
+        # Stands for a full disk: every write beyond 1 MB fails, in any folder and for any user.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+    words = (endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
+    process = started(*words, preexec_fn=no_room)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (1, "")
+    assert err == f"opsctl: File too large while writing {tmp_path}/out/c_text_document; nothing was left behind\n"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_beside_a_terminal_progress_is_a_line_now_and_then(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.0)
+    code, out, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    assert code == 0 and "%" not in out
+    assert "encoding: 100%, about 0 s left\n" in err
