@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,20 @@ from opsctl.localcluster.places import Places, places_of
 from opsctl.localcluster.processes import pid_of
 from opsctl.localcluster.spec import plain
 from opsctl.slurm.cluster import Cluster
+
+#: A killed slurmd's node is DOWN after about this many seconds and a ping's distance.
+SPEC = replace(plain("test"), slurmd_timeout_s=12)
+
+#: Waits for the end of its input, which is ours, however we end; then takes a cluster down and removes its folder.
+_GUARD = """
+import shutil, sys
+from pathlib import Path
+from opsctl.localcluster.lifecycle import down
+sys.stdin.read()
+folder = Path(sys.argv[1])
+down(folder)
+shutil.rmtree(folder, ignore_errors=True)
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,10 +80,12 @@ class RunningCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command with the cluster's environment, as `user` (root only) if given."""
         command = [str(word) for word in words]
+        environment = self.environment()
         if user is not None:
             command = ["runuser", "-u", user, "--", *command]
+            environment |= {"HOME": pwd.getpwnam(user).pw_dir, "USER": user, "LOGNAME": user}
         answer = subprocess.run(
-            command, env=self.environment(), capture_output=True, text=True, timeout=timeout_s, input=input
+            command, env=environment, capture_output=True, text=True, timeout=timeout_s, input=input
         )
         if check and answer.returncode:
             pytest.fail(f"{' '.join(command)} -> {answer.returncode}: {answer.stderr}{answer.stdout}")
@@ -77,15 +93,8 @@ class RunningCluster:
 
     def sbatch(self, script: str, *options: str, user: str | None = None) -> int:
         """Submit `script` (its body, without the first line) and return the job id."""
-        answer = self.run(
-            "sbatch",
-            "--parsable",
-            "--output=/dev/null",
-            "--chdir=/",
-            *options,
-            user=user,
-            input=f"#!/bin/bash\n{script}\n",
-        )
+        fixed = ["--parsable", "--output=/dev/null", "--chdir=/"]
+        answer = self.run("sbatch", *fixed, *options, user=user, input=f"#!/bin/bash\n{script}\n")
         return int(answer.stdout.split(";")[0])
 
     def job_state(self, job_id: int) -> str:
@@ -95,18 +104,16 @@ class RunningCluster:
 
     def wait_for_state(self, job_id: int, *states: str, timeout_s: float = 30) -> str:
         """Wait until the job is in one of `states` and return it."""
-        return str(
-            wait_until(
-                lambda: (state := self.job_state(job_id)) in states and state,
-                timeout_s,
-                f"job {job_id} to be {' or '.join(states)}",
-            )
-        )
+
+        def reached() -> str:
+            state = self.job_state(job_id)
+            return state if state in states else ""
+
+        return str(wait_until(reached, timeout_s, f"job {job_id} to be {' or '.join(states)}"))
 
     def cancel_everything(self) -> None:
         """Cancel all jobs and wait until none is left and every node is idle."""
 
-        # Twice: a job that another one submits while it dies.
         def nothing_left() -> bool:
             jobs = self.run("squeue", "-h", "-o", "%A").stdout.split()
             if jobs:
@@ -114,10 +121,16 @@ class RunningCluster:
             return not jobs
 
         wait_until(nothing_left, 40, "all jobs to end")
+        for node, state in self.node_states().items():
+            if state.startswith("drain"):
+                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
         wait_until(self.all_idle, 60, "all nodes to be idle")
 
+    def node_states(self) -> dict[str, str]:
+        return startup.node_states("sinfo", self.cluster)
+
     def all_idle(self) -> bool:
-        return set(startup.node_states("sinfo", self.cluster).values()) <= {"idle"}
+        return set(self.node_states().values()) == {"idle"}
 
     def pid(self, daemon: str) -> int | None:
         """The daemon's process id; None when it is not running."""
@@ -129,8 +142,11 @@ class RunningCluster:
         os.kill(pid, number)
 
     def kill(self, daemon: str) -> None:
-        """kill -9, and wait until it is gone. Its steps and tasks live on, as on a node whose slurmd crashed."""
-        self.send(daemon, signal.SIGKILL)
+        """End a daemon and wait until it is gone. A slurmd with kill -9: its steps and tasks live on, as after a crash.
+
+        slurmctld with SIGTERM: it writes its state with a delay of seconds, and by -9 would forget the newest jobs.
+        """
+        self.send(daemon, signal.SIGTERM if daemon == "slurmctld" else signal.SIGKILL)
         wait_until(lambda: self.pid(daemon) is None, 10, f"{daemon} to be gone")
 
     def kill_node(self, node: str) -> None:
@@ -152,7 +168,7 @@ class RunningCluster:
 
     @contextlib.contextmanager
     def killed(self, daemon: str) -> Iterator[None]:
-        """The daemon is gone inside the block, and back after it with all nodes known."""
+        """The daemon is gone inside the block, and back after it."""
         self.kill(daemon)
         try:
             yield
@@ -160,11 +176,20 @@ class RunningCluster:
             self.start(daemon)
 
 
-def short_folder() -> Path:
-    """A new folder with a short path (sockets), that other Unix users may traverse."""
+@contextlib.contextmanager
+def guarded_folder() -> Iterator[Path]:
+    """A new folder with a short path (sockets), that other Unix users may traverse, for one cluster.
+
+    When the block ends, or pytest does, by whatever signal, the cluster is taken down and the folder removed.
+    """
     folder = Path(tempfile.mkdtemp(prefix="oc", dir="/tmp"))
     folder.chmod(0o755)
-    return folder
+    guard = subprocess.Popen([sys.executable, "-c", _GUARD, str(folder)], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield folder
+    finally:
+        guard.communicate(timeout=90)
+    assert guard.returncode == 0, f"the cluster in {folder} did not come down"
 
 
 @pytest.fixture(scope="session")
@@ -178,13 +203,9 @@ def slurm() -> Installation:
 
 @pytest.fixture(scope="session")
 def session_cluster(slurm: Installation) -> Iterator[RunningCluster]:
-    folder = short_folder()
-    try:
-        up = lifecycle.up(plain("test"), folder)
+    with guarded_folder() as folder:
+        up = lifecycle.up(SPEC, folder)
         yield RunningCluster(up.folder, up.cluster, slurm)
-    finally:
-        lifecycle.down(folder)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -197,8 +218,15 @@ def local_cluster(session_cluster: RunningCluster) -> Iterator[RunningCluster]:
 
 def _mend(cluster: RunningCluster) -> None:
     lifecycle.continue_all(cluster.folder)
-    lifecycle.up(plain("test"), cluster.folder)
+    lifecycle.up(SPEC, cluster.folder)
     cluster.cancel_everything()
+
+
+@pytest.fixture
+def cluster_folder(slurm: Installation) -> Iterator[Path]:
+    """An empty folder for a cluster of the test's own, taken down whatever happens."""
+    with guarded_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -215,17 +243,11 @@ def unix_user() -> Iterator[Callable[..., str]]:
             if subprocess.run(["getent", "group", group], capture_output=True, timeout=10).returncode:
                 subprocess.run(["groupadd", group], check=True, capture_output=True, timeout=10)
                 groups.append(group)
-        words = [
-            "useradd",
-            "--create-home",
-            "--shell",
-            "/bin/bash",
-            *(["--groups", ",".join(groups_of)] if groups_of else []),
-            user,
-        ]
+        more = ["--groups", ",".join(groups_of)] if groups_of else []
+        words = ["useradd", "--create-home", "--shell", "/bin/bash", *more, user]
         subprocess.run(words, check=True, capture_output=True, timeout=10)
         users.append(user)
-        return pwd.getpwnam(user).pw_name
+        return user
 
     yield make
     for user in users:
