@@ -70,7 +70,7 @@ class Layout:
 def blocks_per_stage(layers: int, pipeline: int, method: str = BY_BLOCK) -> list[int]:
     """Transformer blocks of each pipeline stage.
 
-    With `type:transformer|embedding` the embedding before the first block and the one after the last count as a block each.
+    With `type:transformer|embedding` the embeddings before the first block and after the last count as a block each.
     Raises ValueError where stages would differ or one would be without a block.
     """
     counts_embeddings = "embed" in method.lower()

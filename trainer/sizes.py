@@ -1,6 +1,6 @@
 """Counting a GPT's parameters, floating-point operations and bytes. Pure arithmetic, without torch.
 
-Letters as in the papers: L layers, h hidden size, f feed-forward size, s sequence length, V vocabulary, B batch of samples.
+Letters as in the papers: L layers, h hidden size, f feed-forward size, s sequence length, V vocabulary, B batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HALF_BYTES_PER_PARAMETER = 2
 CHECKPOINT_BYTES_PER_PARAMETER = 14
 #: Training with Adam in mixed precision: what a checkpoint has, and 4 for the gradients.
 TRAINING_BYTES_PER_PARAMETER = 18
-#: Matrix products per parameter and token: one forward, two backward, and one more forward where activations are recomputed.
+#: Matrix products per parameter and token: one forward, two backward; one more forward with recomputed activations.
 MODEL_PASSES, HARDWARE_PASSES = 3, 4
 
 

@@ -30,8 +30,14 @@ class Number(click.ParamType):
             )
         except (ValueError, OverflowError):
             self.fail(f"{text[:60]!r} is not a number; write it like 450e9, 341_000_000_000 or 176B", param, ctx)
-        if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero) or number > 1e30:
-            self.fail(f"{text[:60]} must be above 0 and below 1e30", param, ctx)
+        if (
+            not math.isfinite(number)
+            or number < 0
+            or (number == 0 and not self.zero)
+            or number > 1e30
+            or 0 < number < 1e-30
+        ):
+            self.fail(f"{text[:60]} must be above 0, between 1e-30 and 1e30", param, ctx)
         if not self.whole:
             return float(number)
         if number != int(number):

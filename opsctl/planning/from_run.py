@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from opsctl.planning.cost_part import job_section, size_sections, time_sections
 from opsctl.planning.layout_part import layout_sections
 from opsctl.planning.model_part import model_sections, model_shape
@@ -12,7 +10,7 @@ from opsctl.planning.section import Section
 from opsctl.runs.checks import all_options
 from opsctl.runs.load import LoadedRun
 from trainer.layout import Layout
-from trainer.options import BY_KEY
+from trainer.options import with_derived
 
 
 def plan_sections(loaded: LoadedRun, layout: Layout | None) -> list[Section]:
@@ -20,7 +18,7 @@ def plan_sections(loaded: LoadedRun, layout: Layout | None) -> list[Section]:
 
     layout: None when the ranks do not divide.
     """
-    options: dict[str, Any] = {**{key: one.default for key, one in BY_KEY.items()}, **all_options(loaded)}
+    options = with_derived(all_options(loaded), layout.world_size if layout is not None else None)
     shape, ramp = model_shape(options), ramp_of(options)
     sections: list[Section] = []
     if layout is not None:

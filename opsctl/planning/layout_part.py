@@ -8,16 +8,21 @@ from typing import Any
 from opsctl.planning.section import Section
 from trainer.layout import Layout, blocks_per_stage
 
+#: Beyond this nobody reads lists of ranks.
+MOST_RANKS_LISTED = 65_536
+
 
 def layout_sections(per_node: int, options: Mapping[str, Any], layout: Layout) -> Iterator[Section]:
     """The layout on the screen and in JSON; every rank of every process group in JSON alone."""
     nodes = layout.world_size // per_node
-    groups = {
-        "tensor_groups": layout.tensor_groups(),
-        "pipeline_groups": layout.pipeline_groups(),
-        "data_groups": layout.data_groups(),
-        "model_parallel_groups": layout.model_groups(),
-    }
+    groups: dict[str, list[list[int]]] = {}
+    if layout.world_size <= MOST_RANKS_LISTED:
+        groups = {
+            "tensor_groups": layout.tensor_groups(),
+            "pipeline_groups": layout.pipeline_groups(),
+            "data_groups": layout.data_groups(),
+            "model_parallel_groups": layout.model_groups(),
+        }
     replica = layout.tensor * layout.pipeline
     rows = [
         ("ranks", f"{layout.world_size} = {nodes} nodes x {per_node} GPUs"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from opsctl.planning import arithmetic
 from opsctl.planning.section import Section, billions, whole
+from opsctl.runs.checks import MOST_RAMP_STAGES
 from trainer.layout import Layout
 from trainer.schedule import BatchRamp, samples_of_tokens, train_iterations
 
@@ -22,7 +23,8 @@ def ramp_of(options: Mapping[str, Any]) -> BatchRamp | None:
         if not ramp:
             return BatchRamp.constant(batch)
         start, increment, samples = ramp
-        return BatchRamp(start, increment, samples, batch)
+        ramp_up = BatchRamp(start, increment, samples, batch)
+        return ramp_up if ramp_up.intervals <= MOST_RAMP_STAGES else None
     except (TypeError, ValueError):
         return None
 

@@ -15,6 +15,8 @@ from opsctl.runs.options import combination_problems, option
 from opsctl.runs.trainer_arguments import layout_of
 from opsctl.slurm.durations import parse_duration_s
 
+MOST_RAMP_STAGES = 10_000
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -25,7 +27,7 @@ class Findings:
 
 
 def check_run(loaded: LoadedRun, nodes: int | None = None) -> list[str]:
-    """Raise RunFileError with a run's first problem on `nodes` nodes (default: the run file's), or return the warnings."""
+    """The warnings of a run on `nodes` nodes (default: the run file's). Raises RunFileError with its first problem."""
     findings = find_problems(expand(loaded), nodes)
     if findings.problems:
         more = len(findings.problems) - 1
@@ -50,7 +52,10 @@ def find_problems(loaded: LoadedRun, nodes: int | None = None) -> Findings:
         problems += _environment_problems(expanded)
         problems += data_problems(expanded.file.data, options.get("seq_length"))
     margin_problems, margin_warnings = _margin(loaded, options)
-    return Findings(tuple(problems + margin_problems), tuple(warnings + margin_warnings))
+    return Findings(
+        tuple(_one_line(text) for text in problems + margin_problems),
+        tuple(_one_line(text) for text in warnings + margin_warnings),
+    )
 
 
 def all_options(loaded: LoadedRun) -> dict[str, Any]:
@@ -67,9 +72,9 @@ def exit_duration_minutes(loaded: LoadedRun) -> int:
 def exit_margin_problem(
     margin_s: float, iteration_s: float | None, evaluation_s: float | None, save_s: float | None
 ) -> str | None:
-    """Why leaving `margin_s` seconds before the limit is too late, or None. None stands for unknown and counts as nothing.
+    """Why leaving `margin_s` seconds before the limit is too late, or None. A part that is None counts nothing.
 
-    The trainer looks at the clock between iterations, so at worst one iteration, the longest evaluation and a save come after.
+    The trainer looks at the clock between iterations: at worst an iteration, the longest evaluation, a save follow.
     """
     needed = sum(part or 0.0 for part in (iteration_s, evaluation_s, save_s))
     if margin_s >= needed:
@@ -89,7 +94,27 @@ def _layout_problems(loaded: LoadedRun, options: Mapping[str, Any], nodes: int |
     except RunFileError as error:
         without_path = str(error).removeprefix(f"{loaded.path}: ")
         return [f"[slurm] {without_path}", *combination_problems(options, None)]
-    return combination_problems(options, world_size)
+    return combination_problems(options, world_size) + _ramp_problems(options) + _length_problems(options)
+
+
+def _ramp_problems(options: Mapping[str, Any]) -> list[str]:
+    """A ramp of so many stages is a slip, and walking it would take minutes."""
+    ramp, batch = options.get("rampup_batch_size"), options.get("global_batch_size")
+    if not ramp or not batch or (batch - ramp[0]) // ramp[1] <= MOST_RAMP_STAGES:
+        return []
+    stages = (batch - ramp[0]) // ramp[1]
+    return [
+        f"[trainer] rampup_batch_size has {stages:,} stages, more than {MOST_RAMP_STAGES:,}; give a larger increment"
+    ]
+
+
+def _length_problems(options: Mapping[str, Any]) -> list[str]:
+    """A training that is over before its first step."""
+    samples, batch = options.get("train_samples"), options.get("global_batch_size")
+    first = (options.get("rampup_batch_size") or [batch])[0]
+    if not samples or not first or samples >= first:
+        return []
+    return [f"[trainer] train_samples {samples} make no single step of {first} samples; train longer"]
 
 
 def _environment_problems(expanded: LoadedRun) -> list[str]:
@@ -128,6 +153,11 @@ def _margin(loaded: LoadedRun, options: Mapping[str, Any]) -> tuple[list[str], l
         f"exit_margin of {_seconds(margin_s)} is not checked in full: give {', '.join(unknown)} under [expect], "
         "or let the log measure it"
     ]
+
+
+def _one_line(text: str) -> str:
+    """A variable's value may hold anything; what is printed is one line."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The data files a run reads, looked at without numpy: are they there, is each index whole, is there one sample at all."""
+"""The data files a run reads, looked at without numpy: are they there and whole, do they hold one sample."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def prefixes(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     path = data.get("data_path")
     for word in [path] if isinstance(path, str) else path or []:
         if not is_number(word):
-            yield "data_path", word
+            yield "data_path", str(word)
     for part in ("train", "valid", "test"):
         key = f"{part}_weighted_split_paths"
         groups = data.get(key)
         for text in [groups] if isinstance(groups, str) else groups or []:
-            for match in _WEIGHTED.finditer(text):
+            for match in _WEIGHTED.finditer(str(text)):
                 yield key, match["prefix"]
         if data.get(f"{key}_path"):
             try:

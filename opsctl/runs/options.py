@@ -12,6 +12,8 @@ from trainer.options import BY_KEY, check_mapping
 OPTION_TABLES = ("trainer", "data", "checkpoints")
 _NAMES = {table: tuple(option.key for option in OPTIONS if option.table == table) for table in OPTION_TABLES}
 _REASONS = {name.removeprefix("--").replace("-", "_"): reason for name, reason in REFUSED.items()}
+#: Whole numbers up to here are exact as floats too, in whatever they are multiplied with.
+_LARGEST = 2**53
 _FLAG = re.compile(r"--([A-Za-z][A-Za-z0-9-]*)")
 _INDIVISIBLE = re.compile(r"(?P<given>\d+)(?P<extra> \+ 2 embeddings)? is not divisible by .*?(?P<divisor>\d+)$")
 
@@ -32,6 +34,16 @@ def why_refused(key: str) -> str | None:
 
 def option_problem(key: str, value: Any) -> str | None:
     """What is allowed for the known option `key`, when it cannot be `value`; else None."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, int) and abs(one) > _LARGEST:
+            return f"must be at most {_LARGEST}"
+        if isinstance(one, str) and not one.isprintable():
+            return "must be text on one line"
+    if BY_KEY[key].type is str and BY_KEY[key].nargs is not None:
+        # Among several texts a weight may be a number: but there must be a text, and a lone value is one.
+        texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        if not texts:
+            return "must be a string, or a list of strings with their weights"
     start = f"{key} = {value!r}: "
     for error in check_mapping({key: value}, None):
         if error.startswith(start):

@@ -52,7 +52,8 @@ def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) 
                 raise RunFileError(f"{path}: {problem}")
     for key, value in written.get("env", {}).items():
         if not isinstance(value, str):
-            raise RunFileError(f'{path}: [env] {key} = {shown(value)}: allowed is text in quotes, like "{value}"')
+            text = shown(value)
+            raise RunFileError(f"{path}: [env] {shown_key(key)} = {text}: allowed is text in quotes")
     if not profile:
         _check_required(path, written)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 
@@ -19,8 +18,7 @@ _EXTRA = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=(?P<value>[^\s'\"\\#]+))?")
 #: A `#SBATCH` line cuts at blanks and comments and takes quotes for itself, so these values have none.
 _WORD = re.compile(r"[^\s'\"\\#-][^\s'\"\\#]*")
 _WORDS = ("partition", "account", "qos", "constraint", "reservation", "gpu_type", "exclude")
-_COUNTS = ("nodes", "gpus_per_node", "cpus_per_task")
-_MOST = 1_000_000
+_MOST = {"nodes": 100_000, "gpus_per_node": 64, "cpus_per_task": 4_096}
 #: sbatch options that opsctl writes itself or that would take the job out of its hands.
 OWN_SBATCH_OPTIONS = frozenset(
     (
@@ -60,10 +58,10 @@ def _run(file: RunFile) -> str | None:
 
 
 def _slurm(file: RunFile) -> str | None:
-    for key in _COUNTS:
+    for key, most in _MOST.items():
         value = getattr(file.slurm, key)
-        if value is not None and not 1 <= value <= _MOST:
-            return f"[slurm] {key} = {shown(value)}: allowed is a whole number from 1 to {_MOST}"
+        if value is not None and not 1 <= value <= most:
+            return f"[slurm] {key} = {shown(value)}: allowed is a whole number from 1 to {most}"
     for key in _WORDS:
         value = getattr(file.slurm, key)
         if value is not None and not _is_word(value):
@@ -131,8 +129,8 @@ def _array(file: RunFile) -> str | None:
 def _expect(file: RunFile) -> str | None:
     for key in file.expect.__struct_fields__:
         value = getattr(file.expect, key)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            return f"[expect] {key} = {shown(value)}: allowed is a number above 0"
+        if value is not None and not 1e-9 <= value <= 1e9:  # false for nan
+            return f"[expect] {key} = {shown(value)}: allowed is a number above 0, up to 1e9"
     return None
 
 

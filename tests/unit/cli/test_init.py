@@ -1,0 +1,115 @@
+"""`opsctl init`: folders made from examples, and what it refuses to make."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from opsctl.cli.init import command, with_run_name
+from opsctl.errors import OpsctlError, UsageError
+from opsctl.runs.load import load_run_file
+from opsctl.runs.locate import locate_run_file
+from opsctl.shipped import templates_folder
+
+EXAMPLES = ("demo", "setup-test-n2", "tr1-13B", "tr11-176B-ml")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
+    monkeypatch.delenv("OPSCTL_RUN", raising=False)
+
+
+def init(*arguments: str) -> Result:
+    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+
+
+def test_the_examples_are_these() -> None:
+    assert tuple(sorted(path.stem for path in (templates_folder() / "examples").glob("*.toml"))) == EXAMPLES
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_examples_own_name_implies_it_and_its_comments_stay(name: str) -> None:
+    init(name)
+    made = Path(name, "run.toml").read_text()
+    assert made == (templates_folder() / "examples" / f"{name}.toml").read_text()
+    assert load_run_file(Path(name, "run.toml"), {}).file.run.name == name
+
+
+def test_any_other_name_gets_the_demo_under_that_name() -> None:
+    init("my-first")
+    assert load_run_file(Path("my-first/run.toml"), {}).file.run.name == "my-first"
+    original = (templates_folder() / "examples" / "demo.toml").read_text()
+    assert with_run_name(Path("my-first/run.toml").read_text(), "demo") == original
+
+
+def test_from_takes_another_example() -> None:
+    init("mine", "--from", "tr11-176B-ml")
+    assert load_run_file(Path("mine/run.toml"), {}).file.slurm.nodes == 48
+
+
+def test_the_run_is_found_by_its_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    init("mine")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert locate_run_file("mine", os.environ) == tmp_path / "mine" / "run.toml"
+
+
+def test_the_next_commands_are_printed_whole_on_stderr() -> None:
+    result = init("mine")
+    assert result.stdout.strip() == str(Path("mine/run.toml").absolute())
+    for step in (
+        "cd mine",
+        "opsctl local-cluster up",
+        "opsctl data prepare",
+        "opsctl plan",
+        "opsctl submit --array 1-3%1",
+    ):
+        assert step in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
+def test_what_exists_is_never_touched(tmp_path: Path, kind: str) -> None:
+    taken = tmp_path / "taken"
+    if kind == "folder":
+        taken.mkdir()
+    elif kind == "file":
+        taken.touch()
+    else:
+        taken.symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OpsctlError, match="already exists"):
+        init("taken")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "/", "a b", "$(touch x)", "a\nb", "x;y", "-y", '"q"', "a/../..", "x" * 129]
+)
+def test_hostile_names_make_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a run"):
+        init("--", name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_example_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="no example 'tr11'; did you mean tr11-176B-ml"):
+        init("x", "--from", "tr11")
+
+
+def test_a_missing_parent_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder"):
+        init("sub/x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_made_in_another_folder_is_named_after_its_last_part(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    init("sub/x")
+    assert load_run_file(Path("sub/x/run.toml"), {}).file.run.name == "x"
+    assert json.loads((tmp_path / ".state/opsctl/runs.json").read_text()) == {"x": str(tmp_path / "sub/x/run.toml")}

@@ -1,0 +1,245 @@
+"""`opsctl plan`, called as people call it, against the numbers that the original trainings printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opsctl.cli.plan import command
+from opsctl.errors import OpsctlError
+from opsctl.shipped import templates_folder
+from tests.unit.runs.run_files import VALID, changed
+
+
+def example(name: str) -> Path:
+    return templates_folder() / "examples" / f"{name}.toml"
+
+
+def plan(*arguments: str) -> Result:
+    return CliRunner().invoke(command, list(arguments), env={"six_ALL_CCFRWORK": None, "OPSCTL_RUN": None})
+
+
+def plan_json(*arguments: str) -> dict[str, Any]:
+    result = plan("--json", *arguments)
+    answer = json.loads(result.stdout)
+    assert answer["schema_version"] == 1
+    found: dict[str, Any] = answer["plan"]
+    return found
+
+
+class TestFromTheShippedRuns:
+    def test_tr1_13B(self) -> None:
+        answer = plan_json(str(example("tr1-13B")))
+        assert answer["problems"] == []
+        assert answer["model"]["billion_rounded"] == 13
+        assert answer["layout"]["world_size"] == 128 and answer["layout"]["data"] == 16
+        ramp = answer["batch"]["rampup"]
+        assert (ramp["intervals"], ramp["samples_per_interval"]) == (63, 79365)
+        assert [stage["batch_size"] for stage in ramp["stages"][:4]] == [16, 32, 48, 64]
+        assert [stage["nominal_steps"] for stage in ramp["stages"][:4]] == [4960, 2480, 1653, 1240]
+        assert [stage["actual_steps"] for stage in ramp["stages"][:4]] == [4961, 2480, 1654, 1240]
+        assert answer["schedule"]["train_iterations"] == 311541
+        assert answer["schedule"]["train_tokens"] == 614_400_000_000
+        assert answer["schedule"]["decay_samples"] == 126_953_125
+        assert answer["schedule"]["decay_tokens"] == 260_000_000_000
+        assert answer["job"]["exit_duration_minutes"] == 1190
+
+    def test_tr11_176B(self) -> None:
+        answer = plan_json(str(example("tr11-176B-ml")))
+        assert answer["problems"] == []
+        model = answer["model"]
+        assert model["billion_rounded"] == 176
+        assert model["params"] == 176_247_271_424
+        assert model["formula_params"] != model["params"]
+        assert (model["hidden_per_layer"], model["hidden_per_head"]) == (204, 128)
+        assert (model["embedding_params"], model["layer_params"]) == (3_596_615_680, 2_466_437_120)
+        assert answer["init_std"]["sqrt_1_over_3h"] == pytest.approx(0.00482197968631537)
+        assert answer["layout"]["pipeline_partition"] == {
+            "method": "type:transformer|embedding",
+            "blocks_per_stage": [5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5],
+        }
+        assert answer["schedule"]["train_iterations"] == 115311  # as its own log counts them
+        assert answer["job"]["exit_duration_minutes"] == 5990
+        assert answer["throughput"]["hardware_tflops"] == pytest.approx(149.02 * 105.22 / 105, rel=1e-3)
+        assert answer["throughput"]["model_tflops"] == pytest.approx(answer["throughput"]["hardware_tflops"] * 3 / 4)
+
+    def test_tr11_as_first_planned_ramps_from_16(self, tmp_path: Path) -> None:
+        text = example("tr11-176B-ml").read_text().replace("[192, 16, 9_765_625]", "[16, 16, 9_765_625]")
+        (tmp_path / "run.toml").write_text(text)
+        answer = plan_json(str(tmp_path))
+        ramp = answer["batch"]["rampup"]
+        assert (ramp["intervals"], ramp["samples_per_interval"]) == (127, 76894)
+        assert [stage["nominal_steps"] for stage in ramp["stages"][:2]] == [4805, 2402]
+        assert [stage["actual_steps"] for stage in ramp["stages"][:2]] == [4806, 2403]
+        (at_384,) = [stage for stage in ramp["stages"] if stage["batch_size"] == 384]
+        assert at_384["nominal_steps_through"] == 18146
+        assert at_384["actual_steps_through"] == 18148
+        assert at_384["actual_steps_through"] - at_384["actual_steps"] == 17948
+        assert answer["schedule"]["train_iterations"] == 128728
+
+    def test_process_groups_of_16_ranks(self, tmp_path: Path) -> None:
+        text = changed(
+            "nodes = 4", "nodes = 8", changed("pipeline_model_parallel_size = 2", "pipeline_model_parallel_size = 4")
+        )
+        (tmp_path / "run.toml").write_text(text)
+        groups = plan_json(str(tmp_path))["process_groups"]
+        assert groups["tensor_groups"][:3] == [[0, 1], [2, 3], [4, 5]]
+        assert groups["pipeline_groups"] == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+        assert groups["data_groups"][:3] == [[0, 2], [1, 3], [4, 6]]
+        assert groups["model_parallel_groups"] == [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
+
+    def test_other_nodes_make_other_replicas(self) -> None:
+        assert plan_json(str(example("tr11-176B-ml")), "--nodes", "24")["layout"]["data"] == 4
+
+    def test_the_screen_shows_nominal_and_actual_side_by_side_within_100_columns(self) -> None:
+        screen = plan(str(example("tr11-176B-ml"))).stdout
+        assert "nominal steps  actual steps" in screen
+        assert "176,247,271,424" in screen and "by the usual formula" in screen
+        assert max(len(line) for line in screen.splitlines()) <= 100
+
+
+class TestFromNumbers:
+    @pytest.mark.parametrize(
+        ("arguments", "days"),
+        [
+            ("--params 13e9 --tokens 300e9 --gpus 256 --tflops 45", 31.35),
+            ("--params 167e9 --tokens 450e9 --gpus 384 --tflops 150", 120.8),
+            ("--params 167B --tokens 450_000_000_000 --gpus 384 --tflops 150", 120.8),
+        ],
+    )
+    def test_days(self, arguments: str, days: float) -> None:
+        answer = plan_json(*arguments.split())
+        assert answer["time"]["training_days"] == pytest.approx(days, abs=0.01)
+        assert answer["time"]["gpu_hours"] == answer["time"]["training_days"] * 24 * answer["inputs"]["gpus"]
+
+    @pytest.mark.parametrize("more", [(), ("--sequence-length", "2048")])
+    def test_days_left(self, more: tuple[str, ...]) -> None:
+        arguments = (
+            "--consumed-tokens 192755367936 --goal-tokens 341e9 --seconds-per-iteration 105 --global-batch-size 2048"
+        )
+        answer = plan_json(*arguments.split(), *more)
+        assert answer["days_left"]["days"] == pytest.approx(42.9531114154392, rel=1e-12)
+
+    def test_checkpoints_and_memory(self) -> None:
+        checkpoint = plan_json("--params", "176e9")["checkpoint"]
+        assert checkpoint["weights_gib"] == pytest.approx(327.82, abs=0.01)
+        assert checkpoint["full_gib"] == pytest.approx(2294.77, abs=0.01)
+        memory = plan_json("--params", "13e9")["memory"]
+        assert memory == {"bytes_per_param": 18, "replica_gb": 234}
+
+    def test_sizes(self) -> None:
+        shape = "--num-layers 70 --hidden-size 14336 --sequence-length 2048 --num-attention-heads 112"
+        answer = plan_json(*shape.split(), "--vocab-size", "250680")
+        assert answer["parts"]["block_bf16_gib"] == pytest.approx(4.59, abs=0.01)
+        assert answer["parts"]["rest_bf16_gib"] == pytest.approx(6.75, abs=0.01)
+        assert answer["parts"]["total_bf16_gib"] == pytest.approx(328.34, abs=0.01)
+        answer = plan_json(*shape.split(), "--vocab-size", "250000")
+        assert answer["model"]["billion_rounded"] == 176
+        assert (answer["model"]["hidden_per_layer"], answer["model"]["hidden_per_head"]) == (204, 128)
+
+    @pytest.mark.parametrize(
+        ("batch", "seconds", "printed"), [(2048, 105.22, 149.02), (2048, 104.7, 149.77), (16, 15.23, 8.04)]
+    )
+    def test_tflops(self, batch: int, seconds: float, printed: float) -> None:
+        shape = "--num-layers 70 --hidden-size 14336 --vocab-size 250880 --sequence-length 2048 --gpus 384"
+        answer = plan_json(*shape.split(), "--global-batch-size", str(batch), "--seconds-per-iteration", str(seconds))
+        assert answer["throughput"]["hardware_tflops"] == pytest.approx(printed, rel=1e-3)
+
+    def test_samples_of_tokens(self) -> None:
+        assert plan_json("--tokens", "260e9", "--sequence-length", "2048")["samples"]["samples"] == 126_953_125
+
+    def test_too_few_numbers_say_what_is_missing(self) -> None:
+        with pytest.raises(OpsctlError, match="--gpus alone give no plan; days take --params --tokens"):
+            CliRunner().invoke(command, ["--gpus", "8"], catch_exceptions=False)
+
+    @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e31", "many", "1.5", "1e-31", "--", "0x10"])
+    def test_what_is_no_count_is_wrong_usage(self, value: str) -> None:
+        result = plan(f"--gpus={value}", "--params", "1e9", "--tokens", "1e9", "--tflops", "100")
+        assert result.exit_code == 2
+        assert "Traceback" not in result.output
+
+    def test_a_run_and_numbers_together_are_wrong_usage(self) -> None:
+        result = plan(str(example("demo")), "--params", "1e9")
+        assert result.exit_code == 2 and "plans without a run file" in result.output
+
+
+class TestRefusals:
+    def test_every_problem_is_listed_and_the_exit_code_is_2(self, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(changed("global_batch_size = 32", "global_batch_size = 40"))
+        result = plan(str(tmp_path))
+        assert result.exit_code == 2
+        assert "Layout" in result.stdout
+        assert "global_batch_size 40 is not divisible by micro_batch_size 8 x DP 2 = 16" in result.stderr
+        assert "corpus_text_document.idx; make it with opsctl data prepare" in result.stderr
+
+    def test_json_holds_the_problems_too(self, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(changed("nodes = 4", "nodes = 3"))
+        result = plan("--json", str(tmp_path))
+        assert result.exit_code == 2
+        answer = json.loads(result.stdout)["plan"]
+        assert "layout" not in answer
+        assert len(answer["problems"]) == 2
+
+    def test_json_keys_are_these(self) -> None:
+        answer = plan_json(str(example("tr11-176B-ml")))
+        assert set(answer) == {
+            *("run", "layout", "process_groups", "model", "init_std", "batch", "schedule", "checkpoint", "memory"),
+            *("time", "throughput", "job", "problems", "warnings"),
+        }
+        assert set(answer["schedule"]) == {
+            *("train_samples", "train_tokens", "train_iterations", "decay_samples", "decay_tokens", "warmup_samples"),
+        }
+        assert set(answer["job"]) == {"time_limit_s", "exit_margin_s", "exit_duration_minutes"}
+        assert set(answer["batch"]["rampup"]["stages"][0]) == {
+            *("batch_size", "first_sample", "nominal_steps", "actual_steps"),
+            *("nominal_steps_through", "actual_steps_through"),
+        }
+        assert set(answer["checkpoint"]) == {"weights_gib", "full_gib", "save_interval_iterations", "count"}
+        assert set(answer["memory"]) == {"bytes_per_param", "replica_gb", "per_gpu_gb"}
+
+    NUMBERS = (
+        "num_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "seq_length",
+        "micro_batch_size",
+        "global_batch_size",
+    )
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(data=st.data())
+    def test_whatever_whole_numbers_stand_there_it_plans_or_refuses(self, tmp_path: Path, data: st.DataObject) -> None:
+        text = VALID
+        keys = data.draw(
+            st.lists(st.sampled_from((*self.NUMBERS, "train_samples", "nodes", "vocab_size")), max_size=5, unique=True)
+        )
+        for key in keys:
+            old = next(line for line in VALID.splitlines() if line.startswith(f"{key} = "))
+            text = changed(old, f"{key} = {data.draw(st.integers(-1, 300) | st.integers(-(2**70), 2**70))}", text)
+        if data.draw(st.booleans()):
+            ramp = data.draw(st.lists(st.integers(0, 64) | st.integers(0, 2**53), min_size=2, max_size=4))
+            text = changed("lr = 3e-3", f"lr = 3e-3\nrampup_batch_size = {ramp}", text)
+        (tmp_path / "run.toml").write_text(text)
+        result = plan("--json", str(tmp_path))
+        if isinstance(result.exception, OpsctlError):
+            assert "\n" not in str(result.exception)
+        else:
+            assert result.exit_code == 2  # the data is missing
+            json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_planning_imports_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys, opsctl.cli.plan, opsctl.planning.from_run, opsctl.planning.from_inputs, opsctl.runs.checks;"
+        "print([name for name in ('torch', 'numpy', 'deepspeed', 'rich', 'jinja2') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.strip() == "[]"
