@@ -24,11 +24,10 @@ class Lengths:
 def lengths(options: Mapping[str, Any]) -> Lengths:
     """Raises ValueError for a ramp or a schedule that cannot be."""
     batch = options["global_batch_size"]
-    ramp = (
-        BatchRamp(*options["rampup_batch_size"][:3], global_batch_size=batch)
-        if options["rampup_batch_size"]
-        else BatchRamp.constant(batch)
-    )
+    ramp = BatchRamp.constant(batch)
+    if options["rampup_batch_size"]:
+        start, increment, ramp_samples = options["rampup_batch_size"]
+        ramp = BatchRamp(start, increment, ramp_samples, batch)
     if options["train_samples"]:
         iterations, samples = train_iterations(ramp, options["train_samples"]), options["train_samples"]
     else:
