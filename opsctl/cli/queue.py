@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def command(run_argument: str | None, run: str | None, cluster: str | None, as_json: bool) -> None:
     """List the jobs of the run's group, its own marked with *.
 
-    The group is `[run] group`; without one, or without a run, your own jobs and those of whoever submitted the run.
-    Expected starts are Slurm's guess. Needs one squeue.
+    The group is `[run] group`; without one, your own jobs and the run's, whoever submitted them. Starts to come are
+    Slurm's guess.
     """
     import shutil
     import sys
@@ -36,17 +36,17 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     loaded = _run_if_any(pick(run_argument, run))
     paths = loaded.paths if loaded else None
     known = recorded(paths) if paths else Recorded()
-    users = interested(loaded.file.run.group if loaded else None, known.submitters)
-    jobs = client_for(choose_cluster(cluster, paths)).jobs(users=users)
-    own = known.own(jobs)
-    rows = [(job, job in own) for job in sorted(jobs, key=queue_order)]
+    users = interested(loaded.file.run.group if loaded else None)
+    jobs = client_for(choose_cluster(cluster, paths)).jobs()
+    own = {job.job_id for job in known.own(jobs)}
+    rows = [(job, job.job_id in own) for job in sorted(jobs, key=queue_order) if job.job_id in own or job.user in users]
     if as_json:
         print_json("jobs", [job_json(job, own) for job, own in rows])
     elif rows:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         sys.stdout.write("\n".join(queue_table(rows, width)) + "\n")
     else:
-        message(f"no jobs of {', '.join(users)} in the queue")
+        message(f"no jobs of {', '.join(sorted(users))} in the queue")
 
 
 def _run_if_any(chosen: str | None) -> LoadedRun | None:

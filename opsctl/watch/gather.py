@@ -16,7 +16,6 @@ from opsctl.logs.parser import recent
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.revisions import Revision, differs_from_published, newest
 from opsctl.slurm.client import SlurmClient
-from opsctl.watch.members import interested
 from opsctl.watch.overview import KillSwitch, Overview, Published
 from opsctl.watch.own import Recorded, recorded
 
@@ -31,7 +30,7 @@ def gather(loaded: LoadedRun, slurm: SlurmClient) -> Overview:
     attempts = attempts_file.read(paths)
     blind = None
     try:
-        jobs = tuple(known.own(slurm.jobs(users=interested(loaded.file.run.group, known.submitters))))
+        jobs = tuple(known.own(slurm.jobs()))
     except SlurmUnreachable as error:
         jobs, blind = (), str(error)
     return Overview(

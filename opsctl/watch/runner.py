@@ -14,7 +14,6 @@ from opsctl.runs.revisions import newest
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
 from opsctl.watch.findings import Finding
-from opsctl.watch.members import interested
 from opsctl.watch.own import recorded
 from opsctl.watch.training import Settings, Snapshot
 
@@ -36,9 +35,7 @@ def training_snapshot(loaded: LoadedRun, slurm: SlurmClient) -> Snapshot:
 
 def own_jobs(loaded: LoadedRun, slurm: SlurmClient) -> list[Job]:
     """The run's jobs in the queue, by one question. Raises SlurmError."""
-    known = recorded(loaded.paths)
-    jobs = slurm.jobs(users=interested(loaded.file.run.group, known.submitters))
-    return known.own(jobs)
+    return recorded(loaded.paths).own(slurm.jobs())
 
 
 def how_finished(paths: RunPaths) -> str | None:
