@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.control import live, overlap
@@ -27,16 +28,16 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
     """Cancel the caller's jobs of a run, or only those not started. Raises OpsctlError when all of them are others'."""
     if dry_run or not paths.state.is_dir():
         client = client_for(cluster)
-        return _chosen(live.look_at_jobs(paths, cluster, client), name, queued_only)
+        return _chosen(live.look(paths, cluster, client).live, name, queued_only)
     # Nobody may submit between the look and the cancelling.
     with locked(paths.lock, LOCK_WAIT_S, f"cancel {name}"):
         client = client_for(cluster)
-        chosen = _chosen(live.live_jobs(paths, cluster, client), name, queued_only)
+        chosen = _chosen(live.settle_and_look(paths, cluster, client).live, name, queued_only)
         client.cancel(overlap.live_arrays(chosen.jobs), pending_only=queued_only)
     return chosen
 
 
-def _chosen(jobs: list[Job], name: str, queued_only: bool) -> Cancelled:
+def _chosen(jobs: Sequence[Job], name: str, queued_only: bool) -> Cancelled:
     me = account_name()
     meant = [job for job in jobs if job.state != "COMPLETING" and (job.state == "PENDING" or not queued_only)]
     mine = tuple(job for job in meant if job.user == me)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.control import chains, kill_switch, overlap
@@ -19,19 +20,28 @@ from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
 
 
-def live_jobs(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> list[Job]:
-    """The run's jobs in the queue, whoever's they are; a submission that was cut off before is settled on the way.
+@dataclass(frozen=True)
+class Seen:
+    """One look at the queue."""
 
-    The caller holds the run's lock. Raises SlurmUnreachable when the queue cannot be seen.
+    queue: Sequence[Job]  # everybody's
+    live: Sequence[Job]  # the run's, whoever's they are
+
+
+def settle_and_look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Seen:
+    """Look at the queue, and settle a submission that was cut off before. The caller holds the run's lock.
+
+    Raises SlurmUnreachable when the queue cannot be seen.
     """
     queue = client.jobs()
     chains.settle_submitting(paths, queue)
-    return _of_run(paths, cluster, queue)
+    return Seen(queue, _of_run(paths, cluster, queue))
 
 
-def look_at_jobs(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> list[Job]:
-    """`live_jobs` for who only looks: nothing is settled and no lock needed."""
-    return _of_run(paths, cluster, client.jobs())
+def look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Seen:
+    """Look at the queue only: nothing is settled and no lock needed."""
+    queue = client.jobs()
+    return Seen(queue, _of_run(paths, cluster, queue))
 
 
 def refuse_to_start(loaded: LoadedRun, arguments: Sequence[str]) -> None:

@@ -37,6 +37,13 @@ def what_to_wait_for(live: Sequence[Job], after: str | None, name: str) -> tuple
     return (after,)
 
 
+def warn_of_nothing_to_wait_for(after: str | None, queue: Iterable[Job]) -> str | None:
+    """A warning when `--after` names a job that is not in the queue: Slurm then just starts the chain."""
+    if after is None or after == AUTO or any(int(after) in (job.job_id, job.array_job_id) for job in queue):
+        return None
+    return f"no job {after} is in the queue, it has ended or never was: the chain does not wait for it"
+
+
 def live_arrays(live: Iterable[Job]) -> list[int]:
     """The array ids of these jobs, in the order of submission."""
     return sorted({job.array_job_id for job in live})

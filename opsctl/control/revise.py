@@ -59,7 +59,7 @@ def _planned(loaded: LoadedRun, cluster: Cluster, resubmit: bool, warnings: tupl
     before, values, difference = _look(loaded)
     jobs: Sequence[Job] = []
     if live.fixed_values(loaded):
-        jobs = live.look_at_jobs(loaded.paths, cluster, client_for(cluster))
+        jobs = live.look(loaded.paths, cluster, client_for(cluster)).live
     to_replace = _chains_to_replace(loaded, jobs, resubmit)
     replaced = tuple((chain.chain, None) for chain, _ in to_replace)
     return Revised(before, None, values, difference, replaced, warnings)
@@ -70,7 +70,7 @@ def _done(loaded: LoadedRun, cluster: Cluster, resubmit: bool, warnings: tuple[s
     if not live.fixed_values(loaded):
         return Revised(before, publish(loaded, note="revise"), values, difference, (), warnings)
     client = client_for(cluster)
-    jobs = live.live_jobs(loaded.paths, cluster, client)
+    jobs = live.settle_and_look(loaded.paths, cluster, client).live
     to_replace = _chains_to_replace(loaded, jobs, resubmit)
     if not to_replace:
         return Revised(before, publish(loaded, note="revise"), values, difference, (), warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from opsctl.slurm.cluster import Cluster
 
 ID_BEFORE_FIRST_SUBMIT = "made-at-first-submit"
 TOKEN_OF_A_PREVIEW = "made-at-submit"
+ROOM_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, a
         script = batch_text(loaded, cluster, chain, run_id, wish.hold)
         taken_back.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
-        with _kept_when_undecided(taken_back, paths, cluster):
+        with _room_for_the_record(paths), _kept_when_undecided(taken_back, paths, cluster):
             chain = replace(chain, chain=_sbatch(client, script, chain.token))
     _record(paths, cluster, chain)
     return Submitted(chain, revision, is_new)
@@ -146,6 +148,17 @@ def _kept_when_undecided(taken_back: ExitStack, paths: RunPaths, cluster: Cluste
             write_json(paths.cluster, cluster.to_json())
         raise
     taken_back.pop_all()
+
+
+@contextmanager
+def _room_for_the_record(paths: RunPaths) -> Iterator[None]:
+    """Hold a little of the disk while Slurm is asked: what it has taken must not fail to be recorded for want of it."""
+    room = paths.state / f".room-{socket.gethostname()}-{os.getpid()}"
+    try:
+        room.write_bytes(b"\0" * ROOM_BYTES)
+        yield
+    finally:
+        room.unlink(missing_ok=True)
 
 
 def _record(paths: RunPaths, cluster: Cluster, chain: Chain) -> None:

@@ -36,23 +36,26 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
         open_output(paths, loaded.file.run.group)
         with locked(paths.lock, LOCK_WAIT_S, f"submit {name}"):
             client = client_for(cluster)
-            jobs = live.live_jobs(paths, cluster, client)
-            live.refuse_to_start(loaded, wish.arguments)
-            after = overlap.what_to_wait_for(jobs, wish.after, name)
-            live.refuse_what_slurm_has_fixed(loaded, jobs)
+            after, more = _decided(loaded, wish, live.settle_and_look(paths, cluster, client))
             done = send(loaded, cluster, client, wish, after)
     remember_run(name, loaded.path)
-    return replace(done, warnings=tuple(warnings))
+    return replace(done, warnings=(*warnings, *more))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
     """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing."""
     wish, warnings = check(loaded, wish)
-    jobs = live.look_at_jobs(loaded.paths, cluster, client_for(cluster))
+    after, more = _decided(loaded, wish, live.look(loaded.paths, cluster, client_for(cluster)))
+    return preview(loaded, cluster, wish, after), (*warnings, *more)
+
+
+def _decided(loaded: LoadedRun, wish: Wish, seen: live.Seen) -> tuple[tuple[str, ...], list[str]]:
+    """What the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
     live.refuse_to_start(loaded, wish.arguments)
-    after = overlap.what_to_wait_for(jobs, wish.after, loaded.file.run.name)
-    live.refuse_what_slurm_has_fixed(loaded, jobs)
-    return preview(loaded, cluster, wish, after), tuple(warnings)
+    after = overlap.what_to_wait_for(seen.live, wish.after, loaded.file.run.name)
+    live.refuse_what_slurm_has_fixed(loaded, seen.live)
+    warning = overlap.warn_of_nothing_to_wait_for(wish.after, seen.queue)
+    return after, [warning] if warning else []
 
 
 def open_output(paths: RunPaths, group: str | None) -> None:
