@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from opsctl.cli.selection import json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.runs.load import LoadedRun
 
 
 class Number(click.ParamType):
@@ -109,7 +112,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     from opsctl.runs.locate import locate_run_file
     from opsctl.runs.trainer_arguments import layout_of
 
-    loaded = load_run_file(locate_run_file(chosen))
+    loaded = _with_what_the_log_shows(load_run_file(locate_run_file(chosen)))
     try:
         layout = layout_of(loaded, nodes)
     except RunFileError:  # among the problems below
@@ -130,3 +133,15 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
             message(line)
     if findings.problems:
         raise SystemExit(2)
+
+
+def _with_what_the_log_shows(loaded: LoadedRun) -> LoadedRun:
+    """The run with measured durations, where its output folder can be named and has a log."""
+    from opsctl.errors import RunFileError
+    from opsctl.logs.parser import measured
+    from opsctl.planning.measured import with_measured
+
+    try:
+        return with_measured(loaded, measured(loaded.paths))
+    except RunFileError:  # a variable in the output folder's path is not set here
+        return loaded

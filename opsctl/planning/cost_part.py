@@ -105,12 +105,30 @@ def job_section(loaded: LoadedRun) -> Section:
     slurm = loaded.file.slurm
     limit_s, margin_s = parse_duration_s(slurm.time), parse_duration_s(slurm.exit_margin)
     minutes = exit_duration_minutes(loaded)
+    expect = loaded.file.expect
+    parts = {
+        "an iteration": expect.seconds_per_iteration,
+        "an evaluation": expect.evaluation_seconds,
+        "a save": expect.save_seconds,
+    }
     return Section(
         "job",
         "Each job",
-        {"time_limit_s": limit_s, "exit_margin_s": margin_s, "exit_duration_minutes": minutes},
+        {
+            "time_limit_s": limit_s,
+            "exit_margin_s": margin_s,
+            "exit_duration_minutes": minutes,
+            "iteration_s": expect.seconds_per_iteration,
+            "evaluation_s": expect.evaluation_seconds,
+            "save_s": expect.save_seconds,
+        },
         (
             ("time limit", format_duration(limit_s)),
             ("saves and leaves after", f"{minutes:,} minutes, {format_duration(margin_s)} before the limit"),
+            ("in which must fit", ", ".join(f"{what} ({_seconds(seconds)})" for what, seconds in parts.items())),
         ),
     )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "? s" if seconds is None else f"{seconds:,.3g} s"

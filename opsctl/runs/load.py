@@ -10,7 +10,7 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class LoadedRun:
     file: RunFile
     path: Path  # absolute
     sha256: str  # of the run file's bytes
-    environment: Mapping[str, str]  # what `${VAR}` means here
+    environment: Mapping[str, str] = field(repr=False)  # what `${VAR}` means here
 
     @property
     def folder(self) -> Path:
@@ -129,9 +129,9 @@ def _merged_slurm(path: Path, from_run: Mapping[str, Any], environment: Mapping[
         value = environment.get(f"OPSCTL_{key.upper()}")
         if value:
             merged[key] = value
-    for field in msgspec.structs.fields(SlurmTable):
-        if field.required and field.name not in merged:
-            raise RunFileError(f"{path}: [slurm] {field.name} is missing")
+    for one in msgspec.structs.fields(SlurmTable):
+        if one.required and one.name not in merged:
+            raise RunFileError(f"{path}: [slurm] {one.name} is missing")
     return merged
 
 

@@ -18,6 +18,13 @@ from opsctl.errors import OpsctlError
 from opsctl.shipped import templates_folder
 from tests.unit.runs.run_files import VALID, changed
 
+LOG_LINE = (
+    "[default7]: iteration {0:8d}/     160 | consumed samples: {0:12d} | consumed tokens: {0:12d} | elapsed time per "
+    "iteration (s): 700.25 | learning rate: 1.944E-05 | global batch size:    32 | lm loss: 5.396257E+00 | grad norm: "
+    "0.765 | number of skipped iterations:   0 | number of nan iterations:   0 | samples per second: 1.051 | "
+    "TFLOPs: 8.04 |\n"
+)
+
 
 def example(name: str) -> Path:
     return templates_folder() / "examples" / f"{name}.toml"
@@ -95,6 +102,16 @@ class TestFromTheShippedRuns:
         assert groups["pipeline_groups"] == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
         assert groups["data_groups"][:3] == [[0, 2], [1, 3], [4, 6]]
         assert groups["model_parallel_groups"] == [[0, 1, 4, 5, 8, 9, 12, 13], [2, 3, 6, 7, 10, 11, 14, 15]]
+
+    def test_what_the_log_has_measured_wins_over_what_was_expected(self, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(VALID + "\n[expect]\nseconds_per_iteration = 7\n")
+        assert plan_json(str(tmp_path))["throughput"]["seconds_per_iteration"] == 7
+        log = tmp_path / "output" / "logs" / "main_log.txt"
+        log.parent.mkdir(parents=True)
+        log.write_text("".join(LOG_LINE.format(iteration) for iteration in range(1, 8)))
+        answer = plan_json(str(tmp_path))
+        assert answer["throughput"]["seconds_per_iteration"] == answer["job"]["iteration_s"] == 700.25
+        assert any("exit_margin of 600 s is too short: an iteration 700 s" in line for line in answer["problems"])
 
     def test_other_nodes_make_other_replicas(self) -> None:
         assert plan_json(str(example("tr11-176B-ml")), "--nodes", "24")["layout"]["data"] == 4
@@ -197,7 +214,9 @@ class TestRefusals:
         assert set(answer["schedule"]) == {
             *("train_samples", "train_tokens", "train_iterations", "decay_samples", "decay_tokens", "warmup_samples"),
         }
-        assert set(answer["job"]) == {"time_limit_s", "exit_margin_s", "exit_duration_minutes"}
+        assert set(answer["job"]) == {
+            *("time_limit_s", "exit_margin_s", "exit_duration_minutes", "iteration_s", "evaluation_s", "save_s"),
+        }
         assert set(answer["batch"]["rampup"]["stages"][0]) == {
             *("batch_size", "first_sample", "nominal_steps", "actual_steps"),
             *("nominal_steps_through", "actual_steps_through"),
