@@ -1,0 +1,104 @@
+"""Whole trainings of a tiny model through `trainer.pretrain_gpt`, run inside ranks, with a way to see and disturb each step."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 64
+SEQUENCE = 16
+
+TINY = {
+    "num_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "seq_length": SEQUENCE,
+    "micro_batch_size": 2,
+    "global_batch_size": 8,
+    "lr": 3e-3,
+    "vocab_size": VOCABULARY,
+    "make_vocab_size_divisible_by": 4,
+    "position_embedding_type": "alibi",
+    "log_interval": 1,
+    "eval_iters": 0,
+    "num_workers": 0,
+    "valid_num_workers": 0,
+    "split": "80,20,0",
+}
+
+
+def write_corpus(folder: Path, documents: int = 60) -> str:
+    """A data prefix: documents of 20 to 120 tokens that follow from their number."""
+    import numpy
+
+    from trainer.data.indexed import IndexedWriter
+
+    prefix = folder / "corpus"
+    with IndexedWriter(prefix, numpy.dtype("uint16")) as writer:
+        for document in range(documents):
+            tokens = (numpy.arange(20 + document * 37 % 100) * (document % 5 + 1) + document) % VOCABULARY
+            writer.add(tokens.astype("uint16"), numpy.array([len(tokens)], "int32"))
+        writer.place()
+    return str(prefix)
+
+
+@dataclass
+class Seen:
+    """What one rank saw of a training."""
+
+    status: int
+    output: str
+    errors: str
+    losses: list[float] = field(default_factory=list)
+    learning_rates: list[float] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
+
+
+def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None) -> Seen:
+    """Train in this rank with TINY and `options`; every step's loss, exactly.
+
+    disturb: after_step (this process's own count) with one of touch=PATH (first rank), signal=NUMBER (every rank) or
+    kill_rank=RANK (with -9), or loss=VALUE, which stands for that step's loss.
+    """
+    from trainer import pretrain_gpt
+    from trainer.loop import train as loop
+    from trainer.options import to_arguments
+
+    seen = Seen(-1, "", "")
+    step_for_real = loop.train_step
+
+    def watched_step(engine: Any, items: Any, consumed_samples: int, learning_rate: float) -> Any:
+        result = step_for_real(engine, items, consumed_samples, learning_rate)
+        seen.losses.append(result.loss)
+        seen.learning_rates.append(learning_rate)
+        seen.batch_sizes.append(engine.train_batch_size())
+        if disturb and len(seen.losses) == disturb["after_step"]:
+            result = _disturbed(result, disturb)
+        return result
+
+    loop.train_step = watched_step
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        seen.status = pretrain_gpt.main(to_arguments({**TINY, **options}))
+    loop.train_step = step_for_real
+    seen.output, seen.errors = output.getvalue(), errors.getvalue()
+    return seen
+
+
+def _disturbed(result: Any, disturb: dict[str, Any]) -> Any:
+    import dataclasses
+    import signal
+
+    rank = int(os.environ["RANK"])
+    if "touch" in disturb and rank == 0:
+        Path(disturb["touch"]).touch()
+    if "signal" in disturb:
+        os.kill(os.getpid(), disturb["signal"])
+        os.kill(os.getpid(), disturb["signal"])
+    if disturb.get("kill_rank") == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return dataclasses.replace(result, loss=disturb["loss"]) if "loss" in disturb else result
