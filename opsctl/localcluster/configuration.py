@@ -44,7 +44,7 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
         "EnforcePartLimits=ALL",
         "",
         # People and tests wait for every one of these.
-        "SchedulerParameters=sched_interval=1,bf_interval=2,batch_sched_delay=0",
+        "SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0",
         "KillWait=5",
         "CompleteWait=0",
         "UnkillableStepTimeout=60",
