@@ -1,0 +1,75 @@
+"""`opsctl status` beside a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from tests.cluster.conftest import RunningCluster
+from tests.cluster.watched_runs import make_run
+
+
+def test_status_joins_the_queue_the_log_and_the_checkpoints(local_cluster: RunningCluster, tmp_path: Path) -> None:
+    run = make_run(local_cluster, tmp_path)
+    run.write_log(100)
+    run.write_checkpoint(80)
+    local_cluster.wait_for_state(run.sbatch(), "RUNNING")
+    status = json.loads(run.opsctl.ok("status", "--json"))["status"]
+    assert status["state"] == "running" and status["job"]["own"]
+    assert status["progress"] | {"percent": 0} == {
+        "iteration": 100,
+        "total_iterations": 160,
+        "consumed_samples": 3200,
+        "total_samples": None,
+        "percent": 0,
+    }
+    assert status["speed"] == {"seconds_per_iteration": 0.5, "samples_per_second": 64.0, "tflops_per_gpu": 1.5}
+    assert status["left_s"] == 30.0  # 60 iterations of half a second
+    assert (status["loss"]["lm_loss"], status["checkpoint"]["iteration"]) == (6.0, 80)
+    screen = run.opsctl.ok("status")
+    assert "demo  RUNNING for 0:00:" in screen and "iteration 100 of 160" in screen and "iteration 80, saved" in screen
+
+
+def test_watching_goes_on_until_control_c(local_cluster: RunningCluster, tmp_path: Path) -> None:
+    child = make_run(local_cluster, tmp_path).opsctl.start("status", "--watch")
+    assert child.stdout is not None
+    assert child.stdout.readline().startswith("demo  ")
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=20)
+    assert child.returncode == 130 and err == ""
+
+
+def test_a_finished_training_is_said_to_be_so_and_no_alarm(local_cluster: RunningCluster, tmp_path: Path) -> None:
+    from opsctl.runs.load import load_run_file
+    from opsctl.runs.revisions import publish
+
+    run = make_run(local_cluster, tmp_path)
+    file = tmp_path / "run.toml"
+    data = '[data]\ndata_path = "corpus"\nvocab_size = 1024\n'
+    file.write_text(file.read_text() + TRAINER + data)
+    publish(load_run_file(file))
+    run.write_checkpoint(159)
+    answer = run("watch", "training")
+    assert answer.code == 2 and "not RUNNING or SCHEDULED" in answer.out
+    run.write_checkpoint(160)
+    answer = run("watch", "training")
+    assert answer.code == 0
+    assert answer.out.endswith("PULSE: demo is finished: iteration 160, 5120 samples\n")
+    assert json.loads(run.opsctl.ok("status", "--json"))["status"]["state"] == "finished"
+    file.write_text(file.read_text().replace("5_120", "6_000"))
+    assert "edited, not published: opsctl revise" in run.opsctl.ok("status")
+
+
+TRAINER = """
+[trainer]
+num_layers = 2
+hidden_size = 64
+num_attention_heads = 4
+seq_length = 64
+max_position_embeddings = 64
+micro_batch_size = 1
+global_batch_size = 32
+train_samples = 5_120
+lr = 1e-3
+"""

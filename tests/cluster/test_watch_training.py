@@ -1,0 +1,161 @@
+"""`opsctl watch training` and `opsctl queue` over real jobs in every state that a training's can be in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.logs.pulse import parse_pulse
+from opsctl.logs.records import Alert, Pulse
+from tests.cluster.conftest import RunningCluster, wait_until
+from tests.cluster.watched_runs import WatchedRun, make_run
+
+pytestmark = pytest.mark.xdist_group("watched-queue")
+
+#: run's name -> (exit code, what its lines say after the stamp).
+EXPECTED = {
+    "chain": (
+        0,
+        [
+            r"chain is running for 0:\d\d:\d\d since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d \(ID_1 on 'main' partition \(node\d\)\)",
+            r"chain is waiting for the previous Job Array job to finish before scheduling a new one \(ID_\[2-3%1\] on 'main' partition\)",  # noqa: E501
+            r"chain is waiting for the previous job to finish before scheduling a new one using the dependency mechanism \(ID_\[1-2%1\] on 'main' partition\)",  # noqa: E501
+        ],
+    ),
+    "later": (
+        0,
+        [
+            r"later is scheduled to start in (0:59:\d\d|1:00:00) \(at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\) \(ID on 'main' partition\)"
+        ],
+    ),
+    "crowded": (0, [r"crowded is (waiting to be scheduled|scheduled to start in .*) \(ID on 'main' partition\)"]),
+    "held": (
+        2,
+        [
+            r"\*\*\*ALERT: held is held \(JobHeld\w+\) and starts when it is released \(ID on 'main' partition\)! Alert someone at Eng WG\*\*\*"
+        ],
+    ),  # noqa: E501
+    "never": (
+        2,
+        [
+            r"\*\*\*ALERT: never waits for a dependency that can never be satisfied \(ID on 'main' partition\)! Alert someone at Eng WG\*\*\*"
+        ],
+    ),  # noqa: E501
+    "gone": (2, [r"\*\*\*ALERT: gone is not RUNNING or SCHEDULED! Alert someone at Eng WG\*\*\*"]),
+}
+STATES = {"running", "array-limit", "dependency", "scheduled", "pending"}
+
+
+@pytest.fixture(scope="module")
+def runs(session_cluster: RunningCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WatchedRun]]:
+    """A run in every state, all in one queue."""
+    cluster = session_cluster
+    cluster.cancel_everything()
+    made = {}
+    for name in EXPECTED:
+        folder = tmp_path_factory.mktemp(name)
+        made[name] = make_run(cluster, folder, name)
+    failing = cluster.sbatch("exit 1")
+    first = made["chain"].sbatch(
+        "--array=1-3%1", "--nodes=1", "--exclusive", name='a name|with\nall sorts; of "things" ' * 5
+    )
+    made["chain"].sbatch("--array=1-2%1", f"--dependency=afterany:{first}")
+    later = made["later"].sbatch("--begin=now+1hour")
+    cluster.sbatch("sleep 600", "--nodes=3", "--exclusive", "--time=20")
+    made["held"].sbatch("--hold")
+    never = made["never"].sbatch(f"--dependency=afterok:{failing}", "--kill-on-invalid-dep=no")
+    wait_until(lambda: "RUNNING" in said_of(cluster, first, "%T"), 30, "the chain's first task to run")
+    made["crowded"].sbatch("--nodes=4", "--exclusive")
+    for job, reason in ((never, "DependencyNeverSatisfied"), (first, "JobArrayTaskLimit"), (later, "BeginTime")):
+        wait_until(lambda job=job, reason=reason: reason in said_of(cluster, job, "%r"), 30, reason)  # type: ignore[misc]
+    yield made
+    cluster.cancel_everything()
+
+
+def said_of(cluster: RunningCluster, job: int, field: str) -> str:
+    """squeue's field of a job, a line per row of its array."""
+    return cluster.run("squeue", "-h", "-j", str(job), "-o", field).stdout
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_state_has_its_words_and_its_exit_code_and_both_reach_the_log(
+    runs: dict[str, WatchedRun], name: str
+) -> None:
+    code, patterns = EXPECTED[name]
+    run = runs[name]
+    run.log.write_text(" iteration 1/ 3 | half a line of the trainer")
+    answer = run("watch", "training")
+    assert (answer.code, answer.err) == (code, "")
+    lines = answer.out.splitlines()
+    assert len(lines) == len(patterns), answer.out
+    for line, pattern in zip(lines, patterns, strict=True):
+        said = re.sub(r"\((\d+)(_[^ ]*)? on", r"(ID\2 on", line)
+        assert re.fullmatch(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] PULSE: " + pattern, said), line
+        record = parse_pulse(line)
+        assert isinstance(record, Alert if code else Pulse) and record.name == name
+        assert not isinstance(record, Pulse) or record.state in STATES
+    assert run.log.read_text().splitlines() == [" iteration 1/ 3 | half a line of the trainer", *lines]
+
+
+def test_no_log_leaves_the_log_alone(runs: dict[str, WatchedRun]) -> None:
+    runs["held"].log.write_text("x\n")
+    assert runs["held"]("watch", "training", "--no-log").code == 2
+    assert runs["held"].log.read_text() == "x\n"
+
+
+def test_a_log_that_cannot_be_written_is_said_and_hides_nothing(runs: dict[str, WatchedRun]) -> None:
+    run = runs["later"]
+    run.log.unlink(missing_ok=True)
+    run.log.mkdir()
+    answer = run("watch", "training")
+    run.log.rmdir()
+    assert answer.code == 0 and "is scheduled to start in" in answer.out
+    assert answer.err == f"opsctl: not in the training log: cannot write {run.log}: Is a directory\n"
+
+
+def test_programs_get_the_findings_with_their_severity(runs: dict[str, WatchedRun]) -> None:
+    answer = runs["held"]("watch", "training", "--no-log", "--json")
+    value = json.loads(answer.out)
+    assert value["schema_version"] == 1
+    assert [(one["check"], one["severity"], one["alert"]) for one in value["findings"]] == [
+        ("training", "critical", "Eng WG")
+    ]
+
+
+def test_the_queue_lists_everybodys_and_marks_the_runs_own_whatever_their_names(runs: dict[str, WatchedRun]) -> None:
+    answer = runs["chain"]("queue", "--json")
+    jobs = json.loads(answer.out)["jobs"]
+    assert len(jobs) == 8  # three of the chain, and later, crowded, held, never and the one that fills three nodes
+    assert sorted(job["array_task"] for job in jobs if job["own"]) == ["1", "1-2%1", "2-3%1"]
+    assert max(len(job["name"]) for job in jobs) > 100
+    table = runs["chain"]("queue").out.splitlines()
+    assert len(table) == 9 and sum(line.startswith("* ") for line in table) == 3
+
+
+def test_status_says_which_task_runs_and_what_is_behind_it(runs: dict[str, WatchedRun]) -> None:
+    status = json.loads(runs["chain"].opsctl.ok("status", "--json"))["status"]
+    assert (status["state"], status["job"]["array_task"]) == ("running", "1")
+    assert [(job["array_task"], job["reason"]) for job in status["queue"]] == [
+        ("2-3%1", "JobArrayTaskLimit"),
+        ("1-2%1", "Dependency"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("later", "waiting"), ("held", "held"), ("never", "held"), ("gone", "unsubmitted")]
+)
+def test_status_names_the_other_states(runs: dict[str, WatchedRun], name: str, state: str) -> None:
+    assert json.loads(runs[name].opsctl.ok("status", "--json"))["status"]["state"] == state
+
+
+def test_a_check_that_is_called_wrongly_is_unknown_not_critical(
+    session_cluster: RunningCluster, tmp_path: Path
+) -> None:
+    run = WatchedRun(session_cluster, tmp_path)
+    for words in (["watch", "training"], ["watch", "training", "--run", "nowhere"], ["watch", "no-such-check"]):
+        answer = run(*words)
+        assert answer.code == 3 and answer.out == "" and answer.err.count("\n") == 1, answer
