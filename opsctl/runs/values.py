@@ -113,8 +113,6 @@ def _extra(file: RunFile) -> str | None:
 
 def _own_option(name: str) -> str | None:
     """The option of ours that `--name` would set: itself or, since sbatch takes abbreviations, one it begins."""
-    if name in OWN_SBATCH_OPTIONS:
-        return name
     if name in _OTHER_SBATCH_OPTIONS:
         return None
     return next((own for own in sorted(OWN_SBATCH_OPTIONS) if own.startswith(name)), None)

@@ -100,6 +100,14 @@ class TestDivisibility:
         assert any(line in problem for problem in problems), problems
         assert all("\n" not in problem for problem in problems)
 
+    def test_the_nearest_layers_count_the_embeddings(self, tmp_path: Path) -> None:
+        (problem,) = self.problems(
+            tmp_path,
+            ("num_layers = 4", 'num_layers = 5\npp_partition_method = "type:transformer|embedding"'),
+            ("pipeline_model_parallel_size = 2", "pipeline_model_parallel_size = 4"),
+        )
+        assert problem.endswith("; the nearest that are: 2 and 6")  # 2 + 2 and 6 + 2 divide by 4
+
     def test_every_problem_is_found_not_just_the_first(self, tmp_path: Path) -> None:
         problems = self.problems(tmp_path, ("num_layers = 4", "num_layers = 5"), ("save_interval = 40", ""))
         assert len(problems) == 2
