@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import ipaddress
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -151,7 +152,7 @@ def _launch(node: Node, trainer_arguments: list[str]) -> int:
         signal.signal(number, told_to_end)
     watch.start()
     try:
-        elastic_launch(config, run_rank)(node, watch, trainer_arguments)
+        elastic_launch(config, run_rank)(node, watch, told_to_end, trainer_arguments)
     except ChildFailedError as error:
         return _record_failure(node, watch, told_to_end.at, error)
     except SignalException as error:
@@ -161,7 +162,7 @@ def _launch(node: Node, trainer_arguments: list[str]) -> int:
     return 0
 
 
-def run_rank(node: Node, watch: DeathWatch, trainer_arguments: list[str]) -> None:
+def run_rank(node: Node, watch: DeathWatch, told_to_end: _EndOnce, trainer_arguments: list[str]) -> None:
     """One forked rank: the trainer's main, its traceback printed here, its refusals (exit status 2) without one."""
     watch.report(int(os.environ["LOCAL_RANK"]))
     _die_with_the_launcher()
@@ -178,6 +179,11 @@ def run_rank(node: Node, watch: DeathWatch, trainer_arguments: list[str]) -> Non
         sys.stderr.flush()
     if status:
         raise SystemExit(status)
+    # Returning, a rank waits for the agent to fetch its result. An agent that was told to end fetches nothing: it waits
+    # for the rank, until it kills it.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
+    if told_to_end.is_set:
+        os._exit(0)
 
 
 def _die_with_the_launcher() -> None:
@@ -199,10 +205,17 @@ class _EndOnce:
     def __init__(self, exception: type[Exception]) -> None:
         self.at: datetime | None = None
         self._exception: Any = exception
+        self._shared = mmap.mmap(-1, 1)  # one byte that the forked ranks see
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the launch has been told to end; true in the ranks as well."""
+        return self._shared[0] != 0
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         if self.at is None:
             self.at = datetime.now().astimezone()
+            self._shared[0] = 1
             raise self._exception(f"got signal {number}", sigval=signal.Signals(number))
 
 
