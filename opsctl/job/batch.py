@@ -129,7 +129,7 @@ def _train(task: Task, signals: Signals) -> int:
         task.log.say(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
     else:
-        note = ""
+        note = f"the job got {signals.names()}" if signals.any else ""
     ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), _now(), note=note)
     task.log.say(_end_line(ended))
     attempts_file.append_closed(task.paths, ended)

@@ -1,0 +1,142 @@
+"""The step: its command line and what is done while it runs. A shell stands in for srun; cluster tests run the real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from opsctl.job import step as step_module
+from opsctl.job.main_log import MainLog
+from opsctl.job.step import Launch, Step
+from opsctl.job.stop import Signals, noted_signals, request_stop
+
+
+def start(tmp_path: Path, script: str, signals: Signals | None = None, leave_s: float = 60, left: bool = False) -> Step:
+    return Step(
+        ["/bin/sh", "-c", script],
+        {"PATH": "/usr/bin:/bin", "D": str(tmp_path)},
+        MainLog(tmp_path / "main_log.txt", copy_to_fd=None),
+        signals or Signals(),
+        tmp_path / "stop-request",
+        has_left=lambda: left,
+        leave_s=leave_s,
+    )
+
+
+def log_of(tmp_path: Path) -> str:
+    return (tmp_path / "main_log.txt").read_text()
+
+
+def test_the_command_gives_every_option_whole(tmp_path: Path) -> None:
+    launch = Launch(
+        step_script=Path("/r/step.sh"),
+        python=("/venv/bin/python", "-P"),
+        nodes=2,
+        ranks_per_node=4,
+        cpus_per_task=16,
+        master_address="x01",
+        master_port=12345,
+        attempt_folder=Path("/out/logs/attempts/7"),
+        trainer_arguments=("--lr", "1e-3"),
+    )
+    words = launch.command()
+    srun, launcher = words[: words.index("/r/step.sh")], words[words.index("/r/step.sh") + 1 :]
+    assert srun[0] == "srun"
+    assert {
+        "--nodes=2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=16",
+        "--kill-on-bad-exit=1",
+        "--wait=60",
+    } <= set(srun)
+    assert launcher == [
+        *("/venv/bin/python", "-P", "-u", "-m", "trainer.launch"),
+        *("--nnodes", "2", "--nproc-per-node", "4", "--master-addr", "x01", "--master-port", "12345"),
+        *("--attempt-folder", "/out/logs/attempts/7", "--", "--lr", "1e-3"),
+    ]
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)])
+def test_the_real_exit_status_is_kept(tmp_path: Path, script: str, code: int) -> None:
+    assert start(tmp_path, f"echo out; echo err >&2; {script}").run() == code
+    assert sorted(log_of(tmp_path).splitlines()) == ["err", "out"]
+
+
+def test_lines_appear_while_the_step_runs(tmp_path: Path) -> None:
+    step = start(tmp_path, 'echo one; while [ ! -e "$D/seen" ]; do sleep 0.05; done; echo two')
+    runner = threading.Thread(target=step.run)
+    runner.start()
+    deadline = time.monotonic() + 5
+    while not (tmp_path / "main_log.txt").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert log_of(tmp_path) == "one\n"
+    (tmp_path / "seen").touch()
+    runner.join(10)
+    assert log_of(tmp_path) == "one\ntwo\n"
+
+
+def test_a_signal_becomes_a_stop_request_once_and_is_not_sent_on(tmp_path: Path) -> None:
+    script = 'trap "echo got-it" USR1 TERM; echo up; while [ ! -e "$D/stop-request" ]; do sleep 0.05; done; sleep 0.5'
+    with noted_signals() as signals:
+        step = start(tmp_path, script, signals)
+
+        def send() -> None:
+            for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                time.sleep(0.1)
+
+        sender = threading.Timer(0.5, send)
+        sender.start()
+        assert step.run() == 0
+        sender.join()
+    assert signals.received == [signal.SIGUSR1, signal.SIGTERM] and signals.told_to_end
+    assert log_of(tmp_path).count("asked the trainer to save and leave") == 1
+    assert "got-it" not in log_of(tmp_path)
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with noted_signals():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_asking_twice_leaves_the_first_request(tmp_path: Path) -> None:
+    path = tmp_path / "attempt" / "stop-request"
+    assert request_stop(path, "first")
+    assert not request_stop(path, "second")
+    assert "first" in path.read_text()
+
+
+@pytest.mark.parametrize("how", ["line", "report"])
+def test_a_step_that_does_not_leave_is_ended(tmp_path: Path, how: str) -> None:
+    said = "printf '[default0]:[Detected kill sw'; sleep 0.3; echo 'itch at /k. Exiting] datetime: now';"
+    script = f"{said if how == 'line' else ''} exec sleep 60"
+    begin = time.monotonic()
+    code = start(tmp_path, script, leave_s=0.5, left=how == "report").run()
+    assert code == 143
+    assert time.monotonic() - begin < 10
+    assert "the step is still there: ending it" in log_of(tmp_path)
+
+
+def test_a_step_that_resists_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module, "SRUN_END_S", 0.5)
+    code = start(tmp_path, "trap '' TERM; sleep 60 & wait; sleep 60", leave_s=0.2, left=True).run()
+    assert code == 137
+
+
+def test_a_step_that_leaves_in_time_is_left_alone(tmp_path: Path) -> None:
+    assert start(tmp_path, "echo '[Detected kill switch at /k. Exiting]'; sleep 0.5", leave_s=5).run() == 0
+    assert "ending it" not in log_of(tmp_path)
+
+
+def test_lost_nodes_are_noted_also_when_the_words_come_in_pieces(tmp_path: Path) -> None:
+    step = start(tmp_path, "printf 'srun: error: Node fail'; sleep 0.3; echo 'ure on x02'; exit 143")
+    step.run()
+    assert step.lost_nodes == ["x02"]
