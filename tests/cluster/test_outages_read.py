@@ -1,4 +1,4 @@
-"""Slurm's controller gone or hanging: what only looks says so, in one line and in time, and what needs no Slurm works."""
+"""Slurm's controller gone or hanging: what only looks says so in one line and in time; what needs no Slurm works."""
 
 from __future__ import annotations
 

@@ -16,36 +16,36 @@ from tests.cluster.watched_runs import WatchedRun, make_run
 
 pytestmark = pytest.mark.xdist_group("watched-queue")
 
+NEXT = "before scheduling a new one"
+MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
+
+
+def job(job_id: str) -> str:
+    """The end of a line, as a pattern."""
+    return rf" \({job_id} on 'main' partition\)"
+
+
+def alert(words: str) -> str:
+    """An alert with these words, as a pattern."""
+    return rf"\*\*\*ALERT: {words}! Alert someone at Eng WG\*\*\*"
+
+
 #: run's name -> (exit code, what its lines say after the stamp).
 EXPECTED = {
     "chain": (
         0,
         [
-            r"chain is running for 0:\d\d:\d\d since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d \(ID_1 on 'main' partition \(node\d\)\)",
-            r"chain is waiting for the previous Job Array job to finish before scheduling a new one \(ID_\[2-3%1\] on 'main' partition\)",  # noqa: E501
-            r"chain is waiting for the previous job to finish before scheduling a new one using the dependency mechanism \(ID_\[1-2%1\] on 'main' partition\)",  # noqa: E501
+            rf"chain is running for 0:\d\d:\d\d since {MOMENT} \(ID_1 on 'main' partition \(node\d\)\)",
+            rf"chain is waiting for the previous Job Array job to finish {NEXT}" + job(r"ID_\[2-3%1\]"),
+            rf"chain is waiting for the previous job to finish {NEXT} using the dependency mechanism"
+            + job(r"ID_\[1-2%1\]"),
         ],
     ),
-    "later": (
-        0,
-        [
-            r"later is scheduled to start in (0:59:\d\d|1:00:00) \(at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\) \(ID on 'main' partition\)"
-        ],
-    ),
-    "crowded": (0, [r"crowded is (waiting to be scheduled|scheduled to start in .*) \(ID on 'main' partition\)"]),
-    "held": (
-        2,
-        [
-            r"\*\*\*ALERT: held is held \(JobHeld\w+\) and starts when it is released \(ID on 'main' partition\)! Alert someone at Eng WG\*\*\*"
-        ],
-    ),  # noqa: E501
-    "never": (
-        2,
-        [
-            r"\*\*\*ALERT: never waits for a dependency that can never be satisfied \(ID on 'main' partition\)! Alert someone at Eng WG\*\*\*"
-        ],
-    ),  # noqa: E501
-    "gone": (2, [r"\*\*\*ALERT: gone is not RUNNING or SCHEDULED! Alert someone at Eng WG\*\*\*"]),
+    "later": (0, [rf"later is scheduled to start in (0:59:\d\d|1:00:00) \(at {MOMENT}\)" + job("ID")]),
+    "crowded": (0, [r"crowded is (waiting to be scheduled|scheduled to start in .*)" + job("ID")]),
+    "held": (2, [alert(r"held is held \(JobHeld\w+\) and starts when it is released" + job("ID"))]),
+    "never": (2, [alert("never waits for a dependency that can never be satisfied" + job("ID"))]),
+    "gone": (2, [alert("gone is not RUNNING or SCHEDULED")]),
 }
 STATES = {"running", "array-limit", "dependency", "scheduled", "pending"}
 
