@@ -55,7 +55,7 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Any
 @click.command(name="plan")
 @run_argument
 @json_option
-@click.option("--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Plan the run on so many nodes instead.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Plan the run on so many nodes instead.")
 @_number("--params", "Parameters of the model.")
 @_number("--tokens", "Tokens to train on.")
 @_number("--gpus", "GPUs.")

@@ -29,7 +29,7 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
     from opsctl.slurm.cluster import choose_cluster
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
-    wish, warnings = check(loaded, Wish())
+    wish, warnings = check(loaded, Wish(), files=False)
     for warning in warnings:
         message(f"warning: {warning}")
     files = contents(loaded)

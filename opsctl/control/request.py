@@ -32,11 +32,14 @@ class Wish:
     hold: bool = False
 
 
-def check(loaded: LoadedRun, wish: Wish) -> tuple[Wish, list[str]]:
-    """The wish with its array filled in, and warnings. Raises RunFileError and UsageError for what cannot run."""
+def check(loaded: LoadedRun, wish: Wish, files: bool = True) -> tuple[Wish, list[str]]:
+    """The wish with its array filled in, and warnings. Raises RunFileError and UsageError for what cannot run.
+
+    files: False lets a run through whose data is not here, with a warning.
+    """
     wish = replace(wish, array=one_at_a_time(wish.array or loaded.file.array.tasks))
     asked = with_nodes(loaded, wish.nodes)
-    warnings = check_run(_with_measured(asked), wish.nodes)
+    warnings = check_run(_with_measured(asked), wish.nodes, files)
     contents(asked)
     check_arguments(asked, wish.arguments)
     return wish, warnings

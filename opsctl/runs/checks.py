@@ -26,9 +26,12 @@ class Findings:
     warnings: tuple[str, ...]
 
 
-def check_run(loaded: LoadedRun, nodes: int | None = None) -> list[str]:
-    """The warnings of a run on `nodes` nodes (default: the run file's). Raises RunFileError with its first problem."""
-    findings = find_problems(expand(loaded), nodes)
+def check_run(loaded: LoadedRun, nodes: int | None = None, files: bool = True) -> list[str]:
+    """The warnings of a run on `nodes` nodes (default: the run file's). Raises RunFileError with its first problem.
+
+    files: False makes warnings of files that are missing or damaged, for who only wants to look at a script.
+    """
+    findings = find_problems(expand(loaded), nodes, files)
     if findings.problems:
         more = len(findings.problems) - 1
         rest = f" (and {more} more: opsctl plan shows all)" if more else ""
@@ -36,8 +39,11 @@ def check_run(loaded: LoadedRun, nodes: int | None = None) -> list[str]:
     return list(findings.warnings)
 
 
-def find_problems(loaded: LoadedRun, nodes: int | None = None) -> Findings:
-    """Every problem and warning. Where `${VAR}` is not set here, the data is not looked at, and a warning says so."""
+def find_problems(loaded: LoadedRun, nodes: int | None = None, files: bool = True) -> Findings:
+    """Every problem and warning; what is wrong with files is a warning when `files` is False.
+
+    Where `${VAR}` is not set here, no file is looked at, and a warning says so.
+    """
     options = all_options(loaded)
     problems = _layout_problems(loaded, options, nodes)
     warnings = []
@@ -49,8 +55,11 @@ def find_problems(loaded: LoadedRun, nodes: int | None = None) -> Findings:
         warnings.append(f"not set here: {names}; no file was looked at, and a submit needs every variable set")
     else:
         expanded = expand(loaded)
-        problems += _environment_problems(expanded)
-        problems += data_problems(expanded.file.data, options.get("seq_length"))
+        found = _environment_problems(expanded) + data_problems(expanded.file.data, options.get("seq_length"))
+        if files:
+            problems += found
+        else:
+            warnings += found
     margin_problems, margin_warnings = _margin(loaded, options)
     return Findings(
         tuple(_one_line(text) for text in problems + margin_problems),

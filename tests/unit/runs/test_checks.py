@@ -136,6 +136,10 @@ class TestData:
             f"[data] data_path: no file {tmp_path}/data/corpus_text_document.idx; make it with opsctl data prepare",
         )
 
+    def test_who_only_looks_at_a_script_is_warned_of_missing_files(self, tmp_path: Path) -> None:
+        warnings = check_run(loaded(tmp_path), files=False)
+        assert warnings[0].startswith(f"[data] data_path: no file {tmp_path}")
+
     def test_half_a_pair_is_told_apart(self, corpus: Path) -> None:
         Path(f"{corpus}.bin").unlink()
         assert "although corpus_text_document.idx is there" in str(pair_problem(str(corpus), 128))
