@@ -182,8 +182,9 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Whether the path, or its last part, matches; so that `tests` leaves out every folder of that name."""
-    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(os.path.basename(path), pattern)  # noqa: PTH119
+    """Whether the path or its last part matches: `tests` and `*/tests/*` leave out every folder of that name."""
+    last = path.rsplit("/", 1)[-1]
+    return any(fnmatch.fnmatchcase(form, pattern) for form in (path, f"/{path}", last))
 
 
 def _cannot_list(error: OSError) -> None:

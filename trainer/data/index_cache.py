@@ -19,6 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.header import bin_path, idx_path
+from trainer.files import SHARED_FILE_MODE, write_json
+
+SHARED_FOLDER_MODE = 0o2775
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -70,12 +73,12 @@ class IndexCache:
         failures = []
         for folder in self._folders:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                _make_shared_folder(folder)
                 for name, array in arrays.items():
                     _save(folder / f"{stem}-{name}.npy", array)
                 # The listing comes last: what it names is whole.
                 listing = {"arrays": list(arrays), "made_from": json.loads(text)}
-                _replace(folder / f"{stem}.json", (json.dumps(listing, indent=1) + "\n").encode())
+                write_json(folder / f"{stem}.json", listing)
                 return
             except OSError as error:
                 failures.append(f"{folder}: {error.strerror}")
@@ -90,6 +93,7 @@ def _save(path: Path, array: NDArray[Any]) -> None:
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
+            os.fchmod(file.fileno(), SHARED_FILE_MODE)
             np.save(file, array, allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
@@ -98,10 +102,9 @@ def _save(path: Path, array: NDArray[Any]) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+def _make_shared_folder(folder: Path) -> None:
+    """A new folder is for the whole group: the next one to start this training may be somebody else."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            folder.chmod(SHARED_FOLDER_MODE)

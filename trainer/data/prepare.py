@@ -30,7 +30,7 @@ from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpu
 from trainer.data.errors import DataError
 from trainer.data.header import idx_path
 from trainer.data.indexed import IndexedWriter, token_dtype
-from trainer.data.progress import Progress
+from trainer.data.progress import Progress, Waiting
 from trainer.files import write_atomically, write_json
 
 #: Text encoded and written at a time, in characters.
@@ -176,17 +176,21 @@ def entropy_nats(counts: NDArray[np.int64]) -> float:
 
 def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
     """A tokenizer from the start of the corpus."""
-    with Progress("reading for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS)) as progress:
+    reading = Progress("reading for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS))
+    learning = Waiting(f"training a tokenizer of {vocab_size:,} tokens")
 
-        def texts() -> Iterator[str]:
-            characters = 0
+    def texts() -> Iterator[str]:
+        characters = 0
+        with reading:
             for document in corpus.documents(Skipped()):
                 yield document.text
-                progress.reached(document.read_bytes)
+                reading.reached(document.read_bytes)
                 characters += len(document.text)
                 if characters >= TRAINING_CHARACTERS:
                     break
+        learning.begin()
 
+    with learning:
         return bpe.train(texts(), vocab_size)
 
 

@@ -6,12 +6,53 @@ Always on stderr.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
 
 QUIET_S = 2.0
 LINE_EVERY_S = 30.0
+
+
+class Waiting:
+    """Says what is being waited for where nothing can be counted, once it takes over two seconds; `begin` starts it."""
+
+    def __init__(self, what: str):
+        self._what = what
+        self._timer = threading.Timer(QUIET_S, self._say)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._over = False
+        self._status: Any = None
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def begin(self) -> None:
+        """From now on it is being waited for."""
+        self._timer.start()
+
+    def _say(self) -> None:
+        with self._lock:
+            if self._over:
+                return
+            if sys.stderr.isatty():
+                from rich.console import Console
+
+                self._status = Console(stderr=True).status(self._what)
+                self._status.start()
+            else:
+                sys.stderr.write(f"{self._what} ...\n")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._over = True
+            if self._status is not None:
+                self._status.stop()
 
 
 class Progress:

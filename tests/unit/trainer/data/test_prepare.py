@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer
 
 from trainer.data import prepare
 from trainer.data.indexed import IndexedTokens
+from trainer.data.progress import Waiting
 
 TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1, 2, 3]\n" * 9]
 
@@ -163,7 +165,7 @@ def test_a_folder_is_read_in_the_order_of_its_names_with_patterns_and_hostile_na
 ) -> None:
     root = os.fsencode(tmp_path / "src")
     names = [b"a.py", b"b/z.py", b"new\nline.py", b"quo\"te's $(id).py", b"-dash.py", b"latin\xe9.py", b"B.py"]
-    left_out = [b"tests/t.py", b"b/tests/u.py", b"c.txt", b"deep/site-packages/p.py"]
+    left_out = [b"tests/t.py", b"b/tests/u.py", b"c.txt", b"deep/site-packages/p.py", b"idlelib/i.py"]
     for name in names + left_out:
         path = os.path.join(root, name)  # noqa: PTH118
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
@@ -175,7 +177,7 @@ def test_a_folder_is_read_in_the_order_of_its_names_with_patterns_and_hostile_na
     (tmp_path / "src" / "nowhere.py").symlink_to("missing")
     os.mkfifo(tmp_path / "src" / "pipe.py")
     words = [tmp_path / "src", "--output-prefix", tmp_path / "c", "--vocab-size", "280", "--include", "*.py"]
-    noted = prepared(capsys, *words, "--exclude", "tests", "--exclude", "site-packages")
+    noted = prepared(capsys, *words, "--exclude", "tests", "--exclude", "site-packages", "--exclude", "*/idlelib/*")
     assert decoded(noted["data_path"], tmp_path / "tokenizer.json") == [f"text of {name!r}" for name in sorted(names)]
     assert noted["skipped"] == {"empty": 1, "not_text": 2, "unreadable": 0}
 
@@ -310,6 +312,35 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(endless: tuple[Path, Path], 
     assert (process.returncode, out) == (1, "")
     assert err == f"opsctl: File too large while writing {tmp_path}/out/c_text_document; nothing was left behind\n"
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_text_too_poor_for_the_vocabulary_asked_for_says_so(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "5000")
+    assert "(5,000 were asked for; the text has no more pairs that repeat)" in out
+
+
+def test_training_a_tokenizer_says_so_when_it_takes_long(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = threading.Event()
+    real_say, real_train = Waiting._say, prepare.bpe.train
+
+    def say(waiting: Waiting) -> None:
+        real_say(waiting)
+        said.set()
+
+    def train(texts: Any, vocab_size: int) -> Tokenizer:
+        tokenizer = real_train(texts, vocab_size)
+        assert said.wait(30)
+        return tokenizer
+
+    monkeypatch.setattr(Waiting, "_say", say)
+    monkeypatch.setattr(prepare.bpe, "train", train)
+    monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.05)
+    code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    assert code == 0 and "training a tokenizer of 280 tokens ...\n" in err
 
 
 def test_beside_a_terminal_progress_is_a_line_now_and_then(
