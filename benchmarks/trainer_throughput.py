@@ -1,8 +1,8 @@
 """Training tokens/s on a CPU through the DeepSpeed engine, beside transformers' BLOOM and GPT-2 of the same shape.
 
-4 layers, hidden 256, 8 heads, sequence 256, vocabulary 4096, batch 8, fp32, AdamW, clipping at 1.0, no dropout, each with
-its default attention, one process, two threads. The candidates take turns step by step and the ratios are medians over
-steps of the same turn, so that a busy machine slows all alike.
+4 layers, hidden 256, 8 heads, sequence 256, vocabulary 4096, batch 8, fp32, AdamW, clipping at 1.0, no dropout, each
+with its default attention, one process, two threads. The candidates take turns step by step and the ratios are medians
+over steps of the same turn, so that a busy machine slows all alike.
 """
 
 from __future__ import annotations

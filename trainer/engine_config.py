@@ -19,7 +19,6 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     Gradients accumulate in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate
     is the training loop's business, so there is no scheduler.
     """
-    stage = options["zero_stage"]
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": options["micro_batch_size"],
         "train_batch_size": first_global_batch_size(options),
@@ -29,7 +28,7 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
         "pipeline": {"pipe_partitioned": False, "grad_partitioned": False},
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
-            "stage": stage,
+            "stage": options["zero_stage"],
             "reduce_bucket_size": options["zero_reduce_bucket_size"],
             "allgather_bucket_size": options["zero_allgather_bucket_size"],
         },
@@ -37,9 +36,6 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     if options["bf16"]:
         config["bf16"] = {"enabled": True}
         config["data_types"] = {"grad_accum_dtype": "fp32"}
-        config["zero_optimization"]["stage"] = (
-            1  # BF16_Optimizer shards in any case; with stage 0 DeepSpeed keeps no fp32 weights
-        )
     if options["fp16"]:
         config["fp16"] = _loss_scaling(options)
         if options["accumulate_allreduce_grads_in_fp32"]:

@@ -313,7 +313,9 @@ OPTIONS: tuple[Option, ...] = (
         "data",
         _option("--data-path", str, None, "One data prefix, or WEIGHT PREFIX WEIGHT PREFIX ...", nargs="+"),
         _option("--split", str, "969, 30, 1", "Shares of train, validation and test documents."),
-        _option("--train-weighted-split-paths", str, None, 'One group, "NAME: WEIGHT START:END PREFIX, ...".', nargs="+"),
+        _option(
+            "--train-weighted-split-paths", str, None, 'One group, "NAME: WEIGHT START:END PREFIX, ...".', nargs="+"
+        ),
         _option("--valid-weighted-split-paths", str, None, "The same, one group per validation set.", nargs="+"),
         _option("--test-weighted-split-paths", str, None, "The same, one group per test set.", nargs="+"),
         _option("--train-weighted-split-paths-path", str, None, "A file with the training groups."),

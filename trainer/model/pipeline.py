@@ -52,7 +52,7 @@ class GPTPipeline(PipelineModule):
         # would otherwise note and warn of in every backward pass.
         with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
             super().__init__(
-                layers=_layer_specs(shape, parallel, self.clock),
+                layers=layer_specs(shape, parallel, self.clock),
                 topology=parallel.topology,
                 loss_fn=_Loss(parallel),
                 partition_method=partition_method,
@@ -104,7 +104,8 @@ class _Loss:
         return masked_mean_cross_entropy(x_bsh, weight_vh, labels_bs, mask_bs, self.parallel)
 
 
-def _layer_specs(shape: ModelShape, parallel: Parallel, clock: DropoutClock) -> list[Any]:
+def layer_specs(shape: ModelShape, parallel: Parallel, clock: DropoutClock) -> list[Any]:
+    """All layers of the model in their numbered places; DeepSpeed builds those of its stage."""
     tied = {"tied_weight_attr": ["word_embeddings.weight"]}
     return [
         pass_on,

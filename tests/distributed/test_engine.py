@@ -1,0 +1,217 @@
+"""The engine's promises beyond layouts: recomputation, dropout, precision, evaluation, what the options switch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.pool import Pool, RanksFailed
+from tests.distributed.tiny_training import step_items, tiny_engine, train
+
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
+
+DROPOUT = {"attention_dropout": 0.1, "hidden_dropout": 0.1}
+ALIBI = {"position_embedding_type": "alibi", "embed_layernorm": True}
+
+
+def losses(pool: Pool, ranks: int, steps: int, **changes: Any) -> list[float]:
+    return [loss for loss, _ in pool.run(ranks, train, steps, changes)[0]]
+
+
+@pytest.fixture(scope="module")
+def with_dropout(pool: Pool) -> list[float]:
+    return losses(pool, 1, 4, **DROPOUT)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_recomputed_blocks_give_the_same_losses(pool: Pool, with_dropout: list[float], together: int) -> None:
+    again = losses(pool, 1, 4, **DROPOUT, deepspeed_activation_checkpointing=True, checkpoint_num_layers=together)
+    assert again == with_dropout
+
+
+def test_dropout_does_not_depend_on_the_pipeline(pool: Pool, with_dropout: list[float]) -> None:
+    layout = {"pipeline_model_parallel_size": 2, "checkpoint_activations": True}
+    assert losses(pool, 2, 4, **DROPOUT, **layout) == pytest.approx(with_dropout, rel=1e-6)
+
+
+def test_dropout_drops_and_follows_the_seed(pool: Pool, with_dropout: list[float]) -> None:
+    assert with_dropout != pytest.approx(losses(pool, 1, 4), rel=1e-4)
+    assert with_dropout == losses(pool, 1, 4, **DROPOUT)
+
+
+def interrupted_by_evaluation() -> tuple[list[float], list[float]]:
+    """Training losses with evaluations between the steps, and what the evaluations measured."""
+    from trainer.engine import evaluate_step, train_step
+
+    options, parallel, engine = tiny_engine(**DROPOUT)
+    trained, evaluated = [], []
+    for step in range(4):
+        evaluated += [evaluate_step(engine, iter(step_items(options, parallel, 0))) for _ in range(2)]
+        items = iter(step_items(options, parallel, step))
+        trained.append(train_step(engine, items, step * options.global_batch_size, options.lr).loss)
+    return trained, evaluated
+
+
+def test_evaluation_has_no_dropout_and_changes_nothing(pool: Pool, with_dropout: list[float]) -> None:
+    trained, evaluated = pool.run(1, interrupted_by_evaluation)[0]
+    assert trained == with_dropout
+    assert evaluated[0::2] == evaluated[1::2]
+    assert evaluated[0] == pytest.approx(losses(pool, 1, 1)[0], rel=1e-6)
+
+
+def differing_replicas() -> tuple[list[str], list[str]]:
+    """Parameters that tensor ranks should hold alike and do not: after training; after one was spoilt and mended."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine(
+        **ALIBI, **DROPOUT, tensor_model_parallel_size=2, sync_tp_duplicated_parameters=True
+    )
+
+    def differing() -> list[str]:
+        names = []
+        for name, parameter in engine.module.named_parameters():
+            if not getattr(parameter, "tensor_model_parallel", False):
+                both = [torch.empty_like(parameter) for _ in range(2)]
+                dist.all_gather(both, parameter.detach(), group=parallel.tensor_group)
+                names += [name] if not torch.equal(*both) else []
+        return names
+
+    for step in range(3):
+        train_step(engine, iter(step_items(options, parallel, step)), step * 8, options.lr)
+    after_training = differing()
+    with torch.no_grad():
+        engine.module.get_parameter("3.input_layernorm.weight").add_(float(parallel.tensor_rank))
+    assert differing() == ["3.input_layernorm.weight"]
+    engine.module.begin_step(24, options.micro_batch_size)
+    return after_training, differing()
+
+
+def test_tensor_ranks_stay_alike_and_are_averaged_when_asked(pool: Pool) -> None:
+    assert pool.run(2, differing_replicas) == [([], []), ([], [])]
+
+
+def steps_at_rate(rate: float, changes: dict[str, Any]) -> list[float]:
+    """Losses of three steps on the same batch."""
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine(**changes)
+    return [train_step(engine, iter(step_items(options, parallel, 0)), 0, rate).loss for _ in range(3)]
+
+
+@pytest.mark.parametrize("changes", [{"bf16": True}, {}, {"optimizer": "sgd", "lr": 1.0}], ids=str)
+def test_the_learning_rate_is_the_one_given_to_the_step(pool: Pool, changes: dict[str, Any]) -> None:
+    still = pool.run(1, steps_at_rate, 0.0, changes)[0]
+    assert still[0] == still[1] == still[2]
+    moving = pool.run(1, steps_at_rate, 1e-2, changes)[0]
+    assert moving[0] == still[0] and moving[2] < still[2]
+
+
+def test_bf16_trains_like_fp32_in_every_kind_of_parallelism(pool: Pool) -> None:
+    layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "checkpoint_activations": True}
+    half = losses(pool, 8, 20, **ALIBI, **layout, bf16=True)
+    full = losses(pool, 1, 20, **ALIBI)
+    assert half == pytest.approx(full, rel=2e-2)
+    assert half[-1] < half[0] - 0.3
+
+
+def test_fp16_without_a_gpu_is_refused_by_name(pool: Pool) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(RanksFailed, match="--fp16 needs a GPU"):
+        pool.run(1, train, 1, {"fp16": True})
+
+
+@pytest.mark.gpu
+def test_fp16_trains_with_loss_scaling(pool: Pool) -> None:
+    if not Path("/dev/nvidiactl").exists():
+        pytest.skip("fp16 needs a CUDA device, and there is none here")
+    measured = losses(pool, 1, 40, fp16=True, initial_loss_scale=65536)
+    assert measured[-1] < measured[0] - 0.3
+
+
+SWITCHES: list[dict[str, Any]] = [
+    {},
+    {"apply_residual_connection_post_layernorm": True},
+    {"no_bias_gelu_fusion": True},
+    {"layernorm_epsilon": 1e-3},
+    {"embed_layernorm": True},
+    {"seed": 7},
+]
+
+
+def first_losses() -> list[float]:
+    """Loss of the first step under each switch; weights large enough to see it."""
+    return [train_step_once(*tiny_engine(init_method_std=0.5, **changes)) for changes in SWITCHES]
+
+
+def train_step_once(options: Any, parallel: Any, engine: Any) -> float:
+    from trainer.engine import train_step
+
+    return float(train_step(engine, iter(step_items(options, parallel, 0)), 0, options.lr).loss)
+
+
+def test_options_of_the_model_change_its_loss(pool: Pool) -> None:
+    measured = pool.run(1, first_losses)[0]
+    assert len(set(measured)) == len(SWITCHES)
+
+
+def groups_by_name() -> dict[str, tuple[float, list[str]]]:
+    from tests.distributed.tiny_training import tiny_options
+    from trainer.engine import build_model, initialize
+    from trainer.optim.parameters import parameter_groups
+
+    model = build_model(options := tiny_options(1, embed_layernorm=True, num_layers=1), initialize(options), 64)
+    return {group["name"]: (group["weight_decay"], group["names"]) for group in parameter_groups(model, 0.1)}
+
+
+def test_neither_biases_nor_layernorms_decay(pool: Pool) -> None:
+    groups = pool.run(1, groups_by_name)[0]
+    assert groups["decay"] == (
+        0.1,
+        [
+            "tied_modules.embed.word_embeddings.weight",
+            "tied_modules.embed.position_embeddings.weight",
+            "3.self_attention.query_key_value.weight",
+            "3.self_attention.dense.weight",
+            "3.mlp.dense_h_to_4h.weight",
+            "3.mlp.dense_4h_to_h.weight",
+        ],
+    )
+    assert groups["no_decay"] == (
+        0.0,
+        [
+            "tied_modules.embed.word_embeddings.norm.weight",
+            "tied_modules.embed.word_embeddings.norm.bias",
+            "3.input_layernorm.weight",
+            "3.input_layernorm.bias",
+            "3.self_attention.query_key_value.bias",
+            "3.self_attention.dense.bias",
+            "3.post_attention_layernorm.weight",
+            "3.post_attention_layernorm.bias",
+            "3.mlp.dense_h_to_4h.bias",
+            "3.mlp.dense_4h_to_h.bias",
+            "5.weight",
+            "5.bias",
+        ],
+    )
+
+
+def parameter_norms() -> float:
+    import os
+
+    from trainer.engine import parameters_norm
+
+    size = 2 if int(os.environ["WORLD_SIZE"]) > 1 else 1
+    layout = {"tensor_model_parallel_size": size, "pipeline_model_parallel_size": size}
+    _, parallel, engine = tiny_engine(**layout)
+    return parameters_norm(engine, parallel)
+
+
+def test_the_norm_of_all_parameters_counts_each_once(pool: Pool) -> None:
+    alone = pool.run(1, parameter_norms)[0]
+    assert pool.run(4, parameter_norms) == pytest.approx([alone] * 4, rel=1e-6)

@@ -1,0 +1,119 @@
+"""Our model with transformers' weights computes transformers' loss: BLOOM for ALiBi, GPT-2 for learned positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.distributed.pool import Pool
+from tests.distributed.tiny_training import tiny_options
+
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
+
+VOCABULARY, LAYERS, LENGTH = 64, 3, 16
+
+
+def compare(reference: str, hidden: int, heads: int, changes: dict[str, Any]) -> tuple[float, float, float]:
+    """(our loss, theirs, largest difference of logits) on random tokens, in a rank."""
+    import torch
+
+    from trainer.engine import build_model, initialize
+
+    shape = {"hidden_size": hidden, "num_attention_heads": heads, "num_layers": LAYERS, "seq_length": LENGTH}
+    options = tiny_options(1, **shape, **changes)
+    model = build_model(options, initialize(options), VOCABULARY)
+    theirs, weights = (bloom if reference == "bloom" else gpt2)(hidden, heads)
+    missing, unexpected = model.load_state_dict(weights, strict=True)
+    assert not missing and not unexpected
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, VOCABULARY, (2, LENGTH + 1), generator=generator)
+    model.eval()
+    with torch.no_grad():
+        x_bsh, weight_vh = model(tokens[:, :-1])
+        ones = torch.ones(2, LENGTH)
+        loss = model.loss_fn((x_bsh, weight_vh), (tokens[:, 1:], ones))
+        logits = theirs(input_ids=tokens[:, :-1]).logits
+        their_loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return float(loss), float(their_loss), float((x_bsh @ weight_vh.t() - logits).abs().max())
+
+
+def scramble(model: Any) -> dict[str, Any]:
+    """Give every parameter, biases and LayerNorms too, values that matter."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            around = 1.0 if ("ln_" in name or "layernorm" in name) and name.endswith("weight") else 0.0
+            parameter.copy_(around + 0.2 * torch.randn(parameter.shape, generator=generator))
+    return dict(model.state_dict())
+
+
+def bloom(hidden: int, heads: int) -> tuple[Any, dict[str, Any]]:
+    """BLOOM and its weights under our names; only the names differ."""
+    from transformers import BloomConfig, BloomForCausalLM
+
+    config = BloomConfig(vocab_size=VOCABULARY, hidden_size=hidden, n_layer=LAYERS, n_head=heads)
+    model = BloomForCausalLM(config).eval()
+    theirs = scramble(model)
+    ours = {}
+    for name, value in theirs.items():
+        name = name.removeprefix("transformer.")
+        if name.startswith("h."):
+            layer, rest = name.removeprefix("h.").split(".", 1)
+            ours[f"{int(layer) + 3}.{rest}"] = value
+        elif name.startswith("ln_f."):
+            ours[f"{LAYERS + 4}.{name.removeprefix('ln_f.')}"] = value
+        elif name.startswith("word_embeddings_layernorm."):
+            ours[f"tied_modules.embed.word_embeddings.norm.{name.rpartition('.')[2]}"] = value
+        elif name == "word_embeddings.weight":
+            ours["tied_modules.embed.word_embeddings.weight"] = value
+    return model, ours
+
+
+def gpt2(hidden: int, heads: int) -> tuple[Any, dict[str, Any]]:
+    """GPT-2 and its weights under our names: transposed, and query, key, value regrouped head by head."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=hidden, n_layer=LAYERS, n_head=heads)
+    model = GPT2LMHeadModel(config).eval()
+    theirs = scramble(model)
+    ours = {
+        "tied_modules.embed.word_embeddings.weight": theirs["transformer.wte.weight"],
+        "tied_modules.embed.position_embeddings.weight": theirs["transformer.wpe.weight"],
+    }
+    names = {
+        "ln_1": "input_layernorm",
+        "ln_2": "post_attention_layernorm",
+        "attn.c_attn": "self_attention.query_key_value",
+        "attn.c_proj": "self_attention.dense",
+        "mlp.c_fc": "mlp.dense_h_to_4h",
+        "mlp.c_proj": "mlp.dense_4h_to_h",
+    }
+    for kind in ("weight", "bias"):
+        ours[f"{LAYERS + 4}.{kind}"] = theirs[f"transformer.ln_f.{kind}"]
+        for layer in range(LAYERS):
+            for their_name, our_name in names.items():
+                value = theirs[f"transformer.h.{layer}.{their_name}.{kind}"]
+                if kind == "weight" and not their_name.startswith("ln_"):
+                    value = value.t()
+                if their_name == "attn.c_attn":
+                    head = hidden // heads
+                    value = value.reshape(3, heads, head, *value.shape[1:]).transpose(0, 1).reshape(value.shape)
+                ours[f"{layer + 3}.{our_name}.{kind}"] = value.contiguous()
+    return model, ours
+
+
+@pytest.mark.parametrize("hidden, heads", [(32, 4), (48, 6)])
+def test_the_alibi_model_is_bloom(pool: Pool, hidden: int, heads: int) -> None:
+    changes = {"position_embedding_type": "alibi", "embed_layernorm": True}
+    ours, theirs, difference = pool.run(1, compare, "bloom", hidden, heads, changes)[0]
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert difference < 1e-5
+
+
+def test_the_model_with_learned_positions_is_gpt2(pool: Pool) -> None:
+    ours, theirs, difference = pool.run(1, compare, "gpt2", 32, 4, {})[0]
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert difference < 1e-5
