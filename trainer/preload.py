@@ -15,6 +15,7 @@ STARTED_AT = time.time()
 # What DeepSpeed otherwise imports inside `initialize` and at the first step, and a process forked afterwards gets for
 # nothing.
 _NEEDED_LATER = (
+    "torch._dynamo",  # by every optimizer's first step, though nothing is compiled
     "deepspeed.runtime.pipe.engine",
     "deepspeed.runtime.bf16_optimizer",
     "deepspeed.runtime.fp16.fused_optimizer",
