@@ -1,4 +1,4 @@
-"""The step: its command line and what is done while it runs. A shell stands in for srun; cluster tests run the real one."""
+"""The step: its command line and what is done while it runs. A shell stands in for srun; cluster tests have it."""
 
 from __future__ import annotations
 
