@@ -40,7 +40,7 @@ _LEFT = (
     ("exit-duration", re.compile(r"exiting program after (?P<detail>[\d.]+) minutes")),
     ("signal", re.compile(r"exiting program after receiving (?P<detail>\w+)")),
     ("stop-request", re.compile(r"Detected stop request(?: at (?P<detail>.+?))?(?:\. Exiting|$)")),
-    ("finished", re.compile(r"after training is done(?P<detail>)")),
+    ("finished", re.compile(r"(?:after training is done|the training is finished, nothing is left to do)(?P<detail>)")),
 )
 #: The name in the line, spaces folded -> field of Iteration.
 _FIELDS = {
