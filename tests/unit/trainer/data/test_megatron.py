@@ -145,18 +145,19 @@ def test_a_last_epoch_needed_to_88_percent_shows_the_threshold(
     assert kept_apart is (threshold == 0.95)
 
 
-@pytest.mark.parametrize("weights", [(0.3, 0.7), (1.0, 99.0), (5.0, 5.0)])
+@pytest.mark.parametrize("weights", [(0.3, 0.7), (1.0, 99.0), (5.0, 5.0), (0.1, 0.1, 5.0), (2.0,)])
 def test_a_blend_gives_megatrons_order_and_samples(
-    make_pair: MakePair, tmp_path: Path, weights: tuple[float, float]
+    make_pair: MakePair, tmp_path: Path, weights: tuple[float, ...]
 ) -> None:
     random = np.random.default_rng(3)
-    prefixes = [make_pair(name, lengths=random.integers(1, 60, 80).tolist()) for name in ("a", "b")]
+    prefixes = [make_pair(name, lengths=random.integers(1, 60, 80).tolist()) for name in "abc"[: len(weights)]]
     sizes = (500, 40, 30)
     theirs = megatron((prefixes, list(weights)), sizes, tmp_path, 16, 1234)
     words = [str(word) for pair in zip(weights, prefixes, strict=True) for word in pair]
     ours = build_datasets(options_for(data_path=words, split="8,1,1", seq_length=16), *sizes)
     for one, other in zip(theirs, (ours.train, ours.valid["valid"], ours.test["test"]), strict=True):
         assert_equal(one, other)
+        assert one.weights == other.weights  # to the last bit: it decides between equals
 
 
 def test_megatron_reads_what_we_write(make_pair: MakePair) -> None:

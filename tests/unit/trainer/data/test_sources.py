@@ -48,7 +48,8 @@ def test_groups_of_a_weighted_file_keep_names_weights_and_ranges(tmp_path: Path)
 
 
 def test_range_bounds_round_halves_to_even() -> None:
-    assert Source("p", 0.05, 0.25, 1.0).documents(50) == (2, 12)
+    assert Source("p", 0.375, 0.625, 1.0).documents(4) == (2, 2)
+    assert Source("p", 0.07, 0.25, 1.0).documents(50) == (4, 12)
 
 
 @pytest.mark.parametrize(

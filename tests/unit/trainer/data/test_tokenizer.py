@@ -44,7 +44,9 @@ def test_ids_decode_to_the_text(trained: Tokenizer) -> None:
 def test_the_name_of_the_end_token_inside_a_text_stays_text(trained: Tokenizer) -> None:
     end = bpe.end_of_document(trained)
     assert end == 0
-    for encoder in (bpe.Encoder(trained), slow(trained)):
+    untouched = Tokenizer.from_str(trained.to_str())
+    assert end in untouched.encode(bpe.END_OF_DOCUMENT).ids
+    for encoder in (slow(untouched), bpe.Encoder(untouched)):
         ids = encoder.encode([f"a {bpe.END_OF_DOCUMENT} b"])[0].tolist()
         assert end not in ids and trained.decode(ids) == f"a {bpe.END_OF_DOCUMENT} b"
 
