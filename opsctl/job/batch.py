@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -26,7 +27,7 @@ from opsctl.job.outcome import StepEnd, closed
 from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
-from opsctl.job.stop import Signals, noted_signals
+from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.revisions import Revision, newest
 from opsctl.slurm.client import SlurmClient
@@ -113,7 +114,9 @@ def _close_lost(task: Task, client: SlurmClient) -> list[Attempt]:
 
 def _train(task: Task, signals: Signals) -> int:
     """Open the attempt, run the step, close the attempt."""
+    was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
     attempts = _close_lost(task, task.client)
+    _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if brake_trips(attempts, task.submitted_at):
         return _stop_chain(task, attempts)
     folder = task.paths.attempt_folder(task.allocation.job_id)
@@ -134,6 +137,15 @@ def _train(task: Task, signals: Signals) -> int:
     task.log.say(_end_line(ended))
     attempts_file.append_closed(task.paths, ended)
     return 0 if ended.exit_code is None else ended.exit_code
+
+
+def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
+    """A node that Slurm has lost may train on, into the folder that this task is about to train into."""
+    for attempt in attempts:
+        folder = task.paths.attempt_folder(attempt.job_id)
+        if not attempt.is_open and attempt.job_id != task.allocation.job_id and folder.is_dir():
+            with contextlib.suppress(OSError):
+                request_stop(task.paths.stop_request(attempt.job_id), f"job {task.allocation.job_id} goes on from here")
 
 
 def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
