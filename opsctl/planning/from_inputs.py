@@ -121,7 +121,7 @@ def _model(inputs: Inputs) -> Section | None:
         "hidden_per_layer": hidden // layers,
     }
     rows = [
-        ("parameters", f"{whole(total)} ({billions(total)}): l(12h²+13h) + vh + sh + 2h"),
+        ("parameters", f"{whole(total)} ({billions(total)}): l(12h^2+13h) + vh + sh + 2h"),
         ("one block", whole(block_parameters(hidden))),
         ("word embedding", whole(inputs.vocab_size * hidden)),
     ]

@@ -66,7 +66,7 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
             ("parameters", f"{whole(real)} ({billions(real)}): vocabulary of {shape.vocabulary:,}, {positions}"),
             (
                 "by the usual formula",
-                f"{whole(formula)} ({billions(formula)}): l(12h²+13h) + vh + sh + 2h, v = {vocabulary:,}",
+                f"{whole(formula)} ({billions(formula)}): l(12h^2+13h) + vh + sh + 2h, v = {vocabulary:,}",
             ),
             ("one block", f"{whole(block)}"),
             ("word embedding", f"{whole(embedding)}"),

@@ -102,7 +102,7 @@ def _read(path: Path) -> bytes:
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     """The tables of a TOML file. Raises RunFileError with line and column."""
     try:
-        return tomllib.loads(raw.decode("utf-8"))
+        return tomllib.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise RunFileError(f"{path}: line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None

@@ -226,3 +226,9 @@ class TestProfiles:
         with pytest.raises(RunFileError) as caught:
             load_run_file(written(tmp_path, VALID), {"XDG_CONFIG_HOME": str(tmp_path / "config")})
         assert str(caught.value).startswith(f"{profile}: ") and line in str(caught.value)
+
+
+def test_what_some_editors_put_before_the_text_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + VALID.replace("\n", "\r\n").encode())
+    assert load_run_file(path, {}).file.run.name == "small"
