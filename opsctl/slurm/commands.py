@@ -159,7 +159,7 @@ class CommandClient:
         if not targets:
             return
         answer = self._ask([*command, *targets])
-        if answer.code != 0 and not _has_left(answer, what):
+        if answer.code != 0 and not _is_done(answer, what):
             raise refused(answer, f"{what} {', '.join(targets)}")
 
     def _ask(self, command: Sequence[str], stdin: str | None = None) -> Answer:
@@ -189,8 +189,13 @@ def _script(script: Path | None) -> list[str]:
     return [] if script is None else [str(script.absolute())]
 
 
-def _has_left(answer: Answer, what: str) -> bool:
-    """Whether everything it complains about is that the job is no longer there to be cancelled."""
-    gone = ("invalid job id specified", "already completing or completed")
+def _is_done(answer: Answer, what: str) -> bool:
+    """Whether all it complains about is that the job, or some tasks of it, had ended before."""
     lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
-    return what == "cancel" and bool(lines) and all(any(part in line for part in gone) for line in lines)
+    if what == "cancel":
+        gone = ("invalid job id specified", "already completing or completed", "already finished")
+        return bool(lines) and all(any(part in line for part in gone) for line in lines)
+    # Of an array scontrol lists every task, "No error" for those it did as told.
+    return "no error" in answer.stderr.lower() and all(
+        line.endswith(("no error", "already finished")) for line in lines
+    )

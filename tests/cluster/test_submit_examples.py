@@ -1,0 +1,78 @@
+"""The shipped examples against the cluster they were made for, its limits and accounts enforced."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from opsctl.errors import SlurmError, SlurmMissing
+from opsctl.localcluster import lifecycle
+from opsctl.localcluster.installation import find_installation
+from opsctl.localcluster.shapes import bloom
+from opsctl.render.batch import ChainRequest, batch_script
+from opsctl.runs.load import LoadedRun, expand, load_run_file
+from opsctl.runs.paths import RunPaths
+from opsctl.shipped import templates_folder
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
+from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
+
+EXAMPLES = templates_folder() / "examples"
+
+
+@pytest.fixture(scope="module")
+def jean_zay() -> Iterator[Cluster]:
+    try:
+        find_installation(accounting=True)
+    except SlurmMissing as error:
+        pytest.skip(str(error))
+    with guarded_folder() as folder:
+        yield lifecycle.up(bloom("jz", accounting=True), folder).cluster
+
+
+def example(name: str) -> LoadedRun:
+    path = EXAMPLES / f"{name}.toml"
+    return expand(load_run_file(path, {one: f"/{one}" for one in re.findall(r"\$\{(\w+)\}", path.read_text())}))
+
+
+def script(name: str, **slurm: object) -> str:
+    loaded = example(name)
+    file = msgspec.structs.replace(loaded.file, slurm=msgspec.structs.replace(loaded.file.slurm, **slurm))
+    request = ChainRequest("1-3%1", "5eed", "70ce", datetime.now(UTC), "/env/bin/python", "/tmp")
+    return batch_script(file, RunPaths(Path("/tmp/output")), Cluster(), request)
+
+
+@pytest.mark.parametrize("name", ["tr11-176B-ml", "tr1-13B", "setup-test-n2"])
+def test_slurm_accepts_the_examples_scripts_on_their_cluster(jean_zay: Cluster, name: str) -> None:
+    assert "to start at" in client_for(jean_zay, 60).test_only(None, stdin=script(name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"account": "six@nothing"}, "account"), ({"time": "101:00:00"}, "time limit"), ({"gpus_per_node": 9}, "config")],
+)
+def test_a_request_the_cluster_does_not_offer_is_refused_in_slurms_words(
+    jean_zay: Cluster, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(SlurmError, match=f"(?i)refused.*{words}"):
+        client_for(jean_zay, 60).submit(None, stdin=script("tr11-176B-ml", **changes))
+
+
+def test_accounting_says_how_a_job_ended(jean_zay: Cluster) -> None:
+    client = client_for(jean_zay, 60)
+    options = ["--partition=gpu_p13", "--account=six@v100", "--output=/dev/null", "--chdir=/"]
+    failed = client.submit(None, options, stdin="#!/bin/bash\nexit 3\n")
+    cancelled = client.submit(None, [*options, "--hold"], stdin="#!/bin/bash\n")
+    client.cancel([cancelled])
+    ends = wait_until(lambda: len(found := client.ends([failed, cancelled])) == 2 and found, 40, "both ends")
+    assert isinstance(ends, dict)
+    assert (ends[failed].state, ends[failed].exit_code) == ("FAILED", 3)
+    assert ends[cancelled].state == "CANCELLED"
+    assert ends[failed].started_at is not None and ends[failed].started_at.tzinfo is not None
+
+
+def test_the_demo_fits_the_plain_cluster_that_its_first_lines_bring_up(local_cluster: RunningCluster) -> None:
+    assert "to start at" in client_for(local_cluster.cluster, 60).test_only(None, stdin=script("demo"))
