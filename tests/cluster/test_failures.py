@@ -1,0 +1,76 @@
+"""Ranks, batch processes and nodes that die under a real training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.commands import Opsctl, open_folder
+from tests.cluster.conftest import RunningCluster, wait_until
+from tests.cluster.trainings import Training, alive, kill
+
+
+@pytest.fixture
+def training(local_cluster: RunningCluster) -> Iterator[Training]:
+    with open_folder() as folder:
+        training = Training(Opsctl(local_cluster, folder))
+        training.write()
+        yield training
+
+
+def test_a_killed_rank_ends_the_step_is_named_and_the_next_task_resumes(training: Training) -> None:
+    """Then kill -9 of the next task's batch process itself, which the task after it closes."""
+    training.submit("1-3%1")
+    training.wait_for_iteration(12)  # the checkpoint of iteration 10 is whole
+    (first,) = training.recorded()
+    victim = training.rank(first["job_id"], 3)
+    before = len(training.iterations())
+    killed_at = time.monotonic()
+    kill(victim["pid"])
+    training.wait_for_log("END TIME:", timeout_s=60)
+    assert time.monotonic() - killed_at < 60
+    (first, *_) = training.attempts()
+    assert (first["reason"], first["exit_code"], first["signal"]) == ("signal", 137, 9)
+    assert (first["first_failure"]["rank"], first["first_failure"]["node"]) == (3, first["nodes"][1])
+    assert first["checkpoint_at_end"] % 10 == 0 and first["iteration_at_end"] >= 12
+    assert all(path.startswith(str(training.paths.attempt_folder(first["job_id"]))) for path in first["error_files"])
+    assert f"rank 3 on {first['nodes'][1]} ended by SIGKILL" in training.opsctl.ok("attempts")
+
+    saved = first["checkpoint_at_end"]
+    training.wait_for_iteration(saved + 1, after_lines=max(before, len([n for n in training.iterations() if n <= 0])))
+    wait_until(lambda: training.recorded()[1]["iteration_at_start"] == saved, what="the second attempt")
+    second = training.recorded()[1]
+    ranks = [training.rank(second["job_id"], rank)["pid"] for rank in range(4)]
+    kill(training.batch_process())
+    wait_until(lambda: not any(map(alive, ranks)), 60, "the ranks to be gone")
+    training.wait_for_log("START TIME:", 3)
+    second = training.recorded()[1]
+    assert (second["reason"], second["exit_code"], second["signal"]) == ("signal", 137, 9)
+    assert second["closed_by"] != "job" and len(second["ranks"]) == 4
+    training.paths.kill_switch.touch()
+    training.wait_for_log("END TIME:", 2)
+
+
+@pytest.mark.parametrize("what", ["slurmd", "node"])
+def test_a_lost_node_closes_the_attempt_and_the_next_task_trains_elsewhere(training: Training, what: str) -> None:
+    """slurmd alone: the batch process on its node lives on and sees it. The whole node: somebody else closes."""
+    training.submit("1-2%1")
+    training.wait_for_iteration(2)
+    (first,) = training.recorded()
+    lost = first["nodes"][0]
+    if what == "slurmd":
+        training.opsctl.cluster.kill(f"slurmd-{lost}")
+    else:
+        training.opsctl.cluster.kill_node(lost)
+    training.wait_for_log("START TIME:", 2)
+    first, second = training.recorded()
+    assert first["reason"] == "node-failure"
+    assert lost not in second["nodes"]
+    if what == "node":
+        assert first["closed_by"] != "job" and "NODE_FAIL" in first["note"]
+    else:
+        assert first["lost_nodes"] == [lost]
+    training.paths.kill_switch.touch()
+    wait_until(lambda: training.recorded()[1].get("reason"), 60, "the second attempt to end")

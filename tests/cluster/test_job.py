@@ -1,0 +1,76 @@
+"""`opsctl job run` in chains: the end of a training, the brake, the time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.commands import Opsctl, open_folder
+from tests.cluster.conftest import RunningCluster
+from tests.cluster.trainings import Training, environment_script
+
+
+@pytest.fixture
+def training(local_cluster: RunningCluster) -> Iterator[Training]:
+    with open_folder() as folder:
+        yield Training(Opsctl(local_cluster, folder))
+
+
+def test_an_unpublished_edit_changes_nothing_and_a_finished_trainings_tasks_leave_in_seconds(
+    training: Training,
+) -> None:
+    training.write(train_samples=40)  # five iterations of eight
+    chain = training.submit("1-4%1")
+    training.write(train_samples=80, lr="5e-4")
+    training.wait_for_log("END TIME:")
+    finished_at = time.monotonic()
+    training.wait_until_left(chain)
+    assert time.monotonic() - finished_at < 30
+    first, *rest = training.attempts()
+    assert (first["reason"], first["exit_code"], first["iteration_at_end"]) == ("finished", 0, 5)
+    assert [(a["reason"], a["iteration_at_start"]) for a in rest] == [("finished", 5)] * 3
+    assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
+    assert training.iterations() == [1, 2, 3, 4, 5]
+    assert "learning rate: 1.000E-03" in training.log()
+
+
+def test_three_attempts_without_a_checkpoint_stop_the_chain_and_a_later_submit_starts_afresh(
+    training: Training,
+) -> None:
+    """The environment script fails on the nodes: the least that can go wrong there. Its exit status is the job's."""
+    script = environment_script(training.opsctl.folder, "exit 3")
+    training.write(environment=script)
+    chain = training.submit("1-9%1")
+    behind = training.submit("1-2%1", "--after", "auto")
+    training.wait_for_log("3 attempts in a row without a new checkpoint: this chain stops", timeout_s=60)
+    training.wait_until_left(chain)
+    training.wait_until_left(behind)
+    assert [attempt["reason"] for attempt in training.attempts()] == ["failed"] * 3 + ["brake"]
+    ends = training.ends(chain)
+    assert [ends[task] for task in "1234"] == [("FAILED", 3)] * 3 + [("FAILED", 1)]
+    assert {ends[task][0] for task in ends if task not in set("1234")} <= {"CANCELLED"}
+
+    environment_script(training.opsctl.folder)
+    training.submit("1-1")
+    training.wait_for_iteration(1)
+    training.paths.kill_switch.touch()
+    training.wait_for_log("END TIME:", 4)
+    assert training.attempts()[4]["reason"] == "kill-switch"
+
+
+def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(training: Training) -> None:
+    """A limit of two minutes, a margin of twenty-five seconds; Slurm warns up to a minute early. One rank at low priority."""
+    script = environment_script(training.opsctl.folder, "renice -n 19 $$")
+    training.write(time="2", environment=script, exit_margin='"0:25"', nodes="1", gpus_per_node="1")
+    chain = training.submit("1-1")
+    training.wait_for_iteration(2)
+    assert "exit_duration_in_mins" in training.log()
+    training.wait_for_log("END TIME:", timeout_s=125)
+    (attempt,) = training.attempts()
+    assert (attempt["reason"], attempt["exit_code"]) == ("stop-request", 0)
+    assert attempt["checkpoint_at_end"] == attempt["iteration_at_end"] == training.iterations()[-1]
+    assert "the job got SIGUSR1: asked the trainer to save and leave" in training.log()
+    training.wait_until_left(chain)
+    assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
