@@ -96,12 +96,16 @@ def alternate(
 ) -> list[float]:
     """Median wall time of each command in seconds, one after the other in every round, the first round not counted."""
     times: list[list[float]] = [[] for _ in commands]
-    for number in range(ROUNDS + 1):
-        for command, taken in zip(commands, times, strict=True):
-            started = time.perf_counter()
-            subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, check=True, timeout=60)
-            if number:
-                taken.append(time.perf_counter() - started)
+    with tempfile.TemporaryDirectory() as compiled:
+        env = {**(os.environ if environment is None else environment), "PYTHONPYCACHEPREFIX": compiled}
+        # An installed program has its bytecode beside it, whatever a development shell says.
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        for number in range(ROUNDS + 1):
+            for command, taken in zip(commands, times, strict=True):
+                started = time.perf_counter()
+                subprocess.run(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, check=True, timeout=60)
+                if number:
+                    taken.append(time.perf_counter() - started)
     return [statistics.median(taken) for taken in times]
 
 

@@ -7,34 +7,30 @@ from datetime import datetime
 
 from opsctl.logs.records import Alert, Pulse
 
-#: state -> the words that say it, in the order they are tried. {name} comes before, the job in parentheses after.
+#: state -> the pattern of the words that say it, in the order they are tried; the job in parentheses comes after. They are
+#: text: most readers of a log never meet one, and `re` keeps what it has compiled.
 _FORMS = (
-    ("running", re.compile(r"(?P<name>.+?) is running for (?P<elapsed>\S+) since (?P<starts_at>\S+)")),
-    (
-        "array-limit",
-        re.compile(r"(?P<name>.+?) is waiting for the previous Job Array job to finish before scheduling a new one"),
-    ),
+    ("running", r"(?P<name>.+?) is running for (?P<elapsed>\S+) since (?P<starts_at>\S+)"),
+    ("array-limit", r"(?P<name>.+?) is waiting for the previous Job Array job to finish before scheduling a new one"),
     (
         "dependency",
-        re.compile(
-            r"(?P<name>.+?) is waiting for the previous job to finish before scheduling a new one"
-            r" using the dependency mechanism"
-        ),
+        r"(?P<name>.+?) is waiting for the previous job to finish before scheduling a new one"
+        r" using the dependency mechanism",
     ),
-    ("pending", re.compile(r"(?P<name>.+?) is waiting to be scheduled")),
-    ("scheduled", re.compile(r"(?P<name>.+?) is scheduled to start in (?P<elapsed>.+?) \(at (?P<starts_at>[^)]*)\)")),
-    ("unknown", re.compile(r"(?P<name>.+?) is unknown - fix me: \(at (?P<starts_at>[^)]*)\)")),
-    ("finished", re.compile(r"(?P<name>.+?) is finished\b")),
-    ("held", re.compile(r"(?P<name>.+?) is held\b")),
-    ("cannot-start", re.compile(r"(?P<name>.+?) cannot start as it was submitted\b")),
-    ("blind", re.compile(r"(?P<name>.+?) cannot be seen: ")),
-    ("never", re.compile(r"(?P<name>.+?) waits for a dependency that can never be satisfied")),
-    ("configuring", re.compile(r"(?P<name>.+?) is getting its nodes ready")),
-    ("completing", re.compile(r"(?P<name>.+?) is completing")),
-    ("suspended", re.compile(r"(?P<name>.+?) is suspended")),
-    ("stopped", re.compile(r"(?P<name>.+?) is stopped")),
-    ("requeued", re.compile(r"(?P<name>.+?) is being put back into the queue")),
-    ("other", re.compile(r"(?P<name>.+?) is in state (?P<elapsed>\S+)")),
+    ("pending", r"(?P<name>.+?) is waiting to be scheduled"),
+    ("scheduled", r"(?P<name>.+?) is scheduled to start in (?P<elapsed>.+?) \(at (?P<starts_at>[^)]*)\)"),
+    ("unknown", r"(?P<name>.+?) is unknown - fix me: \(at (?P<starts_at>[^)]*)\)"),
+    ("finished", r"(?P<name>.+?) is finished\b"),
+    ("held", r"(?P<name>.+?) is held\b"),
+    ("cannot-start", r"(?P<name>.+?) cannot start as it was submitted\b"),
+    ("blind", r"(?P<name>.+?) cannot be seen: "),
+    ("never", r"(?P<name>.+?) waits for a dependency that can never be satisfied"),
+    ("configuring", r"(?P<name>.+?) is getting its nodes ready"),
+    ("completing", r"(?P<name>.+?) is completing"),
+    ("suspended", r"(?P<name>.+?) is suspended"),
+    ("stopped", r"(?P<name>.+?) is stopped"),
+    ("requeued", r"(?P<name>.+?) is being put back into the queue"),
+    ("other", r"(?P<name>.+?) is in state (?P<elapsed>\S+)"),
 )
 STATES = tuple(state for state, _ in _FORMS)
 
@@ -61,7 +57,7 @@ def parse_pulse(line: str) -> Pulse | Alert | None:
     if at is None or stamped is None or not stamped["rest"].startswith("PULSE: "):
         return None
     for state, form in _FORMS:
-        match = form.match(text)
+        match = re.match(form, text)
         if match:
             return _pulse(at, state, match, text)
     return None
@@ -72,7 +68,7 @@ def _alert(at: datetime | None, text: str) -> Alert:
     if absent:
         return Alert(at, absent["name"], absent["team"], text)
     team = _TEAM.fullmatch(text)
-    name = next((m["name"] for _, form in _FORMS if (m := form.match(text))), "")
+    name = next((m["name"] for _, form in _FORMS if (m := re.match(form, text))), "")
     return Alert(at, name, team["team"] if team else "", text)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
 
-@dataclass(frozen=True)
-class Iteration:
+
+class Iteration(msgspec.Struct, frozen=True):
     """One logged iteration. None: this variant of the line does not say, or what it says is not a number."""
 
     iteration: int
@@ -24,11 +24,10 @@ class Iteration:
     tflops: float | None = None  # per GPU, as the line itself counts them
     skipped_iterations: int | None = None
     nan_iterations: int | None = None
-    others: dict[str, float] = field(default_factory=dict)  # further `name: number` parts, by their name
+    others: dict[str, float] = {}  # further `name: number` parts, by their name
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(msgspec.Struct, frozen=True):
     """The line inside an evaluation block."""
 
     group: str  # "validation", or the name of a weighted data group
@@ -37,46 +36,39 @@ class Evaluation:
     perplexity: float | None
 
 
-@dataclass(frozen=True)
-class CheckpointSaving:
+class CheckpointSaving(msgspec.Struct, frozen=True):
     iteration: int
     folder: str
 
 
-@dataclass(frozen=True)
-class CheckpointSaved:
+class CheckpointSaved(msgspec.Struct, frozen=True):
     iteration: int
     folder: str
 
 
-@dataclass(frozen=True)
-class CheckpointLoaded:
+class CheckpointLoaded(msgspec.Struct, frozen=True):
     iteration: int
     folder: str
 
 
-@dataclass(frozen=True)
-class FreshStart:
+class FreshStart(msgspec.Struct, frozen=True):
     """The trainer found no checkpoint and began from random weights."""
 
 
-@dataclass(frozen=True)
-class Timers:
+class Timers(msgspec.Struct, frozen=True):
     """`time (ms) | name: value | ...`"""
 
     milliseconds: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(msgspec.Struct, frozen=True):
     """`[what] datetime: ...`"""
 
     what: str
     at: datetime  # without zone: the trainer's local time
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """Why the trainer left."""
 
     reason: str  # "kill-switch", "exit-interval", "exit-duration", "stop-request", "finished", "signal"
@@ -84,8 +76,7 @@ class Left:
     at: datetime | None  # without zone
 
 
-@dataclass(frozen=True)
-class Pulse:
+class Pulse(msgspec.Struct, frozen=True):
     """A watchdog's line about a job that is in the system."""
 
     at: datetime  # without zone
@@ -99,8 +90,7 @@ class Pulse:
     text: str = ""  # everything after "PULSE: "
 
 
-@dataclass(frozen=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True):
     """A watchdog's line about a training that is in trouble or gone."""
 
     at: datetime | None  # without zone
@@ -124,8 +114,7 @@ Record = (
 )
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """What the end of a training log shows. None: it does not show it."""
 
     seconds_per_iteration: float | None = None  # median of the newest iterations

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from opsctl.job.progress import Checkpoint
 from opsctl.logs.records import Iteration, Measured
@@ -90,7 +91,7 @@ def test_a_loss_is_as_old_as_the_log_unless_something_came_after_it() -> None:
     last = Measured(last_iteration=iteration())
     known = run(measured=last, log_written_at=NOW - timedelta(minutes=1))
     assert known.last_logged_at == NOW - timedelta(minutes=1) and not known.is_loss_age_a_minimum
-    stamped = replace(known, measured=replace(last, stamped_after_it=NOW - timedelta(hours=2)))
+    stamped = replace(known, measured=structs.replace(last, stamped_after_it=NOW - timedelta(hours=2)))
     assert stamped.last_logged_at == NOW - timedelta(hours=2) and stamped.is_loss_age_a_minimum
 
 
