@@ -41,6 +41,21 @@ def test_dropout_drops_and_follows_the_seed(pool: Pool, with_dropout: list[float
     assert with_dropout == losses(pool, 1, 4, **DROPOUT)
 
 
+def still_losses(places: list[int]) -> list[float]:
+    """Losses of the same batch at learning rate 0, at different places of the training."""
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine(**DROPOUT)
+    items = step_items(options, parallel, 0)
+    return [train_step(engine, iter([items[0]] * 4), place, 0.0).loss for place in places]
+
+
+def test_dropout_follows_the_samples_place_in_the_training(pool: Pool) -> None:
+    first, again, shifted, later = pool.run(1, still_losses, [0, 0, 2, 8])[0]
+    assert first == again
+    assert len({first, shifted, later}) == 3
+
+
 def interrupted_by_evaluation() -> tuple[list[float], list[float]]:
     """Training losses with evaluations between the steps, and what the evaluations measured."""
     from trainer.engine import evaluate_step, train_step

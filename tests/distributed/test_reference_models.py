@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.pool import Pool
-from tests.distributed.tiny_training import tiny_options
+from tests.distributed.tiny_training import step_items, tiny_options
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
 
@@ -36,6 +36,43 @@ def compare(reference: str, hidden: int, heads: int, changes: dict[str, Any]) ->
         logits = theirs(input_ids=tokens[:, :-1]).logits
         their_loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         return float(loss), float(their_loss), float((x_bsh @ weight_vh.t() - logits).abs().max())
+
+
+def train_both(reference: str, changes: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """(loss, gradient norm) of six steps of both from the same weights, with AdamW, decay and clipping."""
+    import torch
+
+    from trainer.engine import build_engine, initialize, train_step
+
+    shape = {"num_layers": LAYERS, "seq_length": LENGTH, "clip_grad": 0.5}
+    options = tiny_options(1, **shape, **changes)
+    parallel = initialize(options)
+    theirs, weights = (bloom if reference == "bloom" else gpt2)(options.hidden_size, options.num_attention_heads)
+    engine = build_engine(options, parallel, VOCABULARY)
+    with torch.no_grad():
+        for name, parameter in engine.module.named_parameters():
+            parameter.copy_(weights[name])
+    engine.optimizer.refresh_fp32_params()
+    by_decay: dict[bool, list[Any]] = {True: [], False: []}
+    for parameter in theirs.parameters():
+        by_decay[parameter.dim() > 1].append(parameter)
+    groups = [{"params": by_decay[True], "weight_decay": 0.1}, {"params": by_decay[False], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.999), eps=1e-8)
+    ours_measured, theirs_measured = [], []
+    for step in range(6):
+        items = step_items(options, parallel, step)
+        result = train_step(engine, iter(items), 8 * step, options.lr)
+        ours_measured.append((result.loss, result.gradient_norm))
+        tokens = torch.cat([item[0] for item in items])
+        labels = torch.cat([item[1][0] for item in items])
+        logits = theirs(input_ids=tokens).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        theirs_measured.append((loss.item(), norm.item()))
+    return ours_measured, theirs_measured
 
 
 def scramble(model: Any) -> dict[str, Any]:
@@ -117,3 +154,15 @@ def test_the_model_with_learned_positions_is_gpt2(pool: Pool) -> None:
     ours, theirs, difference = pool.run(1, compare, "gpt2", 32, 4, {})[0]
     assert ours == pytest.approx(theirs, rel=1e-5)
     assert difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    "reference, changes",
+    [("bloom", {"position_embedding_type": "alibi", "embed_layernorm": True}), ("gpt2", {})],
+    ids=["bloom", "gpt2"],
+)
+def test_training_follows_the_reference_step_by_step(pool: Pool, reference: str, changes: dict[str, Any]) -> None:
+    ours, theirs = pool.run(1, train_both, reference, changes)[0]
+    for (our_loss, our_norm), (their_loss, their_norm) in zip(ours, theirs, strict=True):
+        assert our_loss == pytest.approx(their_loss, rel=1e-5)
+        assert our_norm == pytest.approx(their_norm, rel=1e-4)

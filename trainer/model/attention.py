@@ -6,6 +6,7 @@ Shapes: b batch, s sequence, h hidden, n heads of this rank, d head size.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ class SelfAttention(nn.Module):
         self.local_heads = shape.heads // parallel.tensor_size
         name = f"layers.{layer}.self_attention"
         inner = shape.heads * shape.head_size
-        common = {"seed": shape.seed, "parallel": parallel, "dtype": shape.dtype}
+        common: dict[str, Any] = {"seed": shape.seed, "parallel": parallel, "dtype": shape.dtype}
         self.query_key_value = ColumnParallelLinear(
             f"{name}.query_key_value", shape.hidden, 3 * inner, shape.init_std, **common
         )

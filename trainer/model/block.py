@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +26,7 @@ class MLP(nn.Module):
         super().__init__()
         self.approximate = "tanh" if shape.tanh_gelu else "none"
         name = f"layers.{layer}.mlp"
-        common = {"seed": shape.seed, "parallel": parallel, "dtype": shape.dtype}
+        common: dict[str, Any] = {"seed": shape.seed, "parallel": parallel, "dtype": shape.dtype}
         self.dense_h_to_4h = ColumnParallelLinear(
             f"{name}.dense_h_to_4h", shape.hidden, shape.ffn_hidden, shape.init_std, **common
         )

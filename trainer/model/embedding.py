@@ -40,8 +40,6 @@ class Embedding(nn.Module):
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
         x_bsh = self.word_embeddings(tokens_bs)
-        if self.shape.embedding_layernorm:
-            x_bsh = self.word_embeddings.norm(x_bsh)
         if not self.shape.alibi:
             x_bsh = x_bsh + self.position_embeddings.weight[: tokens_bs.shape[1]]
         return dropout(x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, "embedding")

@@ -121,5 +121,6 @@ def _set_log_level(options: Options) -> None:
     first = os.environ.get("RANK", "0") == "0"
     level = options.log_level if first else options.log_level_replica
     logger = logging.getLogger("DeepSpeed")
-    for one in (logger, *logger.handlers):
-        one.setLevel(level.upper())
+    logger.setLevel(level.upper())
+    for handler in logger.handlers:
+        handler.setLevel(level.upper())

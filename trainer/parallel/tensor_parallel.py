@@ -131,7 +131,10 @@ class RowParallelLinear(nn.Module):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Rows of the vocabulary split over the ranks; every rank returns the whole x_bsh."""
+    """Rows of the vocabulary split over the ranks; every rank returns the whole x_bsh, through `norm` if there is one.
+
+    `norm` lives here because Megatron-DeepSpeed names it `word_embeddings.norm`.
+    """
 
     def __init__(
         self, name: str, vocabulary: int, hidden: int, std: float, seed: int, parallel: Parallel, dtype: torch.dtype
@@ -140,8 +143,13 @@ class VocabParallelEmbedding(nn.Module):
         self.parallel = parallel
         self.vocabulary = vocabulary
         self.weight = split_parameter(f"{name}.weight", (vocabulary, hidden), 0, std, seed, parallel, dtype)
+        self.norm: nn.LayerNorm | None = None
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
+        x_bsh = self._rows(tokens_bs)
+        return x_bsh if self.norm is None else self.norm(x_bsh)
+
+    def _rows(self, tokens_bs: Tensor) -> Tensor:
         if tokens_bs.device.type == "cpu" and int(tokens_bs.max()) >= self.vocabulary:
             raise ValueError(
                 f"token {int(tokens_bs.max())} in the data, but the model's padded vocabulary has {self.vocabulary}: "
