@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opsctl.errors import RunFileError
-from opsctl.runs.data_files import data_problems
+from opsctl.runs.data_files import data_problems, share_problems
 from opsctl.runs.expansion import unset_variables
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.options import combination_problems, option
@@ -55,7 +55,8 @@ def find_problems(loaded: LoadedRun, nodes: int | None = None, files: bool = Tru
         warnings.append(f"not set here: {names}; no file was looked at, and a submit needs every variable set")
     else:
         expanded = expand(loaded)
-        found = _environment_problems(expanded) + data_problems(expanded.file.data, options.get("seq_length"))
+        in_files = data_problems(expanded.file.data, options.get("seq_length"))
+        found = _environment_problems(expanded) + (in_files or share_problems(all_options(expanded)))
         if files:
             problems += found
         else:

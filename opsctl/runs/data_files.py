@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.runs.expansion import is_number
+from trainer.options import BY_KEY
 
 _HEADER = struct.Struct("<9sQBQQ")
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -39,6 +40,32 @@ def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[
         if problem:
             problems.append(f"[data] {key}: {problem}")
     return problems
+
+
+def share_problems(options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with how options of all tables share the data out, a line each: splits, weighted groups, sizes.
+
+    For files that `data_problems` found whole. Whether validation has enough is left to the trainer.
+    """
+    from trainer.data.check import data_errors
+    from trainer.data.errors import DataError
+    from trainer.data.sources import groups
+
+    given = {key: [value] if _many(key) and isinstance(value, str) else value for key, value in options.items()}
+    complete = {key: option.default for key, option in BY_KEY.items()} | given
+    if not isinstance(complete["seq_length"], int):
+        return []
+    problems = data_errors(complete, ("train",))
+    for split in ("valid", "test"):
+        try:
+            groups(complete, split)
+        except DataError as error:
+            problems.append(str(error))
+    return [f"[data] {problem}" for problem in dict.fromkeys(problems)]
+
+
+def _many(key: str) -> bool:
+    return key in BY_KEY and BY_KEY[key].nargs == "+"
 
 
 def prefixes(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -184,6 +184,27 @@ class TestData:
         (problem,) = find_problems(loaded(tmp_path, text)).problems
         assert problem.startswith(f"[data] train_weighted_split_paths_path: no file {tmp_path}/absent.idx")
 
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ('split = "a,b"', "[data] --split 'a,b': expected up to three shares"),
+            ('split = "1,0,2"', "train data is smaller than one sample: 1 of 3 documents"),
+            ('train_weighted_split_paths = "t: 1 0.4:0.49 CORPUS"', "train data is smaller than one sample: 0 of 3"),
+            ('train_weighted_split_paths = "t: x 0:1 CORPUS"', "[data] --train-weighted-split-paths: 'x 0:1 "),
+            (
+                'train_weighted_split_paths = "t: 1 0:1 CORPUS"\nvalid_weighted_split_paths = ["v: 1 1:0 CORPUS"]',
+                "[data] --valid-weighted-split-paths: '1 1:0 ",
+            ),
+        ],
+    )
+    def test_shares_that_cannot_be_are_found_before_a_job_waits(self, tmp_path: Path, text: str, line: str) -> None:
+        corpus = tmp_path / "data" / "corpus_text_document"
+        write_pair(corpus, [9, 700, 1046])
+        rest = "\ndata_path = " if text.startswith("split") else "\n#"
+        changes = changed("data_path = ", text.replace("CORPUS", str(corpus)) + rest)
+        problems = find_problems(loaded(tmp_path, changes)).problems
+        assert len(problems) == 1 and line in problems[0]
+
     def test_no_data_at_all_is_a_problem(self, tmp_path: Path) -> None:
         assert "[data] names no training data" in find_problems(loaded(tmp_path, changed("data_path", "#"))).problems[0]
 
