@@ -25,7 +25,7 @@ COMMAND_TIMEOUT_S = 120
 #: Ways an attempt may end here.
 STOPS = ("kill-switch", "finished")
 #: Folders of the standard library that are not its own sources, or tests.
-LEFT_OUT = ("test", "tests", "idlelib", "site-packages", "dist-packages", "__pycache__")
+LEFT_OUT = ("test", "tests", "idlelib", "*-packages")
 
 
 class DemoFailed(Exception):
