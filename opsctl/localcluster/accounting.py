@@ -109,10 +109,16 @@ def people_commands(spec: Spec, user: str) -> list[list[str]]:
     accounts = [
         account.name for account in spec.accounts if not any(other.parent == account.name for other in spec.accounts)
     ]
-    commands += [
-        ["add", "user", user, f"Account={name}", f"Cluster={spec.slurm_name}", f"DefaultAccount={accounts[0]}"]
-        for name in accounts
-    ]
+    commands.append(
+        [
+            "add",
+            "user",
+            user,
+            f"Account={','.join(accounts)}",
+            f"Cluster={spec.slurm_name}",
+            f"DefaultAccount={accounts[0]}",
+        ]
+    )
     return commands
 
 

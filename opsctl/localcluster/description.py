@@ -47,7 +47,7 @@ def read_description(places: Places) -> Description | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise OpsctlError(
             f"cannot read {places.description} ({error}): remove it, then opsctl local-cluster up"
         ) from None

@@ -15,7 +15,7 @@ from opsctl.files import locked
 from opsctl.localcluster.description import Description, read_description, write_description
 from opsctl.localcluster.installation import find_installation
 from opsctl.localcluster.layout import forget_jobs, lay_out
-from opsctl.localcluster.places import Places, places_of, unlink_root
+from opsctl.localcluster.places import Places, link_root, places_of, unlink_root
 from opsctl.localcluster.ports import Ports, reserve
 from opsctl.localcluster.processes import Process, end, pid_of, processes_of
 from opsctl.localcluster.spec import MAX_NODES, Spec
@@ -59,6 +59,7 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> Loca
                 "opsctl local-cluster down first, or choose another --name"
             )
         if running and before is not None and not missing_daemons(spec, places):
+            link_root(places)
             return LocalCluster(places.folder, before.cluster, spec, before.ports, was_up=True)
         # Running daemons sit on their ports; else the same as before, if free, so that nothing changes its address.
         keep = before.ports if before is not None and running else None

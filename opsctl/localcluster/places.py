@@ -72,11 +72,11 @@ class Places:
         return self.root / "db.sock"
 
     def log(self, daemon: str) -> Path:
-        """`daemon`: munged, slurmctld, slurmdbd, mariadbd, or slurmd-NODE."""
-        return self.logs / f"{daemon}.log"
+        """`daemon`: munged, slurmctld, slurmdbd, mariadbd, or slurmd-NODE. Under `folder`: the link may be gone."""
+        return self.folder / "log" / f"{daemon}.log"
 
     def pid_file(self, daemon: str) -> Path:
-        return self.pids / f"{daemon}.pid"
+        return self.folder / "pid" / f"{daemon}.pid"
 
 
 def places_of(folder: Path) -> Places:

@@ -1,0 +1,69 @@
+"""Short paths for sockets, and ports that no two clusters share."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import OpsctlError
+from opsctl.localcluster import ports
+from opsctl.localcluster.places import link_root, places_of, unlink_root
+
+#: sun_path of sockaddr_un, with its final zero. Source: unix(7).
+SOCKET_PATH_BYTES = 108
+
+
+def test_a_short_plain_folder_is_used_as_it_is() -> None:
+    assert places_of(Path("/srv/oc1")).root == Path("/srv/oc1")
+
+
+@pytest.mark.parametrize("name", ["with blank", "quote'", "ünï", "$(x)", "d" * 60, "comma,bracket[1-2]"])
+def test_any_other_folder_gets_a_short_link(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    places = places_of(folder)
+    link_root(places)
+    try:
+        assert places.root.parent == Path("/tmp")
+        assert places.root.resolve() == folder.resolve()
+        link_root(places)
+        node = "jean-zay-iam52"
+        longest = places.spool / node / f"{node}_4294967295.4294967295.4294967295"
+        assert len(os.fsencode(longest)) < SOCKET_PATH_BYTES
+    finally:
+        unlink_root(places)
+    assert not places.root.is_symlink()
+    assert folder.is_dir()
+
+
+def test_a_link_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
+    places = places_of(tmp_path / "a b")
+    places.root.symlink_to("/nonexistent")
+    try:
+        with pytest.raises(OpsctlError, match="in the way"):
+            link_root(places)
+    finally:
+        places.root.unlink()
+
+
+def test_two_reservations_at_once_share_no_port() -> None:
+    with ports.reserve(52) as first, ports.reserve(52, first) as second, ports.reserve(100) as third:
+        all_ports = [port for one in (first, second, third) for port in (one.slurmctld, one.slurmdbd, *one.slurmds)]
+        assert len(set(all_ports)) == 3 * 2 + 52 + 52 + 100
+        assert len({first.first_job_id, second.first_job_id, third.first_job_id}) == 3
+        assert all(ports.is_free(port) for port in all_ports)
+
+
+def test_a_reservation_keeps_the_old_ports_while_nobody_took_them() -> None:
+    with ports.reserve(4) as before:
+        pass
+    with ports.reserve(4, before) as again:
+        assert again == before
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", before.slurmds[2]))
+        taken.listen()
+        with ports.reserve(4, before) as moved:
+            assert before.slurmds[2] not in (moved.slurmctld, moved.slurmdbd, *moved.slurmds)
