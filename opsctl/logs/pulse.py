@@ -7,7 +7,7 @@ from datetime import datetime
 
 from opsctl.logs.records import Alert, Pulse
 
-#: state -> the pattern of the words that say it, in the order they are tried; the job in parentheses comes after. They are
+#: state -> the pattern of the words that say it, in the order they are tried; the job in parentheses follows. They are
 #: text: most readers of a log never meet one, and `re` keeps what it has compiled.
 _FORMS = (
     ("running", r"(?P<name>.+?) is running for (?P<elapsed>\S+) since (?P<starts_at>\S+)"),
