@@ -1,4 +1,4 @@
-"""From launch to the first step done with 8 ranks, against what 8 processes take to import torch and DeepSpeed by themselves."""
+"""From launch to the first step with 8 ranks, against 8 processes that import torch and DeepSpeed by themselves."""
 
 from __future__ import annotations
 

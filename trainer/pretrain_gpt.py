@@ -33,7 +33,7 @@ from trainer.sizes import ModelShape, parameters
 
 import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
 
-# How long a rank that refuses gives the first one to say why, before the launcher ends what is left.
+# How long a rank that refuses before it can talk to the others gives the first one to say why.
 _HEARING_S = 2.0
 
 
@@ -192,12 +192,18 @@ def _keep_arguments(options: Options, parallel: Parallel) -> None:
 
 
 def _refuse(text: str, status: int, alone: bool = False) -> int:
-    """Say why in one line: the first rank for all, or the one that met it `alone`. Nobody leaves before it is said."""
+    """Say why in one line: the first rank for all, or the one that met it `alone`.
+
+    Nobody leaves before it is said: at the first exit the launcher ends what is left.
+    """
     line = " ".join(text.split())
     _leave_error_file(line)
-    if alone or int(os.environ.get("RANK", "0")) == 0:
+    first = int(os.environ.get("RANK", "0")) == 0
+    if alone or first:
         print(f"trainer: {line}", file=sys.stderr, flush=True)
-    else:
+    if not alone and dist.is_initialized():
+        dist.barrier()
+    elif not alone and not first:
         time.sleep(_HEARING_S)
     return status
 

@@ -1,4 +1,4 @@
-"""Whole trainings of a tiny model through `trainer.pretrain_gpt`, run inside ranks, with a way to see and disturb each step."""
+"""Whole trainings of a tiny model through `trainer.pretrain_gpt`, run inside ranks; each step can be seen and disturbed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,190 @@
+"""Leaving a training: all ranks together, saved once, with the reason printed and written down."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.pool import Pool
+from tests.distributed.whole_training import Seen, run_training, write_corpus
+
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+
+DATETIME = r"datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def leave(
+    pool: Pool, corpus: str, folder: Path, world_size: int = 1, disturb: dict[str, Any] | None = None, **options: Any
+) -> tuple[list[Seen], dict[str, Any]]:
+    """Train in `folder`; what the ranks saw, and the exit report."""
+    everything = {
+        "data_path": [corpus],
+        "train_iters": 6,
+        "save": str(folder / "checkpoints"),
+        "load": str(folder / "checkpoints"),
+        "kill_switch_path": str(folder / "kill-switch"),
+        "stop_request_path": str(folder / "stop-request"),
+        "exit_report_path": str(folder / "exit.json"),
+        **options,
+    }
+    ranks = pool.run(world_size, run_training, everything, disturb)
+    assert [rank.status for rank in ranks] == [0] * world_size, ranks[0].errors
+    return ranks, json.loads((folder / "exit.json").read_text())
+
+
+def test_the_kill_switch_at_start_up_ends_the_training_before_anything_is_built(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    (tmp_path / "kill-switch").touch()
+    ranks, report = leave(pool, corpus, tmp_path, world_size=2)
+    assert report == {"reason": "kill-switch", "iteration": 0, "consumed_train_samples": 0}
+    assert re.fullmatch(
+        rf"\[Detected kill switch at {tmp_path}/kill-switch\. Exiting\] {DATETIME}\n", ranks[0].output
+    ), ranks[0].output
+    assert ranks[1].output == ""
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_kill_switch_in_the_loop_saves_and_all_ranks_leave_after_the_same_step(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    """Only the first rank can see the file appear, and all of TP 2 x PP 2 x DP 2 leave."""
+    layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "micro_batch_size": 1}
+    disturb = {"after_step": 2, "touch": str(tmp_path / "kill-switch")}
+    ranks, report = leave(pool, corpus, tmp_path, 8, disturb, **layout)
+    assert [len(rank.losses) for rank in ranks] == [2] * 8
+    assert report == {"reason": "kill-switch", "iteration": 2, "consumed_train_samples": 16}
+    assert re.search(rf"(?m)^\[Detected kill switch at {tmp_path}/kill-switch\. Exiting\] {DATETIME}$", ranks[0].output)
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step2"
+
+    # The next task sees it at once, tells where the training stands, and touches nothing.
+    again, report = leave(pool, corpus, tmp_path, 8, **layout)
+    assert report == {"reason": "kill-switch", "iteration": 2, "consumed_train_samples": 16}
+    assert [rank.losses for rank in again] == [[]] * 8
+    (tmp_path / "kill-switch").unlink()
+    further, report = leave(pool, corpus, tmp_path, 8, **layout)
+    assert len(further[0].losses) == 4
+    assert report == {"reason": "finished", "iteration": 6, "consumed_train_samples": 48}
+
+
+def test_a_stop_request_saves_and_leaves(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    (seen,), report = leave(pool, corpus, tmp_path, disturb={"after_step": 3, "touch": str(tmp_path / "stop-request")})
+    assert report["reason"] == "stop-request"
+    assert report["iteration"] == len(seen.losses) == 3
+    assert re.search(rf"(?m)^\[Detected stop request at {tmp_path}/stop-request\. Exiting\] {DATETIME}$", seen.output)
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step3"
+
+
+def test_repeated_sigterm_saves_once_and_leaves(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    ranks, report = leave(
+        pool, corpus, tmp_path, world_size=2, disturb={"after_step": 2, "signal": int(signal.SIGTERM)}
+    )
+    assert report["reason"] == "stop-request"
+    assert [len(rank.losses) for rank in ranks] == [2, 2]
+    assert ranks[0].output.count("saving checkpoint at iteration") == 1
+    assert "[exiting program after receiving SIGTERM] datetime: " in ranks[0].output
+
+
+def test_what_was_saved_this_very_iteration_is_not_saved_again(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    disturb = {"after_step": 2, "touch": str(tmp_path / "kill-switch")}
+    (seen,), _ = leave(pool, corpus, tmp_path, disturb=disturb, save_interval=2)
+    assert seen.output.count("successfully saved checkpoint at iteration       2 to ") == 1
+    assert seen.output.count("saving checkpoint at") == 1
+
+    # Nor is what was just loaded: the switch appears again before the first step could be taken.
+    manifest = tmp_path / "checkpoints" / "global_step2" / "manifest.json"
+    written_at = manifest.stat().st_mtime_ns
+    (tmp_path / "kill-switch").unlink()
+    leave(pool, corpus, tmp_path, exit_duration_in_mins=0.0)
+    assert manifest.stat().st_mtime_ns == written_at
+
+
+def test_the_exit_duration_is_in_minutes_since_the_start(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    (seen,), report = leave(pool, corpus, tmp_path, exit_duration_in_mins=0.0)
+    assert report["reason"] == "exit-duration"
+    assert seen.losses == []
+    assert re.search(rf"(?m)^\[exiting program after \d+\.\d+ minutes\] {DATETIME}$", seen.output)
+    (seen,), report = leave(pool, corpus, tmp_path, exit_duration_in_mins=1000.0)
+    assert report["reason"] == "finished"
+    assert len(seen.losses) == 6
+
+
+def test_the_exit_interval_is_a_multiple_of_the_iteration_not_of_this_run(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    reached = []
+    for interval in (4, 3, 3, 3):
+        (seen,), report = leave(pool, corpus, tmp_path, exit_interval=interval)
+        reached.append((report["reason"], report["iteration"], len(seen.losses)))
+        if report["reason"] == "exit-interval":
+            assert f"[exiting program at iteration {report['iteration']}] datetime: " in seen.output
+    assert reached == [("exit-interval", 4, 4), ("finished", 6, 2), ("finished", 6, 0), ("finished", 6, 0)]
+
+
+def test_a_finished_training_leaves_at_once_and_saves_nothing_new(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    leave(pool, corpus, tmp_path, train_iters=2, lr_decay_style="constant")
+    manifest = tmp_path / "checkpoints" / "global_step2" / "manifest.json"
+    written_at = manifest.stat().st_mtime_ns
+    (seen,), report = leave(pool, corpus, tmp_path, train_iters=2, lr_decay_style="constant")
+    assert report == {"reason": "finished", "iteration": 2, "consumed_train_samples": 16}
+    assert "[after training is done] datetime: " in seen.output
+    assert seen.losses == []
+    assert manifest.stat().st_mtime_ns == written_at
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_counted_and_kept_out_of_the_mean(
+    pool: Pool, corpus: str, tmp_path: Path, value: float
+) -> None:
+    (seen,), _ = leave(pool, corpus, tmp_path, disturb={"after_step": 3, "loss": value}, train_iters=4)
+    lines = [line for line in seen.output.splitlines() if line.startswith(" iteration")]
+    assert ["lm loss" in line for line in lines] == [True, True, False, True]
+    assert [int(re.search(r"nan iterations: +(\d+) \|", line)[1]) for line in lines] == [0, 0, 1, 0]  # type: ignore[index]
+
+
+def test_options_and_data_that_cannot_be_are_refused_in_one_line(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    for wrong, complaint in (
+        ({"data_path": [str(tmp_path / "absent")]}, "absent"),
+        ({"global_batch_size": 6, "micro_batch_size": 4}, "not divisible by --micro-batch-size 4"),
+        ({"fp16": True}, "--fp16 needs a GPU"),
+        ({"seq_length": 100_000}, "smaller than one sample"),
+    ):
+        ranks = pool.run(2, run_training, {"data_path": [corpus], "train_iters": 2, **wrong})
+        assert [rank.status for rank in ranks] == [2, 2]
+        assert complaint in ranks[0].errors
+        assert ranks[0].errors.count("\n") == 1
+        assert ranks[1].errors == ""
+
+
+def test_every_validation_group_is_evaluated_and_the_training_goes_on_unchanged(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    groups = {
+        "train_weighted_split_paths": [f"train: 1 0:0.8 {corpus}"],
+        "valid_weighted_split_paths": [f"first: 1 0.8:0.9 {corpus}", f"second: 1 0.9:1 {corpus}"],
+    }
+    plain = pool.run(2, run_training, {**groups, "train_iters": 4})
+    evaluated = pool.run(2, run_training, {**groups, "train_iters": 4, "eval_iters": 1, "eval_interval": 2})
+    assert evaluated[-1].losses == plain[-1].losses
+    found = re.findall(
+        r"^-+\n (\w+) loss at (iteration \d|the end of training for val data) \| lm loss value: (\S+) \| lm loss PPL: (\S+) \| \n-+$",
+        evaluated[-1].output,
+        re.MULTILINE,
+    )
+    assert [(group, when) for group, when, _, _ in found] == [
+        (group, when)
+        for when in ("iteration 2", "iteration 4", "the end of training for val data")
+        for group in ("first", "second")
+    ]
+    assert all(math.isclose(math.exp(float(loss)), float(ppl), rel_tol=1e-4) for _, _, loss, ppl in found)
