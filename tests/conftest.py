@@ -1,0 +1,31 @@
+"""Tiers: tests/cluster needs a real Slurm, tests/distributed several ranks.
+
+Each tier stays on one worker, so that its parts start once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TIERS = ("cluster", "distributed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        tier = item.path.relative_to(here).parts[0]
+        if tier in TIERS:
+            item.add_marker(tier)
+            item.add_marker(pytest.mark.xdist_group(tier))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        try:
+            import torch
+        except ImportError:
+            pytest.skip("needs torch")
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device, and there is none here")
