@@ -9,7 +9,7 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.runs.load import LoadedRun
+    from opsctl.watch.run_view import RunView
 
 
 @click.command()
@@ -33,10 +33,10 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.watch.queue import job_json, queue_table
     from opsctl.watch.training import queue_order
 
-    loaded = _run_if_any(pick(run_argument, run))
-    paths = loaded.paths if loaded else None
+    seen = _run_if_any(pick(run_argument, run))
+    paths = seen.paths if seen else None
     known = recorded(paths) if paths else Recorded()
-    users = interested(loaded.file.run.group if loaded else None)
+    users = interested(seen.table.group if seen else None)
     jobs = client_for(choose_cluster(cluster, paths)).jobs()
     own = {job.job_id for job in known.own(jobs)}
     rows = [(job, job.job_id in own) for job in sorted(jobs, key=queue_order) if job.job_id in own or job.user in users]
@@ -49,14 +49,12 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
         message(f"no jobs of {', '.join(sorted(users))} in the queue")
 
 
-def _run_if_any(chosen: str | None) -> LoadedRun | None:
+def _run_if_any(chosen: str | None) -> RunView | None:
     """The run that is meant; None when none is and the folder has none either."""
     import os
     from pathlib import Path
 
-    from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import RUN_FILE_NAME, locate_run_file
+    from opsctl.runs.locate import RUN_FILE_NAME
+    from opsctl.watch.run_view import view
 
-    if chosen or os.environ.get("OPSCTL_RUN") or Path(RUN_FILE_NAME).is_file():
-        return load_run_file(locate_run_file(chosen))
-    return None
+    return view(chosen) if chosen or os.environ.get("OPSCTL_RUN") or Path(RUN_FILE_NAME).is_file() else None

@@ -38,17 +38,16 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     import sys
 
     from opsctl.output import message, print_json
-    from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
     from opsctl.slurm.cluster import choose_cluster
     from opsctl.slurm.commands import client_for
     from opsctl.watch.gather import gather
     from opsctl.watch.overview import findings
+    from opsctl.watch.run_view import view
     from opsctl.watch.screen import status_lines
     from opsctl.watch.status_json import status_json
 
-    loaded = load_run_file(locate_run_file(chosen))
-    overview = gather(loaded, client_for(choose_cluster(cluster, loaded.paths)))
+    seen = view(chosen)
+    overview = gather(seen, client_for(choose_cluster(cluster, seen.paths)))
     found = findings(overview)
     if as_json:
         print_json("status", status_json(overview, found))

@@ -30,18 +30,17 @@ def training(
 
     from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json
-    from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
     from opsctl.slurm.cluster import choose_cluster
     from opsctl.slurm.commands import client_for
     from opsctl.watch.findings import exit_code
+    from opsctl.watch.run_view import view
     from opsctl.watch.runner import append_to_log, pulse_lines, training_settings, training_snapshot
     from opsctl.watch.status_json import finding_json
     from opsctl.watch.training import training_findings
 
-    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
-    snapshot = training_snapshot(loaded, client_for(choose_cluster(cluster, loaded.paths)))
-    findings = training_findings(snapshot, training_settings(loaded))
+    seen = view(pick(run_argument, run))
+    snapshot = training_snapshot(seen, client_for(choose_cluster(cluster, seen.paths)))
+    findings = training_findings(snapshot, training_settings(seen))
     lines = pulse_lines(findings, snapshot.now)
     if as_json:
         print_json("findings", [finding_json(finding) for finding in findings])
@@ -49,7 +48,7 @@ def training(
         sys.stdout.write("\n".join(lines) + "\n")
     if not no_log:
         try:
-            append_to_log(loaded.paths, lines)
+            append_to_log(seen.paths, lines)
         except OpsctlError as error:
             message(f"opsctl: {error}")
     ctx.exit(exit_code(findings))

@@ -13,19 +13,19 @@ from opsctl.job.attempts import Attempt
 from opsctl.job.limit import option_values
 from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.logs.parser import recent
-from opsctl.runs.load import LoadedRun
-from opsctl.runs.revisions import Revision, differs_from_published, newest
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.revisions import differs_from_published
 from opsctl.slurm.client import SlurmClient
 from opsctl.watch.overview import KillSwitch, Overview, Published
 from opsctl.watch.own import Recorded, recorded
+from opsctl.watch.run_view import RunView
 
 
-def gather(loaded: LoadedRun, slurm: SlurmClient) -> Overview:
+def gather(run: RunView, slurm: SlurmClient) -> Overview:
     """The run as it is now. Slurm out of reach is part of it (`blind`), not an error."""
-    paths = loaded.paths
+    paths = run.paths
     known = recorded(paths)
-    revision = newest(paths)
-    arguments = revision.trainer_arguments if revision else []
+    arguments = run.revision.trainer_arguments if run.revision else []
     checkpoint = last_checkpoint(paths.checkpoints)
     attempts = attempts_file.read(paths)
     blind = None
@@ -34,15 +34,15 @@ def gather(loaded: LoadedRun, slurm: SlurmClient) -> Overview:
     except SlurmUnreachable as error:
         jobs, blind = (), str(error)
     return Overview(
-        name=loaded.file.run.name,
-        team=loaded.file.run.team,
+        name=run.table.name,
+        team=run.table.team,
         output=paths.output,
         now=datetime.now(UTC).astimezone(),
         jobs=jobs,
         blind=blind,
         was_submitted=bool(known.chains),
         is_finished=is_finished(arguments, checkpoint),
-        published=_published(loaded, revision),
+        published=_published(run),
         measured=recent(paths),
         log_written_at=_changed_at(paths.main_log),
         total_samples=_number(arguments, "--train-samples"),
@@ -52,20 +52,22 @@ def gather(loaded: LoadedRun, slurm: SlurmClient) -> Overview:
         attempts=tuple(attempts),
         attempts_without_progress=_without_progress(attempts, known),
         brake_at=attempts_file.BRAKE_ATTEMPTS,
-        kill_switch=_kill_switch(loaded),
+        kill_switch=_kill_switch(paths),
     )
 
 
-def _published(loaded: LoadedRun, revision: Revision | None) -> Published | None:
+def _published(run: RunView) -> Published | None:
+    revision = run.revision
     if revision is None:
         return None
     differs: Sequence[str] = ()
-    unreadable = ""
-    try:
-        differs = differs_from_published(loaded, revision)
-    except OpsctlError as error:
-        unreadable = f"the run file differs and cannot be compared: {error}"
-    return Published(revision.name, revision.created_at, revision.created_by, tuple(differs), unreadable)
+    problem = run.problem
+    if run.loaded is not None:
+        try:
+            differs = differs_from_published(run.loaded, revision)
+        except OpsctlError as error:
+            problem = str(error)
+    return Published(revision.name, revision.created_at, revision.created_by, tuple(differs), problem)
 
 
 def _without_progress(attempts: Sequence[Attempt], known: Recorded) -> int:
@@ -74,9 +76,9 @@ def _without_progress(attempts: Sequence[Attempt], known: Recorded) -> int:
     return attempts_file.without_progress(attempts, known.chains[-1].submitted_at)
 
 
-def _kill_switch(loaded: LoadedRun) -> KillSwitch | None:
+def _kill_switch(paths: RunPaths) -> KillSwitch | None:
     try:
-        state = kill_switch.state(loaded.paths)
+        state = kill_switch.state(paths)
     except OpsctlError:
         return None
     return KillSwitch(state.path, state.is_armed, state.is_triggered, state.describe())

@@ -37,7 +37,7 @@ class Published:
     at: datetime
     by: str
     differs: tuple[str, ...] = ()  # keys, as table.key
-    unreadable: str = ""  # why the run file could not be compared
+    problem: str = ""  # why the run file could not be compared
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,10 @@ def _kill_switch(overview: Overview) -> str:
 
 
 def _unpublished(overview: Overview) -> str:
-    if overview.published is None or not overview.published.differs:
-        return ""
-    return "the run file is edited, not published: opsctl revise"
+    published = overview.published
+    if published is not None and published.problem:
+        return f"the run file is edited and cannot be published: {published.problem}"
+    return "the run file is edited, not published: opsctl revise" if published and published.differs else ""
 
 
 def _words(length: timedelta) -> str:

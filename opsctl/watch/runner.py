@@ -7,51 +7,42 @@ from datetime import UTC, datetime
 
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.files import append_line
-from opsctl.job.progress import Checkpoint, is_finished, last_checkpoint
-from opsctl.runs.load import LoadedRun
+from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.revisions import newest
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
 from opsctl.watch.findings import Finding
 from opsctl.watch.own import recorded
+from opsctl.watch.run_view import RunView
 from opsctl.watch.training import Settings, Snapshot
 
 
-def training_settings(loaded: LoadedRun) -> Settings:
+def training_settings(run: RunView) -> Settings:
     """What the training check needs of a run file."""
-    return Settings(loaded.file.run.name, loaded.file.run.team)
+    return Settings(run.table.name, run.table.team)
 
 
-def training_snapshot(loaded: LoadedRun, slurm: SlurmClient) -> Snapshot:
+def training_snapshot(run: RunView, slurm: SlurmClient) -> Snapshot:
     """What there is to see of the training now. Slurm out of reach is part of it, not an error."""
     now = datetime.now(UTC).astimezone()
-    finished = how_finished(loaded.paths)
+    finished = how_finished(run)
     try:
-        return Snapshot(now, tuple(own_jobs(loaded, slurm)), finished)
+        return Snapshot(now, tuple(own_jobs(run.paths, slurm)), finished)
     except SlurmUnreachable as error:
         return Snapshot(now, finished=finished, blind=str(error))
 
 
-def own_jobs(loaded: LoadedRun, slurm: SlurmClient) -> list[Job]:
+def own_jobs(paths: RunPaths, slurm: SlurmClient) -> list[Job]:
     """The run's jobs in the queue, by one question. Raises SlurmError."""
-    return recorded(loaded.paths).own(slurm.jobs())
+    return recorded(paths).own(slurm.jobs())
 
 
-def how_finished(paths: RunPaths) -> str | None:
+def how_finished(run: RunView) -> str | None:
     """How far a finished training came, None when it is not finished."""
-    checkpoint = last_checkpoint(paths.checkpoints)
-    return reached(checkpoint) if checkpoint and _is_finished(paths, checkpoint) else None
-
-
-def reached(checkpoint: Checkpoint) -> str:
-    """A checkpoint in words."""
+    checkpoint = last_checkpoint(run.paths.checkpoints)
+    if run.revision is None or checkpoint is None or not is_finished(run.revision.trainer_arguments, checkpoint):
+        return None
     return f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
-
-
-def _is_finished(paths: RunPaths, checkpoint: Checkpoint) -> bool:
-    revision = newest(paths)
-    return revision is not None and is_finished(revision.trainer_arguments, checkpoint)
 
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:

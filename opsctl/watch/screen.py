@@ -208,8 +208,6 @@ def _revision(overview: Overview) -> str:
     if published is None:
         return "none published yet: submit publishes the run file"
     said = f"{published.name}, published {iso(published.at, 'minutes')} by {published.by}"
-    if published.unreadable:
-        return f"{said}; {published.unreadable}"
     if published.differs:
         return f"{said}; the run file differs in {', '.join(published.differs)}"
     return said

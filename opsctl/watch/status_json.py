@@ -108,5 +108,5 @@ def _revision(overview: Overview) -> dict[str, Any] | None:
         "published_at": iso(published.at),
         "published_by": published.by,
         "differs": list(published.differs),
-        "problem": published.unreadable or None,
+        "problem": published.problem or None,
     }
