@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opsctl.cli.selection import json_option
+from opsctl.output import message, print_json
 
 if TYPE_CHECKING:
     from opsctl.localcluster.lifecycle import LocalCluster
@@ -66,17 +67,22 @@ def up(
     if shape and (nodes is not None or gpus is not None):
         raise click.UsageError("--shape fixes nodes and GPUs: leave --nodes and --gpus out")
     place = _folder(name, folder)
-    spec = _spec(
-        name or (place.name if folder else DEFAULT_NAME),
-        shape,
-        4 if nodes is None else nodes,
-        2 if gpus is None else gpus,
-        accounting,
-        slurm_prefix,
-    )
+    spec = None if nodes or gpus is not None or shape or accounting or slurm_prefix else _earlier_spec(place)
+    if spec is None:
+        wanted = (4 if nodes is None else nodes, 2 if gpus is None else gpus)
+        spec = _spec(name or (place.name if folder else DEFAULT_NAME), shape, *wanted, accounting, slurm_prefix)
     with _progress(quiet) as show:
         cluster = bring_up(spec, place, show)
     _say_what_next(cluster)
+
+
+def _earlier_spec(place: Path) -> Spec | None:
+    """What the cluster in this folder was before: `up` alone brings that back, with its queue."""
+    from opsctl.localcluster.description import read_description
+    from opsctl.localcluster.places import places_of
+
+    before = read_description(places_of(place))
+    return before.spec if before else None
 
 
 def _spec(name: str, shape: str | None, nodes: int, gpus: int, accounting: bool, slurm_prefix: str | None) -> Spec:
@@ -92,11 +98,19 @@ def _say_what_next(cluster: LocalCluster) -> None:
     reach = _reach(cluster.folder)
     options = _where(cluster.folder)
     state = "is up already" if cluster.was_up else "is up"
-    click.echo(f"{cluster.cluster.name} {state}: {cluster.spec.shape}, in {cluster.folder}", err=True)
-    click.echo("next:", err=True)
-    click.echo(f"  opsctl submit --cluster {reach}", err=True)
-    click.echo(f"  opsctl local-cluster exec{options} -- squeue", err=True)
-    click.echo(f"  opsctl local-cluster down{options}", err=True)
+    message(f"{cluster.cluster.name} {state}: {cluster.spec.summary}, in {cluster.folder}")
+    closed = _closed_to_others(cluster.folder)
+    if closed is not None and os.getuid() == 0:
+        message(f"note: only root can enter {closed}; for jobs of other users choose another --folder")
+    message("next:")
+    message(f"  opsctl submit --cluster {reach}{' ' * 6}# in a run's folder; opsctl init demo makes one")
+    message(f"  opsctl local-cluster exec{options} -- squeue")
+    message(f"  opsctl local-cluster down{options}")
+
+
+def _closed_to_others(folder: Path) -> Path | None:
+    """The folder, or the one above it, that others may not enter."""
+    return next((one for one in (folder, *folder.parents) if not one.stat().st_mode & 0o001), None)
 
 
 def _folder(name: str | None, folder: Path | None) -> Path:
@@ -117,7 +131,8 @@ def _reach(folder: Path) -> str:
 
     from opsctl.slurm.cluster import local_clusters_folder
 
-    return folder.name if folder.parent == Path(os.path.realpath(local_clusters_folder())) else shlex.quote(str(folder))
+    named = folder.parent == Path(os.path.realpath(local_clusters_folder()))
+    return shlex.quote(folder.name if named else str(folder))
 
 
 def _where(folder: Path) -> str:
@@ -157,9 +172,7 @@ def down(name: str | None, folder: Path | None, quiet: bool) -> None:
     place = _folder(name, folder)
     with _progress(quiet) as show:
         ended = take_down(place, show)
-    click.echo(
-        f"{place.name} is down ({ended} processes ended)" if ended else f"{place.name} was not up ({place})", err=True
-    )
+    message(f"{place.name} is down ({ended} processes ended)" if ended else f"{place.name} was not up ({place})")
 
 
 @command.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -175,10 +188,10 @@ def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> No
     try:
         os.execvpe(words[0], words, environment)
     except FileNotFoundError:
-        click.echo(f"opsctl: no command {words[0]!r} in PATH", err=True)
+        message(f"opsctl: no command {words[0]!r} in PATH")
         sys.exit(127)
     except PermissionError:
-        click.echo(f"opsctl: {words[0]!r} is not executable", err=True)
+        message(f"opsctl: {words[0]!r} is not executable")
         sys.exit(126)
 
 
@@ -190,7 +203,6 @@ def status(name: str | None, folder: Path | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from opsctl.localcluster.status import known_folders, status_of
-    from opsctl.output import print_json
 
     folders = known_folders() if name is None and folder is None else [_folder(name, folder)]
     found = [status_of(place) for place in folders]
@@ -198,9 +210,9 @@ def status(name: str | None, folder: Path | None, as_json: bool) -> None:
         print_json("clusters", [asdict(one) for one in found])
         return
     if not found:
-        click.echo("no local cluster: opsctl local-cluster up starts one", err=True)
+        message("no local cluster: opsctl local-cluster up starts one")
     for one in found:
-        click.echo(f"{one.name}  {one.state}  {one.shape}{', accounting' if one.accounting else ''}  {one.folder}")
+        click.echo(f"{one.name}  {one.state}  {one.shape}  {one.folder}")
         if one.state == "down":
             continue
         click.echo(f"  daemons {one.daemons_alive} of {one.daemons_expected}{_missing(one.daemons_missing)}")

@@ -55,7 +55,7 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> Loca
         running = processes_of(places)
         if running and before is not None and before.spec != spec:
             raise OpsctlError(
-                f"the cluster in {places.folder} is up with another shape ({before.spec.shape}): "
+                f"the cluster in {places.folder} is up as {before.spec.summary}, not {spec.summary}: "
                 "opsctl local-cluster down first, or choose another --name"
             )
         if running and before is not None and not missing_daemons(spec, places):

@@ -83,6 +83,12 @@ class Spec:
     extra_slurm_conf: tuple[str, ...] = field(default=())
 
     @property
+    def summary(self) -> str:
+        """For people: `4 nodes x 2 GPUs, accounting`."""
+        prefix = f"Slurm of {self.slurm_prefix}" if self.slurm_prefix else ""
+        return ", ".join(filter(None, (self.shape, "accounting" if self.accounting else "", prefix)))
+
+    @property
     def slurm_name(self) -> str:
         """`name` as Slurm and its database take one: small letters, digits, - and _."""
         return re.sub(r"[^a-z0-9_-]+", "-", self.name.lower()).strip("-")[:40] or "local"

@@ -97,7 +97,7 @@ def test_up_of_a_live_cluster_says_that_it_is_up_and_what_next(local_cluster: Ru
     assert {process.pid for process in processes_of(local_cluster.places)} == before
     other_shape = opsctl("up", "--folder", local_cluster.folder, "--nodes", "3")
     assert other_shape.returncode == 1
-    assert "is up with another shape" in other_shape.stderr
+    assert "is up as 4 nodes x 2 GPUs, not 3 nodes x 2 GPUs" in other_shape.stderr
     assert other_shape.stderr.count("\n") == 1
     assert {process.pid for process in processes_of(local_cluster.places)} == before
 
@@ -245,6 +245,9 @@ def test_status_tells_up_partial_and_down_and_a_hung_controller(
     finally:
         assert opsctl("down", "--name", "mine").returncode == 0
     assert status()["state"] == "down"
+    # As it was before, without being told again.
+    assert "3 nodes x 2 GPUs" in opsctl("up", "--name", "mine").stderr
+    assert opsctl("down", "--name", "mine").returncode == 0
     assert living_processes_that_mention(str(folder)) == []
 
 
