@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from opsctl.control import chains, kill_switch
 from opsctl.control.chains import Chain
+from opsctl.control.refusals import way_out
 from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
 from opsctl.files import make_shared_folder, write_json
@@ -119,7 +120,7 @@ def _sbatch(client: SlurmClient, script: str, token: str) -> int:
     except SlurmUnreachable as error:
         return _looked_up(client, token, error)
     except SlurmError as error:
-        raise SlurmError(f"{error}; {_way_out(error)}; nothing was submitted") from None
+        raise SlurmError(f"{error}; {way_out(str(error))}; nothing was submitted") from None
 
 
 def _looked_up(client: SlurmClient, token: str, error: SlurmUnreachable) -> int:
@@ -171,26 +172,3 @@ def _record(paths: RunPaths, cluster: Cluster, chain: Chain) -> None:
             "mend that, the next opsctl command that submits, revises or cancels will record it"
         ) from None
     chains.clear_submitting(paths)
-
-
-def _way_out(error: SlurmError) -> str:
-    """What to change, by the words of Slurm's refusal."""
-    text = str(error).lower()
-    for words, advice in (
-        ("partition", "correct [slurm] partition in the run file (sinfo -s lists them)"),
-        ("account", "correct [slurm] account in the run file (sacctmgr show associations user=$USER lists yours)"),
-        ("qos", "correct [slurm] qos in the run file"),
-        ("feature", "correct [slurm] constraint in the run file (sinfo -o '%P %f' lists them)"),
-        ("reservation", "correct [slurm] reservation in the run file (scontrol show reservation lists them)"),
-        ("time limit", "correct [slurm] time in the run file (sinfo -s shows each partition's limit)"),
-        (
-            "node configuration",
-            "correct [slurm] nodes, gpus_per_node and gpu_type in the run file (sinfo -o '%P %D %G')",
-        ),
-        ("dependency", "correct --after"),
-        ("begin", "correct --begin"),
-        ("array", "correct --array"),
-    ):
-        if words in text:
-            return advice
-    return "correct the run file's [slurm]"

@@ -71,9 +71,14 @@ def open_output(paths: RunPaths, group: str | None) -> None:
 
 @contextlib.contextmanager
 def explained_disk_errors(paths: RunPaths) -> Iterator[None]:
-    """A full disk as one line that says where."""
+    """A full disk, or a folder of somebody else's, as one line that says where."""
     try:
         yield
+    except PermissionError as error:
+        where = error.filename or paths.output
+        raise OpsctlError(
+            f"may not write {where}: permission denied; its owner opens the run to the group: opsctl kill-switch arm"
+        ) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -122,7 +122,7 @@ class CommandClient:
                 return ""
             # With a single unknown id squeue fails, with several it just lists the others.
             narrowed.append("--jobs=" + ",".join(str(i) for i in ids))
-        answer = self._ask(["squeue", "--noheader", f"--Format={queue_format(QUEUE_FIELDS)}", *narrowed])
+        answer = self._ask(["squeue", "--noheader", "--all", f"--Format={queue_format(QUEUE_FIELDS)}", *narrowed])
         if answer.code != 0 and "invalid job id" in answer.stderr.lower():
             return ""
         # Bad field names are only warned of, with exit code 0: never take such a list for the truth.

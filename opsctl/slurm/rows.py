@@ -7,6 +7,7 @@ else, newlines included.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -134,6 +135,7 @@ def _or_empty(text: str) -> str:
     return "" if text in _NOTHING else text
 
 
+@functools.lru_cache(maxsize=4096)
 def _duration(text: str) -> int | None:
     """Seconds; None for UNLIMITED and what is not known. squeue's elapsed `M:SS` reads as minutes and seconds."""
     with contextlib.suppress(ValueError):
@@ -141,5 +143,6 @@ def _duration(text: str) -> int | None:
     return None
 
 
+@functools.lru_cache(maxsize=4096)
 def _time(text: str) -> datetime | None:
     return datetime.fromtimestamp(int(text), UTC).astimezone() if text.isdigit() and text != "0" else None

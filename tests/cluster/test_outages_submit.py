@@ -52,21 +52,23 @@ def gives_up_in_time(*commands: tuple[Opsctl, list[str]]) -> None:
 def test_without_a_controller_each_command_gives_up_in_time_and_claims_nothing(opsctl: Opsctl, kind: str) -> None:
     chain = opsctl.submit()
     files = sorted(str(path) for path in opsctl.state.rglob("*"))
-    other = Opsctl(opsctl.cluster, opsctl.folder / "other")
-    write_run(other.folder)
+    others = [Opsctl(opsctl.cluster, opsctl.folder / name) for name in ("one", "two", "three")]
+    for other in others:
+        write_run(other.folder)
     write_run(opsctl.folder, nodes=4)
     with outage(opsctl.cluster, kind):
         gives_up_in_time(
-            (other, ["submit"]),
-            (other, ["submit", "--dry-run"]),
-            (other, ["cancel"]),
+            (others[0], ["submit"]),
+            (others[1], ["submit", "--dry-run"]),
+            (others[2], ["cancel"]),
             (opsctl, ["revise", "--resubmit"]),
         )
         assert opsctl("render").code == 0
         write_run(opsctl.folder, lr="2e-3")
         # What Slurm has fixed is as it was, so nobody need ask it.
         assert opsctl("revise").code == 0
-    assert other.chains() == [] and other.revisions() == [] and len(opsctl.revisions()) == 2
+    assert all(other.chains() == [] and other.revisions() == [] for other in others)
+    assert len(opsctl.revisions()) == 2
     assert set(files) <= {str(path) for path in opsctl.state.rglob("*")}
     assert opsctl.queue("%A") == [str(chain)]
 
