@@ -138,7 +138,7 @@ def _speed(overview: Overview) -> str:
         parts.append(f"{_figures(measured.seconds_per_iteration)} s/iteration")
     if measured.samples_per_second is not None:
         parts.append(f"{_figures(measured.samples_per_second)} samples/s")
-    if measured.tflops is not None:
+    if measured.tflops:  # a CPU's are 0.00 in the log: nothing to tell
         parts.append(f"{_figures(measured.tflops)} TFLOPs per GPU")
     return ", ".join(parts) or "not known yet"
 

@@ -1,0 +1,103 @@
+"""`opsctl status`, `queue` and `watch` as processes where there is no Slurm at all, or nothing to look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.runs.load import load_run_file
+from opsctl.runs.revisions import publish
+from tests.tiny_run import write_run
+
+
+def opsctl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """opsctl without a Slurm on PATH and with no run but the folder's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "SLURM_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "opsctl", *words],
+        cwd=folder,
+        env={**kept, "PATH": "/nonexistent", "XDG_STATE_HOME": str(folder / "state")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A run's folder with a revision, a log and no Slurm to ask."""
+    publish(load_run_file(write_run(tmp_path)))
+    log = tmp_path / "output" / "logs" / "main_log.txt"
+    log.parent.mkdir()
+    log.write_text(" iteration 7/ 500 | consumed samples: 56 | elapsed time per iteration (s): 2.0 | lm loss: 5.0 |\n")
+    return tmp_path
+
+
+def test_without_slurm_status_shows_what_the_files_say_and_fails_in_one_line(published: Path) -> None:
+    answer = opsctl(published, "status")
+    assert answer.returncode == 1
+    assert answer.stdout.startswith("tiny  UNKNOWN: Slurm does not answer")
+    assert "iteration 7 of 500, 56 of 4000 samples" in answer.stdout
+    assert answer.stderr.count("\n") == 1 and "squeue is not on PATH" in answer.stderr
+
+
+def test_without_slurm_the_check_is_unknown_and_its_log_says_so(published: Path) -> None:
+    answer = opsctl(published, "watch", "training")
+    assert (answer.returncode, answer.stderr, answer.stdout.count("\n")) == (3, "", 1)
+    assert "tiny cannot be seen: squeue is not on PATH" in answer.stdout
+    assert (published / "output/logs/main_log.txt").read_text().endswith(answer.stdout)
+
+
+def test_without_slurm_the_queue_fails_in_one_line(published: Path) -> None:
+    answer = opsctl(published, "queue")
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1)
+
+
+def test_json_is_whole_also_without_slurm(published: Path) -> None:
+    answer = opsctl(published, "status", "--json")
+    value = json.loads(answer.stdout)
+    assert answer.returncode == 1 and value["schema_version"] == 1
+    assert value["status"]["state"] == "unknown" and "not on PATH" in value["status"]["slurm_problem"]
+
+
+def test_a_run_file_in_the_middle_of_an_edit_is_told_and_hides_nothing(published: Path) -> None:
+    with (published / "run.toml").open("a") as file:
+        file.write("not_a_variable = 1\n")
+    answer = opsctl(published, "status")
+    assert answer.returncode == 1 and "iteration 7 of 500" in answer.stdout
+    assert "the run file is edited and cannot be published" in " ".join(answer.stdout.split())
+    assert opsctl(published, "watch", "training").stdout.count("tiny cannot be seen") == 1
+
+
+def test_a_broken_run_file_from_which_nothing_was_published_is_an_error(tmp_path: Path) -> None:
+    with write_run(tmp_path).open("a") as file:
+        file.write("not_a_variable = 1\n")
+    answer = opsctl(tmp_path, "status")
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+    assert opsctl(tmp_path, "watch", "training").returncode == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["training"],
+        ["training", "--run", "nowhere"],
+        ["training", "one", "--run", "other"],
+        ["training", "--no-such-option"],
+        ["training", "--cluster", "nowhere"],
+        ["no-such-check"],
+        [],
+    ],
+)
+def test_a_check_that_is_called_wrongly_is_unknown(tmp_path: Path, words: list[str]) -> None:
+    answer = opsctl(tmp_path, "watch", *words)
+    assert answer.returncode == 3 and answer.stdout == "" and "opsctl: " in answer.stderr
+
+
+def test_watching_and_json_do_not_go_together(published: Path) -> None:
+    assert opsctl(published, "status", "--watch", "--json").returncode == 2
