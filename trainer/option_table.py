@@ -96,7 +96,7 @@ OPTIONS: tuple[Option, ...] = (
         _flag("--embed-layernorm", "LayerNorm after the word embedding."),
         _flag(
             "--sync-tp-duplicated-parameters",
-            "Average what tensor-parallel ranks hold in common before every forward pass.",
+            "Average what tensor-parallel ranks hold in common before every step.",
         ),
         _flag("--apply-residual-connection-post-layernorm", "Take the residual from the LayerNorm's output."),
         _flag("--openai-gelu", "The tanh form of GeLU (the default; wins over --no-bias-gelu-fusion)."),

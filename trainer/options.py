@@ -191,6 +191,8 @@ def _find(name: str) -> Option:
     key = name.removeprefix("--").replace("-", "_")
     if key in BY_KEY:
         return BY_KEY[key]
+    if key == "help":
+        raise OptionsError("--help: `python -m trainer.option_help` lists every option")
     if key not in _REFUSED_BY_KEY:
         longer = [option for option in OPTIONS if option.key.startswith(key)]
         if len(longer) == 1:

@@ -31,9 +31,34 @@ def test_recomputed_blocks_give_the_same_losses(pool: Pool, with_dropout: list[f
     assert again == with_dropout
 
 
-def test_dropout_does_not_depend_on_the_pipeline(pool: Pool, with_dropout: list[float]) -> None:
-    layout = {"pipeline_model_parallel_size": 2, "checkpoint_activations": True}
+@pytest.mark.parametrize("layout", [{"pipeline_model_parallel_size": 2, "checkpoint_activations": True}, {}], ids=str)
+def test_dropout_depends_neither_on_pipeline_nor_on_data_parallelism(
+    pool: Pool, with_dropout: list[float], layout: dict[str, Any]
+) -> None:
     assert losses(pool, 2, 4, **DROPOUT, **layout) == pytest.approx(with_dropout, rel=1e-6)
+
+
+def places_of_dropout() -> tuple[int, int]:
+    """How often a step draws masks, and how many different places it draws them for."""
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine(**DROPOUT)
+    clock, drawn = engine.module.clock, []
+    seed = clock.seed_generator
+
+    def recorded(device: Any, layer: int, spot: str, split: bool) -> None:
+        drawn.append((clock.sample, layer, spot))
+        seed(device, layer, spot, split)
+
+    clock.seed_generator = recorded
+    train_step(engine, iter(step_items(options, parallel, 0)), 0, options.lr)
+    return len(drawn), len(set(drawn))
+
+
+def test_every_place_of_dropout_has_masks_of_its_own(pool: Pool) -> None:
+    blocks, micro_batches = 4, 4
+    each_once = micro_batches * (3 * blocks + 1)  # attention, its output and the MLP's in every block; the embedding
+    assert pool.run(1, places_of_dropout)[0] == (each_once, each_once)
 
 
 def test_dropout_drops_and_follows_the_seed(pool: Pool, with_dropout: list[float]) -> None:

@@ -5,6 +5,7 @@ Shapes: b batch, s sequence, h hidden, n heads of this rank, d head size.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -35,9 +36,7 @@ class SelfAttention(nn.Module):
         self.dense = RowParallelLinear(f"{name}.dense", inner, shape.hidden, shape.output_init_std, **common)
         if shape.alibi:
             first = parallel.tensor_rank * self.local_heads
-            self._slopes = torch.tensor(
-                alibi_slopes(shape.heads)[first : first + self.local_heads], dtype=torch.float64
-            )
+            self._slopes = tuple(alibi_slopes(shape.heads)[first : first + self.local_heads])
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         b, s, _ = x_bsh.shape
@@ -61,8 +60,16 @@ class SelfAttention(nn.Module):
         """Query and key with the features that add slope x position to their product; value padded to the same size."""
         b, n, s, d = q_bnsd.shape
         extra = feature_count(d)
-        query_nf = query_features(self._slopes, d, q_bnsd.dtype).to(q_bnsd.device)
-        key_sf = key_features(s, d, k_bnsd.dtype).to(k_bnsd.device)
+        query_nf, key_sf = _alibi_features(self._slopes, s, d, q_bnsd.dtype, q_bnsd.device)
         q = torch.cat((q_bnsd, query_nf.view(1, n, 1, extra).expand(b, n, s, extra)), dim=-1)
         k = torch.cat((k_bnsd, key_sf.view(1, 1, s, extra).expand(b, n, s, extra)), dim=-1)
         return q, k, nn.functional.pad(v_bnsd, (0, extra))
+
+
+@functools.lru_cache(maxsize=8)
+def _alibi_features(
+    slopes: tuple[float, ...], length: int, head_size: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Query and key features on the device; all layers of a model share them."""
+    query_nf = query_features(torch.tensor(slopes, dtype=torch.float64), head_size, dtype)
+    return query_nf.to(device), key_features(length, head_size, dtype).to(device)

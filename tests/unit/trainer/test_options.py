@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.option_help import help_text, markdown
 from trainer.option_table import REFUSED
 from trainer.options import BY_KEY, OPTIONS, OptionsError, check_mapping, nearest, parse, to_arguments
 
@@ -262,6 +264,13 @@ def test_every_option_is_described_and_belongs_to_a_table() -> None:
         assert option.help.endswith("."), option.name
         assert option.table in {"trainer", "data", "checkpoints", "opsctl"}
         assert option.default is None or option.type is float or isinstance(option.default, option.type)
+
+
+def test_the_documented_options_are_the_tables() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "trainer-options.md"
+    assert page.read_text() == markdown() + "\n", "write it anew: python -m trainer.option_help --markdown"
+    assert all(option.name in help_text() for option in OPTIONS)
+    assert "python -m trainer.option_help" in refusal("--help")
 
 
 def test_options_import_neither_torch_nor_anything_slow() -> None:
