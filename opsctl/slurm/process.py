@@ -24,7 +24,6 @@ _UNREACHABLE = (
     "insane message length",
     "munge encode failed",
     "protocol authentication error",
-    "could not establish a configuration source",
     "failed to fetch config",
     "controller is in standby",
     "slurm_persist_conn_open",
@@ -34,6 +33,7 @@ _UNREACHABLE = (
     "resource temporarily unavailable",
     "unable to process configuration file",
 )
+_NO_CONFIGURATION = "could not establish a configuration source"
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,11 @@ def run_slurm(
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
     answer = Answer(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    if answer.code != 0 and _NO_CONFIGURATION in answer.stderr.lower():
+        raise SlurmUnreachable(
+            "no Slurm is set up on this machine (no slurm.conf), so the state of jobs is unknown: "
+            "name a cluster with --cluster, or start one with opsctl local-cluster up"
+        )
     if answer.is_unreachable:
         raise unreachable(command[0], answer.words())
     return answer

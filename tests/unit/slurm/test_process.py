@@ -60,7 +60,7 @@ def test_a_missing_command_says_what_to_install_and_what_works_without(tmp_path:
     [
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         "slurm_load_jobs error: Socket timed out on send/recv operation",
-        "squeue: fatal: Could not establish a configuration source",
+        "squeue: fatal: Could not establish a configuration source",  # no slurm.conf on this machine
     ],
 )
 def test_a_controller_that_does_not_answer_is_not_a_refusal(tmp_path: Path, words: str) -> None:
