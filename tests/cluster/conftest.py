@@ -112,12 +112,13 @@ class RunningCluster:
         return str(wait_until(reached, timeout_s, f"job {job_id} to be {' or '.join(states)}"))
 
     def cancel_everything(self) -> None:
-        """Cancel all jobs and wait until none is left and every node is idle."""
+        """End all jobs without grace and wait until none is left and every node is idle."""
 
         def nothing_left() -> bool:
-            jobs = self.run("squeue", "-h", "-o", "%A").stdout.split()
+            jobs = sorted(set(self.run("squeue", "-h", "-o", "%A").stdout.split()))
             if jobs:
-                self.run("scancel", *sorted(set(jobs)), check=False)
+                self.run("scancel", *jobs, check=False)
+                self.run("scancel", "--full", "--signal=KILL", *jobs, check=False)
             return not jobs
 
         wait_until(nothing_left, 40, "all jobs to end")
