@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.engine_config import engine_config
+from trainer.engine_config import engine_config, merged_with_file
 from trainer.model.batch import EngineItem
 from trainer.model.shape import ModelShape
 from trainer.options import Options, OptionsError
@@ -122,14 +122,13 @@ def parameters_norm(engine: PipelineEngine, parallel: Parallel) -> float:
 
 
 def _configuration(options: Options) -> dict[str, Any]:
-    """The options' configuration, or the file given with --deepspeed-config."""
+    """The options' configuration, with what a file given with --deepspeed-config adds."""
     if options.deepspeed_config is None:
         return engine_config(options)
     import json
     from pathlib import Path
 
     try:
-        loaded: dict[str, Any] = json.loads(Path(options.deepspeed_config).read_text())
+        return merged_with_file(options, json.loads(Path(options.deepspeed_config).read_text()))
     except (OSError, ValueError) as error:
         raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: {error}") from None
-    return loaded

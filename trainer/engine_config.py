@@ -43,6 +43,27 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
+def merged_with_file(options: Mapping[str, Any], loaded: Mapping[str, Any]) -> dict[str, Any]:
+    """The options' configuration with what a DeepSpeed file adds.
+
+    Where both speak of batch, precision, clipping or the ZeRO stage, the options count. Raises ValueError (one line) when the file switches on a precision the options do not.
+    """
+    for precision in ("bf16", "fp16"):
+        section = loaded.get(precision)
+        if isinstance(section, Mapping) and section.get("enabled") and not options[precision]:
+            raise ValueError(f"it enables {precision}, but --{precision} is not given: give it, or change the file")
+    made = engine_config(options)
+    merged = {**made, **loaded}
+    for key in ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_clipping", "pipeline"):
+        merged[key] = made[key]
+    merged.pop("gradient_accumulation_steps", None)  # follows from the three above; a ramp changes it
+    for key in ("bf16", "fp16", "data_types", "zero_optimization"):
+        from_file = loaded.get(key)
+        if key in made or from_file is not None:
+            merged[key] = {**(from_file or {}), **made.get(key, {})}
+    return merged
+
+
 def _loss_scaling(options: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed's fp16 section: a scale of 0 is dynamic, starting at 2 to the given power."""
     return {

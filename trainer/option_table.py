@@ -380,7 +380,7 @@ OPTIONS: tuple[Option, ...] = (
         _option("--exit-report-path", str, None, "File that says why the trainer left and at which iteration."),
         _option("--exit-duration-in-mins", float, None, "Save and leave after this long.", unit="minutes", at_least=0),
         _flag("--deepspeed", "Train through DeepSpeed.", notice="training is always through DeepSpeed"),
-        _option("--deepspeed-config", str, None, "DeepSpeed's JSON; made from the options when not given."),
+        _option("--deepspeed-config", str, None, "A DeepSpeed JSON file that adds to what follows from the options."),
         _option(
             "--local-rank",
             int,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.engine_config import engine_config
+from trainer.engine_config import engine_config, merged_with_file
 from trainer.options import Options, parse, to_arguments
 from trainer.vocabulary import padded_vocab_size
 
@@ -59,3 +59,24 @@ def test_the_vocabulary_is_padded_for_every_rank_alike(vocab_size: int, changes:
 def test_a_vocabulary_larger_than_its_padded_size_is_refused() -> None:
     with pytest.raises(ValueError, match="--pad-vocab-size-to 128 is smaller than the vocabulary, 300"):
         padded_vocab_size(300, options(pad_vocab_size_to=128))
+
+
+def test_a_deepspeed_file_adds_to_the_options_and_does_not_overrule_them() -> None:
+    loaded = {
+        "train_micro_batch_size_per_gpu": 7,
+        "train_batch_size": 7,
+        "gradient_accumulation_steps": 3,
+        "gradient_clipping": 9.0,
+        "zero_optimization": {"stage": 0, "overlap_comm": True},
+        "bf16": {"enabled": True},
+        "steps_per_print": 5,
+        "wall_clock_breakdown": True,
+    }
+    merged = merged_with_file(options(bf16=True), loaded)
+    assert (merged["train_micro_batch_size_per_gpu"], merged["train_batch_size"]) == (2, 64)
+    assert merged["gradient_clipping"] == 1.0
+    assert "gradient_accumulation_steps" not in merged
+    assert merged["zero_optimization"]["stage"] == 1 and merged["zero_optimization"]["overlap_comm"]
+    assert (merged["steps_per_print"], merged["wall_clock_breakdown"]) == (5, True)
+    with pytest.raises(ValueError, match="it enables bf16, but --bf16 is not given"):
+        merged_with_file(options(), loaded)
