@@ -71,6 +71,7 @@ def _run_trainer_module(module: str, arguments: list[str], needed: tuple[str, ..
 
     Raises OpsctlError when packages are missing.
     """
+    import contextlib
     import importlib.util
     import signal
     import subprocess
@@ -88,9 +89,9 @@ def _run_trainer_module(module: str, arguments: list[str], needed: tuple[str, ..
     previous = signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
     try:
         while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                continue  # the child got it as well and tidies up
+            # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
+            # A Ctrl-C reached the child as well, which tidies up.
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                return child.wait(timeout=1.0)
     finally:
         signal.signal(signal.SIGTERM, previous)

@@ -9,14 +9,17 @@ but their frequencies would score), the tokenizer and checksums. Needs neither t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import itertools
 import json
 import math
 import os
+import queue
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -191,7 +194,31 @@ def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
         learning.begin()
 
     with learning:
-        return bpe.train(texts(), vocab_size)
+        return _interruptible(lambda: bpe.train(texts(), vocab_size))
+
+
+def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
+    """Do `work` on a thread.
+
+    Python hears signals on its main thread only, and native code would keep that one for hours.
+    """
+    done: queue.SimpleQueue[Tokenizer | BaseException] = queue.SimpleQueue()
+
+    def thread() -> None:
+        try:
+            done.put(work())
+        except BaseException as error:
+            done.put(error)
+
+    threading.Thread(target=thread, daemon=True).start()
+    result: Tokenizer | BaseException | None = None
+    while result is None:
+        # With a time-out: a signal in the moment before a wait without one would be heard only after it.
+        with contextlib.suppress(queue.Empty):
+            result = done.get(timeout=0.1)
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
@@ -286,7 +313,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _failed(text: str, code: int) -> int:
-    sys.stderr.write(f"opsctl: {text}\n")
+    sys.stderr.write(f"opsctl: {' '.join(text.splitlines())}\n")
     return code
 
 
@@ -295,4 +322,7 @@ def _interrupted(number: int, frame: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    sys.stdout.flush()
+    # Not sys.exit: after an interruption native threads may still run, which Python's own way out would wait for.
+    os._exit(exit_code)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -59,6 +62,29 @@ def test_what_cannot_work_is_one_line_and_the_designed_code(
     assert (ran.returncode, ran.stdout) == (code, "")
     assert said in ran.stderr and ran.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_the_command_stops_the_preparation_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text((json.dumps({"text": "words and words; " * 500}) + "\n") * 8000)
+    command = [*OPSCTL, "corpus.jsonl", "--output-prefix", "out/c", "--vocab-size", "300"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    # The terminal's Ctrl-C reaches the whole foreground group, a plain SIGTERM only the process it names.
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "opsctl: interrupted; nothing was left behind\n" in err
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them() -> None:
