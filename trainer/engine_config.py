@@ -46,8 +46,8 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
 def merged_with_file(options: Mapping[str, Any], loaded: Mapping[str, Any]) -> dict[str, Any]:
     """The options' configuration with what a DeepSpeed file adds.
 
-    Where both speak of batch, precision, clipping or the ZeRO stage, the options count. Raises ValueError (one line) when
-    the file switches on a precision that the options do not.
+    Where both speak of batch, precision, clipping or the ZeRO stage, the options count. Raises ValueError (one line)
+    when the file switches on a precision that the options do not.
     """
     for precision in ("bf16", "fp16"):
         section = loaded.get(precision)
