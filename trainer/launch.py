@@ -126,8 +126,9 @@ def _launch(node: Node, trainer_arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # It logs a failed rank with a traceback of its own code; the rank has printed the one that matters.
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    # They log a failed rank with a traceback of their own code; the rank has printed the one that matters.
+    for chatty in ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn"):
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
     record = _RankRecord(node)
     watch = DeathWatch(record.note_pid)
     told_to_end = _EndOnce(SignalException)
@@ -291,5 +292,12 @@ def _death_known_to_the_agent(error: Any) -> Death:
     return Death(failure.local_rank, now, code if code >= 0 else None, -code if code < 0 else None)
 
 
+def _end(status: int) -> None:
+    """End without Python's own finalization, which is long, and in which another SIGTERM would change the exit status."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    _end(main())

@@ -178,7 +178,8 @@ def test_every_validation_group_is_evaluated_and_the_training_goes_on_unchanged(
     evaluated = pool.run(2, run_training, {**groups, "train_iters": 4, "eval_iters": 1, "eval_interval": 2})
     assert evaluated[-1].losses == plain[-1].losses
     found = re.findall(
-        r"^-+\n (\w+) loss at (iteration \d|the end of training for val data) \| lm loss value: (\S+) \| lm loss PPL: (\S+) \| \n-+$",
+        r"^-+\n (\w+) loss at (iteration \d|the end of training for val data)"
+        r" \| lm loss value: (\S+) \| lm loss PPL: (\S+) \| \n-+$",
         evaluated[-1].output,
         re.MULTILINE,
     )

@@ -1,4 +1,4 @@
-"""Whole trainings of a tiny model through `trainer.pretrain_gpt`, run inside ranks; each step can be seen and disturbed."""
+"""Whole trainings of a tiny model, run inside ranks; each of their steps can be seen and disturbed."""
 
 from __future__ import annotations
 

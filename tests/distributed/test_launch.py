@@ -1,0 +1,250 @@
+"""Launching ranks for real: who failed first and how, whatever the others die of; nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.whole_training import TINY, write_corpus
+from trainer.options import to_arguments
+
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST_S = 60.0
+
+
+@dataclass
+class Launched:
+    """The launchers of one training on this machine, one per node."""
+
+    folder: Path
+    processes: list[subprocess.Popen[str]]
+
+    def output_of(self, node: int) -> str:
+        return (self.folder / f"node{node}.out").read_text()
+
+    def wait_for(self, node: int, pattern: str) -> str:
+        """The node's output once the pattern is in it."""
+        deadline = time.monotonic() + LONGEST_S
+        while time.monotonic() < deadline:
+            text = self.output_of(node)
+            if re.search(pattern, text):
+                return text
+            assert self.processes[node].poll() is None, text
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern!r} did not appear:\n{self.output_of(node)}")
+
+    def statuses(self) -> list[int]:
+        return [process.wait(timeout=LONGEST_S) for process in self.processes]
+
+    def failure(self, node: int) -> dict[str, Any]:
+        return json.loads((self.folder / f"failure-{node}.json").read_text())  # type: ignore[no-any-return]
+
+    def pids(self) -> list[int]:
+        return [
+            rank["pid"] for file in sorted(self.folder.glob("ranks-*.json")) for rank in json.loads(file.read_text())
+        ]
+
+
+@contextlib.contextmanager
+def launched(folder: Path, nodes: int, ranks: int, arguments: list[str], main: str | None = None) -> Iterator[Launched]:
+    """Start a launcher per node, as `opsctl job run` does on as many machines."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for node in range(nodes):
+        command = [sys.executable, "-u", "-m", "trainer.launch", "--nnodes", str(nodes), "--nproc-per-node", str(ranks)]
+        command += ["--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+        command += ["--attempt-folder", str(folder), "--node-name", f"x{node:02d}"]
+        command += ["--main", main] if main else []
+        with (folder / f"node{node}.out").open("w") as output:
+            processes.append(
+                subprocess.Popen(
+                    [*command, "--", *arguments], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True
+                )
+            )
+    try:
+        yield Launched(folder, processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"still there: {[pid for pid in pids if is_alive(pid)]}"
+        time.sleep(0.05)
+
+
+SMALL_MAIN = "tests.distributed.launched_main"
+
+
+def test_a_rank_killed_with_9_is_named_whatever_the_others_die_of(tmp_path: Path) -> None:
+    """Two nodes of two: the victim's own launcher says -9, the other's says that its ranks followed."""
+    with launched(tmp_path, 2, 2, ["kill", "3"], SMALL_MAIN) as nodes:
+        assert nodes.statuses()[1] == 128 + signal.SIGKILL
+        assert nodes.statuses()[0] != 0
+        failure = nodes.failure(1)
+        assert {key: failure[key] for key in ("rank", "local_rank", "node", "exit_code", "signal", "error_file")} == {
+            "rank": 3,
+            "local_rank": 1,
+            "node": "x01",
+            "exit_code": None,
+            "signal": 9,
+            "error_file": None,
+        }
+        assert failure["message"] == "killed by SIGKILL"
+        assert "rank 3 (local rank 1 on x01) failed: killed by SIGKILL" in nodes.output_of(1)
+        follower = nodes.failure(0)
+        assert follower["node"] == "x00"
+        assert follower["message"].startswith("followed another rank's failure: ")
+        failed_at = datetime.fromisoformat(failure["failed_at"])
+        assert failed_at.tzinfo is not None
+        assert failed_at < datetime.fromisoformat(follower["failed_at"])
+        wait_until_gone(nodes.pids())
+
+
+def test_a_rank_that_raises_leaves_its_traceback_and_torchs_error_file(tmp_path: Path) -> None:
+    with launched(tmp_path, 1, 3, ["raise", "1"], SMALL_MAIN) as nodes:
+        assert nodes.statuses() == [1]
+        failure = nodes.failure(0)
+        assert (failure["rank"], failure["exit_code"], failure["signal"]) == (1, 1, None)
+        assert failure["message"] == "ValueError: the seventh token is odd"
+        assert Path(failure["error_file"]).is_relative_to(tmp_path / "x00")
+        assert "the seventh token is odd" in Path(failure["error_file"]).read_text()
+        assert "[default1]:ValueError: the seventh token is odd" in nodes.output_of(0)
+
+
+def test_ranks_are_numbered_in_node_order_and_known_before_they_run(tmp_path: Path) -> None:
+    with launched(tmp_path, 2, 2, ["end"], SMALL_MAIN) as nodes:
+        assert nodes.statuses() == [0, 0]
+        ranks = [rank for node in (0, 1) for rank in json.loads((tmp_path / f"ranks-{node}.json").read_text())]
+        assert [(one["rank"], one["local_rank"], one["node"]) for one in ranks] == [
+            (0, 0, "x00"),
+            (1, 1, "x00"),
+            (2, 0, "x01"),
+            (3, 1, "x01"),
+        ]
+        for one in ranks:
+            said = f"[default{one['local_rank']}]:rank {one['rank']} of 4 says end, pid {one['pid']}"
+            assert said in nodes.output_of(one["rank"] // 2)
+        assert not list(tmp_path.glob("failure-*"))
+
+
+def test_the_launcher_is_deaf_to_usr1_and_ends_once_at_repeated_sigterm(tmp_path: Path) -> None:
+    with launched(tmp_path, 1, 2, ["run"], SMALL_MAIN) as nodes:
+        nodes.wait_for(0, "rank 0 of 2(.|\n)*rank 1 of 2|rank 1 of 2(.|\n)*rank 0 of 2")
+        (process,) = nodes.processes
+        process.send_signal(signal.SIGUSR1)
+        for pid in nodes.pids():
+            os.kill(pid, signal.SIGUSR1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        for _ in range(5):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        assert nodes.statuses() == [128 + signal.SIGTERM]
+        assert not list(tmp_path.glob("failure-*")), "nobody failed: the launch was ended from outside"
+        wait_until_gone(nodes.pids())
+
+
+def test_a_launcher_killed_with_9_takes_its_ranks_along(tmp_path: Path) -> None:
+    with launched(tmp_path, 1, 2, ["run"], SMALL_MAIN) as nodes:
+        nodes.wait_for(0, "rank 0 of 2(.|\n)*rank 1 of 2|rank 1 of 2(.|\n)*rank 0 of 2")
+        pids = nodes.pids()
+        nodes.processes[0].kill()
+        wait_until_gone(pids)
+
+
+def test_a_rank_killed_while_training_ends_the_step_and_the_next_launch_resumes(tmp_path: Path) -> None:
+    """The real trainer over two nodes: TP 2 x PP 1 x DP 2."""
+    corpus = write_corpus(tmp_path)
+    options = {**TINY, "data_path": [corpus], "tensor_model_parallel_size": 2, "train_iters": 100_000}
+    options |= {
+        "save": str(tmp_path / "ck"),
+        "load": str(tmp_path / "ck"),
+        "save_interval": 5,
+        "lr_decay_style": "constant",
+    }
+    options |= {"exit_report_path": str(tmp_path / "exit.json"), "stop_request_path": str(tmp_path / "stop-request")}
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with launched(first, 2, 2, to_arguments(options)) as nodes:
+        nodes.wait_for(0, "successfully saved checkpoint at iteration +5 ")
+        victim = json.loads((first / "ranks-1.json").read_text())[0]
+        killed_at = time.monotonic()
+        os.kill(victim["pid"], signal.SIGKILL)
+        assert all(nodes.statuses())
+        assert time.monotonic() - killed_at < 60
+        failure = nodes.failure(1)
+        assert (failure["rank"], failure["node"], failure["signal"]) == (2, "x01", 9)
+        wait_until_gone(nodes.pids())
+    assert not (tmp_path / "exit.json").exists()
+
+    with launched(second, 2, 2, to_arguments(options)) as nodes:
+        text = nodes.wait_for(1, r"(?m)^\[default1\]: iteration +\d+/ +100000 \|")
+        resumed_at = int(re.search(r"iteration +(\d+)/", text)[1])  # type: ignore[index]
+        assert resumed_at % 5 == 1 and resumed_at > 5
+        (tmp_path / "stop-request").touch()
+        assert nodes.statuses() == [0, 0]
+    report = json.loads((tmp_path / "exit.json").read_text())
+    assert report["reason"] == "stop-request"
+    assert (tmp_path / "ck" / "latest").read_text() == f"global_step{report['iteration']}"
+
+
+def test_a_refusal_is_one_line_and_status_2_through_the_launcher(tmp_path: Path) -> None:
+    options = {**TINY, "data_path": [str(tmp_path / "absent")], "train_iters": 2, "num_layers": 3}
+    with launched(tmp_path, 1, 2, to_arguments({**options, "pipeline_model_parallel_size": 2})) as nodes:
+        assert nodes.statuses() == [2]
+        complaint = "trainer: --num-layers 3 is not divisible by --pipeline-model-parallel-size 2"
+        assert nodes.output_of(0).splitlines() == [f"[default0]:{complaint}"]
+        assert complaint.endswith(nodes.failure(0)["message"])
+
+
+@pytest.mark.parametrize("launcher", ["alone", "torchrun"])
+def test_the_trainer_runs_without_our_launcher(tmp_path: Path, launcher: str) -> None:
+    corpus = write_corpus(tmp_path)
+    words = to_arguments(
+        {**TINY, "data_path": [corpus], "train_iters": 2, "exit_report_path": str(tmp_path / "exit.json")}
+    )
+    start = [sys.executable, "-m"]
+    if launcher == "torchrun":
+        start += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [*start, "trainer.pretrain_gpt", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"(?m)^ iteration +\d/ +2 \|", done.stdout)) == 2
+    assert json.loads((tmp_path / "exit.json").read_text())["reason"] == "finished"
