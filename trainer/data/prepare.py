@@ -9,38 +9,33 @@ but their frequencies would score), the tokenizer and checksums. Needs neither t
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import itertools
 import json
 import math
 import os
-import queue
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
+from trainer.data import corpus_tokenizer
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpus, shown
+from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
 from trainer.data.errors import DataError
 from trainer.data.header import idx_path
 from trainer.data.indexed import IndexedWriter, token_dtype
-from trainer.data.progress import Progress, Waiting
+from trainer.data.progress import Progress
 from trainer.files import write_atomically, write_json
 
 #: Text encoded and written at a time, in characters.
 BATCH_CHARACTERS = 4_000_000
-#: A tokenizer is trained on no more than this from the start of the input, in characters.
-TRAINING_CHARACTERS = 1_000_000_000
-DEFAULT_VOCAB_SIZE = 32_768
 MOST_WORKERS = 16
 
 
@@ -77,7 +72,13 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
     corpus = open_corpus(Path(arguments.input), arguments.json_key, arguments.include, arguments.exclude)
     refuse_existing(prefix, arguments.overwrite)
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer, tokenizer_file, tokenizer_text = _tokenizer(arguments, corpus, prefix.parent)
+    if arguments.tokenizer:
+        tokenizer, tokenizer_file, tokenizer_text = corpus_tokenizer.given(Path(arguments.tokenizer))
+    else:
+        wanted = arguments.vocab_size or DEFAULT_VOCAB_SIZE
+        tokenizer, tokenizer_file, tokenizer_text = corpus_tokenizer.trained(
+            corpus, wanted, prefix.parent, arguments.overwrite
+        )
     vocab_size = bpe.vocab_size(tokenizer)
     eod = bpe.end_of_document(tokenizer) if arguments.append_eod else None
     encoder = bpe.Encoder(tokenizer, arguments.workers or min(MOST_WORKERS, os.cpu_count() or 1))
@@ -145,19 +146,6 @@ def _encode(
     return totals
 
 
-def _tokenizer(arguments: argparse.Namespace, corpus: Folder | JsonLines, folder: Path) -> tuple[Tokenizer, Path, str]:
-    """The tokenizer, where it lies or will lie, and its text: the one given, else one trained on the corpus."""
-    if arguments.tokenizer:
-        file = Path(arguments.tokenizer)
-        given = bpe.load(file)
-        return given, file, given.to_str(pretty=True)
-    trained = _train(corpus, arguments.vocab_size or DEFAULT_VOCAB_SIZE)
-    text = trained.to_str(pretty=True)
-    file = folder / "tokenizer.json"
-    _refuse_other_tokenizer(file, text, arguments.overwrite)
-    return trained, file, text
-
-
 def output_prefix(arguments: argparse.Namespace) -> Path:
     """`PREFIX_KEY_document`, as Megatron names it."""
     return Path(f"{arguments.output_prefix}_{arguments.json_key}_document")
@@ -175,58 +163,6 @@ def entropy_nats(counts: NDArray[np.int64]) -> float:
     """-sum p ln p of the tokens' frequencies, in nats: the loss of the best model that ignores context."""
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum())
-
-
-def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
-    """A tokenizer from the start of the corpus."""
-    reading = Progress("reading for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS))
-    learning = Waiting(f"training a tokenizer of {vocab_size:,} tokens")
-
-    def texts() -> Iterator[str]:
-        characters = 0
-        with reading:
-            for document in corpus.documents(Skipped()):
-                yield document.text
-                reading.reached(document.read_bytes)
-                characters += len(document.text)
-                if characters >= TRAINING_CHARACTERS:
-                    break
-        learning.begin()
-
-    with learning:
-        return _interruptible(lambda: bpe.train(texts(), vocab_size))
-
-
-def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
-    """Do `work` on a thread.
-
-    Python hears signals on its main thread only, and native code would keep that one for hours.
-    """
-    done: queue.SimpleQueue[Tokenizer | BaseException] = queue.SimpleQueue()
-
-    def thread() -> None:
-        try:
-            done.put(work())
-        except BaseException as error:
-            done.put(error)
-
-    threading.Thread(target=thread, daemon=True).start()
-    result: Tokenizer | BaseException | None = None
-    while result is None:
-        # With a time-out: a signal in the moment before a wait without one would be heard only after it.
-        with contextlib.suppress(queue.Empty):
-            result = done.get(timeout=0.1)
-    if isinstance(result, BaseException):
-        raise result
-    return result
-
-
-def _refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
-    """Raises DataError when another tokenizer lies where ours would: other data beside it needs it."""
-    if file.exists() and not overwrite and file.read_text() != text:
-        raise DataError(
-            f"{file} is there already and differs; use it with --tokenizer {file}, or choose another folder"
-        )
 
 
 def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:

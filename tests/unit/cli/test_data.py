@@ -67,7 +67,7 @@ def test_what_cannot_work_is_one_line_and_the_designed_code(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stopping_the_command_stops_the_preparation_with_it(tmp_path: Path, number: signal.Signals) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text((json.dumps({"text": "words and words; " * 500}) + "\n") * 8000)
+    corpus.write_text((json.dumps({"text": "words and words; " * 500}) + "\n") * 3000)
     command = [*OPSCTL, "corpus.jsonl", "--output-prefix", "out/c", "--vocab-size", "300"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60

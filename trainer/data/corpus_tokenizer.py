@@ -1,0 +1,90 @@
+"""The tokenizer of a preparation: the one given, or one trained on the corpus and kept beside the data."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from trainer.data import tokenizer as bpe
+from trainer.data.corpus import Folder, JsonLines, Skipped
+from trainer.data.errors import DataError
+from trainer.data.progress import Progress, Waiting
+
+#: A tokenizer is trained on no more than this from the start of the input, in characters.
+TRAINING_CHARACTERS = 1_000_000_000
+DEFAULT_VOCAB_SIZE = 32_768
+
+
+def given(file: Path) -> tuple[Tokenizer, Path, str]:
+    """The tokenizer at `file`, where it lies, and its text."""
+    tokenizer = bpe.load(file)
+    return tokenizer, file, tokenizer.to_str(pretty=True)
+
+
+def trained(corpus: Folder | JsonLines, vocab_size: int, folder: Path, overwrite: bool) -> tuple[Tokenizer, Path, str]:
+    """A tokenizer trained on `corpus`, where in `folder` it belongs, and its text.
+
+    Raises DataError when another one is there already, unless `overwrite`.
+    """
+    tokenizer = _train(corpus, vocab_size)
+    text = tokenizer.to_str(pretty=True)
+    file = folder / "tokenizer.json"
+    _refuse_other_tokenizer(file, text, overwrite)
+    return tokenizer, file, text
+
+
+def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
+    """A tokenizer from the start of the corpus."""
+    reading = Progress("reading for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS))
+    learning = Waiting(f"training a tokenizer of {vocab_size:,} tokens")
+
+    def texts() -> Iterator[str]:
+        characters = 0
+        with reading:
+            for document in corpus.documents(Skipped()):
+                yield document.text
+                reading.reached(document.read_bytes)
+                characters += len(document.text)
+                if characters >= TRAINING_CHARACTERS:
+                    break
+        learning.begin()
+
+    with learning:
+        return _interruptible(lambda: bpe.train(texts(), vocab_size))
+
+
+def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
+    """Do `work` on a thread.
+
+    Python hears signals on its main thread only, and native code would keep that one for hours.
+    """
+    done: queue.SimpleQueue[Tokenizer | BaseException] = queue.SimpleQueue()
+
+    def thread() -> None:
+        try:
+            done.put(work())
+        except BaseException as error:
+            done.put(error)
+
+    threading.Thread(target=thread, daemon=True).start()
+    result: Tokenizer | BaseException | None = None
+    while result is None:
+        # With a time-out: a signal in the moment before a wait without one would be heard only after it.
+        with contextlib.suppress(queue.Empty):
+            result = done.get(timeout=0.1)
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
+    """Raises DataError when another tokenizer lies where ours would: other data beside it needs it."""
+    if file.exists() and not overwrite and file.read_text() != text:
+        raise DataError(
+            f"{file} is there already and differs; use it with --tokenizer {file}, or choose another folder"
+        )
