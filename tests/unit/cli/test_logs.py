@@ -101,7 +101,7 @@ def attempt(run: Path, job_id: int, node: str, ranks: list[int]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     places = [{"rank": rank, "local_rank": n, "node": node, "gpu": "", "pid": 1} for n, rank in enumerate(ranks)]
     (folder / f"ranks-{node[-1]}.json").write_text(json.dumps(places))
-    lines = [f"[default{n}]:rank {rank} says {word}\n" for word in "abc" for n, rank in enumerate(ranks)]
+    lines = [f"[default{n}]:rank {rank} of {job_id} says {word}\n" for word in "abc" for n, rank in enumerate(ranks)]
     (folder / f"{node}.out").write_text("srun: not a rank's\n" + "".join(lines))
     return folder
 
@@ -112,7 +112,7 @@ def test_a_rank_shows_its_own_lines_of_the_newest_attempt(run: Path) -> None:
     attempt(run, 12, "node1", [0, 1])
     attempt(run, 12, "node2", [2, 3])
     answer = logs(run, "--rank", "3", "-n", "2")
-    assert (answer.stdout, answer.stderr) == ("rank 3 says b\nrank 3 says c\n", "")
+    assert (answer.stdout, answer.stderr) == ("rank 3 of 12 says b\nrank 3 of 12 says c\n", "")
 
 
 def test_a_rank_that_does_not_exist_is_told_which_do(run: Path) -> None:
@@ -130,7 +130,7 @@ def test_following_a_rank_gives_its_new_lines_alone(run: Path) -> None:
     folder = attempt(run, 12, "node1", [0, 1])
     child = following(run, "--rank", "1", "-n", "1")
     assert child.stdout is not None
-    assert child.stdout.readline() == "rank 1 says c\n"
+    assert child.stdout.readline() == "rank 1 of 12 says c\n"
     write(folder / "node1.out", "[default0]:not this\n[default1]:but this\n")
     assert child.stdout.readline() == "but this\n"
     child.send_signal(signal.SIGINT)

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from opsctl.logs.follow import follow
+import pytest
+
+from opsctl.logs.follow import _Source, follow
 
 
 class Script:
@@ -86,6 +88,25 @@ def test_a_log_replaced_in_one_step_loses_nothing(tmp_path: Path) -> None:
         beside.rename(log)
 
     assert Script(replace).followed(log) == ["a", "last", "b"]
+
+
+def test_what_is_written_just_before_the_log_is_replaced_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, beside = tmp_path / "log", tmp_path / "new"
+    log.write_text("a\n")
+    beside.write_text("b\n")
+    looked = _Source.moved
+
+    def moved(source: _Source) -> str:
+        # Between the last reading and the look at the name.
+        if beside.exists() and source.is_idle:
+            append(log, "last\n")()
+            beside.rename(log)
+        return looked(source)
+
+    monkeypatch.setattr(_Source, "moved", moved)
+    assert Script().followed(log) == ["a", "last", "b"]
 
 
 def test_a_log_that_is_cut_is_read_from_its_beginning(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def test_the_first_iteration_after_a_start_does_not_count() -> None:
 
 
 def test_a_start_without_a_stamp_is_seen_by_the_number_that_falls_back() -> None:
-    times = [train(5, 2.0), train(6, 2.0), train(4, 60.0), train(5, 4.0), train(6, 4.0), train(7, 4.0)]
+    before = [train(n, 2.0) for n in range(1, 10)]
+    times = [*before, train(4, 60.0), train(5, 4.0), train(6, 4.0), train(7, 4.0)]
     assert found(*times).seconds_per_iteration == 4.0
 
 
