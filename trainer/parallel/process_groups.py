@@ -80,10 +80,10 @@ def initialize(options: Options) -> Parallel:
     if not dist.is_initialized():
         backend = options.distributed_backend or ("nccl" if on_gpu else "gloo")
         timeout = timedelta(minutes=options.distributed_timeout_minutes)
-        if "MASTER_PORT" in os.environ:
-            dist.init_process_group(backend, timeout=timeout)
-        else:
+        if world_size == 1 and "MASTER_PORT" not in os.environ:
             dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            dist.init_process_group(backend, timeout=timeout)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
     data_size = world_size // (tensor_size * pipeline_size)
     topology = PipeModelDataParallelTopology(num_pp=pipeline_size, num_mp=tensor_size, num_dp=data_size)
