@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,8 @@ from opsctl.slurm.durations import parse_duration_s
 
 #: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
 _LEAVES_EARLY = frozenset({"kill-switch", "stop-request", "exit-duration", "exit-interval"})
+#: How long a task waits for Slurm to be done with the one before it, which the brake has to count.
+_COMPLETING_S = 15.0
 #: How near to the end of the job a SIGTERM counts as the time limit's.
 _AT_LIMIT_S = 90
 
@@ -116,6 +119,10 @@ def _train(task: Task, signals: Signals) -> int:
     """Open the attempt, run the step, close the attempt."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
     attempts = _close_lost(task, task.client)
+    deadline = time.monotonic() + _COMPLETING_S
+    while any(attempt.is_open for attempt in attempts) and time.monotonic() < deadline and not signals.any:
+        time.sleep(1)
+        attempts = _close_lost(task, task.client)
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if brake_trips(attempts, task.submitted_at):
         return _stop_chain(task, attempts)
@@ -136,6 +143,7 @@ def _train(task: Task, signals: Signals) -> int:
     ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), _now(), note=note)
     task.log.say(_end_line(ended))
     attempts_file.append_closed(task.paths, ended)
+    _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
 
 

@@ -14,6 +14,7 @@ from opsctl.job.attempts import Failure, RankPlace, failure, rank_place
 
 #: Why the trainer left, by its first rank.
 EXIT_REPORT = "exit.json"
+STOP_REQUEST = "stop-request"
 _ITERATION = re.compile(rb"iteration +(\d+)/ *\d+ \|")
 #: How much of a node's output is searched for its last iteration.
 _TAIL_BYTES = 64 * 1024
@@ -28,6 +29,7 @@ class Evidence:
     error_files: tuple[str, ...] = ()
     exit_reason: str | None = None
     exit_iteration: int | None = None
+    stop_requested: bool = False  # by the job, or by a person
     logged_iteration: int | None = None  # the last one in the nodes' output
 
 
@@ -41,6 +43,7 @@ def read_evidence(folder: Path) -> Evidence:
         error_files=_error_files(folder, failures),
         exit_reason=reason,
         exit_iteration=iteration,
+        stop_requested=(folder / STOP_REQUEST).exists(),
         logged_iteration=_last_logged_iteration(folder),
     )
 

@@ -39,12 +39,16 @@ class StepEnd:
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
     """The word for why an attempt ended.
 
-    What the trainer wrote as it left comes first; then what Slurm did to the job; then what the ranks' launchers saw.
+    What the trainer wrote as it left comes first, unless it left because a node was lost; then what Slurm did to the
+    job; then what the ranks' launchers saw.
     """
-    if evidence.exit_reason:
-        return evidence.exit_reason
-    if step.lost_nodes:
+    node_lost = bool(step.lost_nodes) or SLURM_REASONS.get(step.slurm_state) == "node-failure"
+    if node_lost and evidence.exit_reason in (None, "stop-request"):
         return "node-failure"
+    # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
+    told_by_signal = evidence.exit_reason == "stop-request" and not evidence.stop_requested
+    if evidence.exit_reason and not told_by_signal:
+        return evidence.exit_reason
     if step.slurm_state in SLURM_REASONS:
         return SLURM_REASONS[step.slurm_state]
     if step.was_told_to_end:
@@ -54,6 +58,8 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
         return "signal" if signal_of(cause) is not None else "failed"
     if step.exit_code is not None and step.exit_code > 128:
         return "signal"
+    if evidence.exit_reason:
+        return evidence.exit_reason
     return "failed" if step.exit_code else "completed"
 
 

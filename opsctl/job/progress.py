@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.job.limit import option_values
+from trainer.schedule import BatchRamp
 
 _TAG = re.compile(r"global_step(\d+)")
 
@@ -37,13 +38,33 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
 
 
 def is_finished(arguments: Sequence[str], checkpoint: Checkpoint | None) -> bool:
-    """Whether `checkpoint` has reached the samples or iterations that the trainer's `arguments` ask for."""
+    """Whether `checkpoint` has reached the samples or iterations that the trainer's `arguments` ask for.
+
+    Samples that do not fill one more global batch are never trained on, so a training can end just short of its samples.
+    """
     if checkpoint is None:
         return False
     samples, iterations = _last_number(arguments, "--train-samples"), _last_number(arguments, "--train-iters")
-    return (samples is not None and checkpoint.consumed_train_samples >= samples) or (
+    consumed = checkpoint.consumed_train_samples
+    return (samples is not None and samples - consumed < _next_batch(arguments, consumed)) or (
         iterations is not None and checkpoint.iteration >= iterations
     )
+
+
+def _next_batch(arguments: Sequence[str], consumed_samples: int) -> int:
+    """Samples of the step that would come next; 1, which is never too many, when the arguments do not say."""
+    batch = _last_number(arguments, "--global-batch-size")
+    if batch is None or batch < 1:
+        return 1
+    ramp: Sequence[str | int] = (batch, 1, 0)
+    if "--rampup-batch-size" in arguments:
+        at = len(arguments) - 1 - list(arguments)[::-1].index("--rampup-batch-size")
+        ramp = arguments[at + 1 : at + 4]
+    try:
+        start, increment, ramp_samples = map(int, ramp)
+        return BatchRamp(start, increment, ramp_samples, batch).batch_at(consumed_samples)
+    except ValueError:
+        return 1
 
 
 def _last_number(arguments: Sequence[str], option: str) -> int | None:

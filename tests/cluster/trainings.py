@@ -39,10 +39,8 @@ class Training:
         path = write_run(self.opsctl.folder, train_samples=train_samples, time=time)
         text = path.read_text().replace("[trainer]\n", "[trainer]\nlog_interval = 1\n")
         for key, value in changes.items():
-            line = f"{key} = {value}"
-            text, found = re.subn(rf"^{key} = .*$", lambda _, line=line: line, text, flags=re.MULTILINE)
-            if not found:
-                text = text.replace("[run]\n", f"[run]\n{line}\n")
+            line, old = f"{key} = {value}", re.search(rf"^{key} = .*$", text, re.MULTILINE)
+            text = text.replace(old[0], line, 1) if old else text.replace("[run]\n", f"[run]\n{line}\n")
         path.write_text(text)
 
     def submit(self, array: str, *words: str) -> int:

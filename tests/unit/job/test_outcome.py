@@ -36,13 +36,21 @@ NOTHING = Evidence()
         (StepEnd(143, was_told_to_end=True, slurm_state="PREEMPTED"), NOTHING, "preempted"),
         (StepEnd(143, was_told_to_end=True, lost_nodes=("x02",)), NOTHING, "node-failure"),
         (StepEnd(None, slurm_state="NODE_FAIL"), Evidence(failures=(KILLED,)), "node-failure"),
+        # Slurm ended the ranks of the other nodes with SIGTERM, and they could save.
+        (StepEnd(143, lost_nodes=("x02",)), Evidence(exit_reason="stop-request"), "node-failure"),
+        (StepEnd(143, lost_nodes=("x02",)), Evidence(exit_reason="finished"), "finished"),
         (StepEnd(None, slurm_state="TIMEOUT"), NOTHING, "time-limit"),
         (StepEnd(None, slurm_state="CANCELLED"), NOTHING, "cancelled"),
         (StepEnd(None, slurm_state="OUT_OF_MEMORY"), NOTHING, "out-of-memory"),
         (StepEnd(None, slurm_state="REQUEUED"), NOTHING, "requeued"),
         (StepEnd(None, slurm_state="LOST"), NOTHING, "unknown"),
         # The batch process was killed after the ranks had left properly.
-        (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="stop-request"), "stop-request"),
+        (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="exit-duration"), "exit-duration"),
+        # A stop request that somebody made is the reason, one that was only a SIGTERM is not.
+        (StepEnd(143), Evidence(exit_reason="stop-request", stop_requested=True), "stop-request"),
+        (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="stop-request"), "signal"),
+        (StepEnd(143, slurm_state="CANCELLED"), Evidence(exit_reason="stop-request"), "cancelled"),
+        (StepEnd(0), Evidence(exit_reason="stop-request"), "stop-request"),
         (StepEnd(137, slurm_state="FAILED"), NOTHING, "signal"),
     ],
 )
