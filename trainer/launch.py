@@ -293,7 +293,7 @@ def _death_known_to_the_agent(error: Any) -> Death:
 
 
 def _end(status: int) -> None:
-    """End without Python's own finalization, which is long, and in which another SIGTERM would change the exit status."""
+    """End without Python's own finalization, in which another SIGTERM would change the exit status."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -52,8 +52,8 @@ def test_a_damaged_manifest_counts_as_none(tmp_path: Path, manifest: str) -> Non
         (["--train-samples", "all"], False),
         (["--train-samples", "403", "--global-batch-size", "4"], True),  # 3 samples make no further step
         (["--train-samples", "404", "--global-batch-size", "4"], False),
-        (["--train-samples", "405", "--global-batch-size", "16", "--rampup-batch-size", "4", "4", "2_000"], True),
-        (["--train-samples", "408", "--global-batch-size", "16", "--rampup-batch-size", "4", "4", "2_000"], False),
+        (["--train-samples", "403", "--global-batch-size", "16", "--rampup-batch-size", "4", "4", "2_000"], True),
+        (["--train-samples", "404", "--global-batch-size", "16", "--rampup-batch-size", "4", "4", "2_000"], False),
     ],
 )
 def test_finished_is_when_the_samples_or_iterations_asked_for_are_reached(arguments: list[str], finished: bool) -> None:
