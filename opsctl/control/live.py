@@ -95,7 +95,9 @@ def _other_cluster(paths: RunPaths, cluster: Cluster) -> Cluster | None:
         remembered = Cluster.from_json(json.loads(paths.cluster.read_text()))
     except (OSError, ValueError):
         return None
-    if remembered == cluster or (remembered.slurm_conf and not Path(remembered.slurm_conf).exists()):
+    if remembered.slurm_conf == cluster.slurm_conf:
+        return None
+    if remembered.slurm_conf and not Path(remembered.slurm_conf).exists():
         return None
     return remembered
 

@@ -10,7 +10,7 @@ from typing import Any
 from opsctl.control import chains, live, overlap
 from opsctl.control.chains import Chain
 from opsctl.control.difference import changed_values, files_difference
-from opsctl.control.request import Wish, check
+from opsctl.control.request import Wish, check, check_arguments, with_nodes
 from opsctl.control.sending import Submitted, send
 from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors, open_output
 from opsctl.errors import OpsctlError, SlurmError
@@ -113,7 +113,10 @@ def _chains_to_replace(loaded: LoadedRun, jobs: Sequence[Job], resubmit: bool) -
             f"{overlap.describe(missing)}: not recorded in {loaded.paths.chains}, so its arguments are unknown; "
             "opsctl cancel --queued it and submit again"
         )
-    return [(known[job.array_job_id], job) for job in queued]
+    found = [(known[job.array_job_id], job) for job in queued]
+    for chain, _ in found:
+        check_arguments(with_nodes(loaded, chain.nodes), chain.arguments)
+    return found
 
 
 def _replace(

@@ -143,6 +143,14 @@ def test_several_queued_chains_are_replaced_in_their_order(opsctl: Opsctl) -> No
     assert {first, second}.isdisjoint(int(one) for one in waits)
 
 
+def test_a_resubmit_whose_one_off_arguments_no_longer_fit_changes_nothing(opsctl: Opsctl) -> None:
+    old = opsctl.submit("--", "--global-batch-size", "4")
+    write_run(opsctl.folder, nodes=4)  # 8 replicas now
+    answer = opsctl("revise", "--resubmit")
+    assert answer.code == 2 and "global-batch-size" in answer.err
+    assert opsctl.queue("%A") == [str(old)] and len(opsctl.revisions()) == 1
+
+
 def test_another_users_queued_tasks_are_not_ours_to_replace(opsctl: Opsctl, unix_user: Callable[..., str]) -> None:
     opsctl.submit()
     opsctl.ok("cancel")
