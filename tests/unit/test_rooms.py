@@ -22,6 +22,8 @@ TORCH_FREE = {
     "engine_config",
     "vocabulary",
     "data.sources",
+    "data.check",
+    "data.header",
 }
 HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
 
