@@ -40,6 +40,16 @@ def test_watching_goes_on_until_control_c(local_cluster: RunningCluster, tmp_pat
     assert child.returncode == 130 and err == ""
 
 
+def test_an_empty_queue_is_an_empty_list_for_programs_and_a_sentence_for_people(
+    local_cluster: RunningCluster, tmp_path: Path
+) -> None:
+    run = make_run(local_cluster, tmp_path)
+    assert json.loads(run.opsctl.ok("queue", "--json")) == {"schema_version": 1, "jobs": []}
+    answer = run("queue")
+    assert (answer.code, answer.out) == (0, "") and "no jobs of" in answer.err
+    assert json.loads(run.opsctl.ok("attempts", "--json"))["attempts"] == []
+
+
 def test_a_finished_training_is_said_to_be_so_and_no_alarm(local_cluster: RunningCluster, tmp_path: Path) -> None:
     from opsctl.runs.load import load_run_file
     from opsctl.runs.revisions import publish
