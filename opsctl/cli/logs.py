@@ -43,7 +43,7 @@ def _pause() -> None:
 
     reader = select.poll()
     reader.register(sys.stdout.fileno(), 0)
-    if any(event & select.POLLERR for _, event in reader.poll(POLL_S * 1000)):
+    if reader.poll(POLL_S * 1000):  # nothing was asked for: only an error or a hang-up is reported
         raise BrokenPipeError
 
 

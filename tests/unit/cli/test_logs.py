@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,30 @@ def logs(run: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def following(run: Path, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*OPSCTL, "logs", "-f", *words], cwd=run, env=environment(), stdout=stdout, stderr=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def following(run: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `opsctl logs -f` with further words, and ends it after the test whatever happened."""
+    children: list[subprocess.Popen[str]] = []
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [*OPSCTL, "logs", "-f", *words],
+            cwd=run,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait(timeout=10)
+
+
+Following = Callable[..., subprocess.Popen[str]]
 
 
 def write(path: Path, text: str) -> None:
@@ -73,8 +94,8 @@ def test_a_run_file_that_somebody_is_editing_does_not_hide_the_log(run: Path) ->
     assert logs(run).stdout == "a\n"
 
 
-def test_following_a_log_before_it_exists_ends_quietly_with_control_c(run: Path) -> None:
-    child = following(run)
+def test_following_a_log_before_it_exists_ends_quietly_with_control_c(run: Path, following: Following) -> None:
+    child = following()
     assert child.stderr is not None and child.stdout is not None
     assert child.stderr.readline() == f"no log yet at {run / 'output/logs/main_log.txt'}; waiting for it\n"
     write(run / "output/logs/main_log.txt", "first\n")
@@ -84,9 +105,11 @@ def test_following_a_log_before_it_exists_ends_quietly_with_control_c(run: Path)
     assert (child.returncode, out) == (130, "") and "Traceback" not in err and "interrupted" not in err
 
 
-def test_a_reader_that_leaves_ends_the_following_of_a_log_that_says_nothing_more(run: Path) -> None:
+def test_a_reader_that_leaves_ends_the_following_of_a_log_that_says_nothing_more(
+    run: Path, following: Following
+) -> None:
     write(run / "output/logs/main_log.txt", "first\n")
-    child = following(run)
+    child = following()
     assert child.stdout is not None and child.stderr is not None
     assert child.stdout.readline() == "first\n"
     child.stdout.close()
@@ -126,9 +149,9 @@ def test_a_rank_before_any_attempt_is_told_so(run: Path) -> None:
     assert answer.returncode == 1 and "no attempt has started its ranks yet" in answer.stderr
 
 
-def test_following_a_rank_gives_its_new_lines_alone(run: Path) -> None:
+def test_following_a_rank_gives_its_new_lines_alone(run: Path, following: Following) -> None:
     folder = attempt(run, 12, "node1", [0, 1])
-    child = following(run, "--rank", "1", "-n", "1")
+    child = following("--rank", "1", "-n", "1")
     assert child.stdout is not None
     assert child.stdout.readline() == "rank 1 of 12 says c\n"
     write(folder / "node1.out", "[default0]:not this\n[default1]:but this\n")
