@@ -40,7 +40,7 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
 def is_finished(arguments: Sequence[str], checkpoint: Checkpoint | None) -> bool:
     """Whether `checkpoint` has reached the samples or iterations that the trainer's `arguments` ask for.
 
-    Samples that do not fill one more global batch are never trained on, so a training can end just short of its samples.
+    Samples that fill no further global batch are never trained on, so a training can end just short of them.
     """
     if checkpoint is None:
         return False
