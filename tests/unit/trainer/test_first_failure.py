@@ -1,0 +1,120 @@
+"""Which rank failed first: from real processes, and the choice among deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from trainer.first_failure import Death, DeathWatch, first_to_fail, read_error_file
+
+START = datetime(2022, 3, 11, 14, 0, tzinfo=UTC)
+CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:13219"
+
+
+def death(local_rank: int, after_s: float, exit_code: int | None = 1, signal_number: int | None = None) -> Death:
+    return Death(local_rank, START + timedelta(seconds=after_s), exit_code, signal_number)
+
+
+def messages(**by_rank: str) -> Callable[[int], str]:
+    return lambda local_rank: by_rank.get(f"r{local_rank}", "")
+
+
+def test_nobody_died() -> None:
+    assert first_to_fail([], messages()) is None
+
+
+def test_the_first_death_is_the_failure() -> None:
+    deaths = [death(2, 0, None, signal.SIGKILL), death(0, 0.1), death(1, 0.2, None, signal.SIGTERM)]
+    first, message = first_to_fail(deaths, messages(r0=CLOSED)) or (None, "")
+    assert first == deaths[0]
+    assert message == "killed by SIGKILL"
+
+
+def test_a_peer_seen_dying_moments_before_the_killed_rank_is_a_follower() -> None:
+    deaths = [death(0, 0), death(2, 0.3, None, signal.SIGKILL)]
+    first, _ = first_to_fail(deaths, messages(r0=CLOSED)) or (None, "")
+    assert first == deaths[1]
+
+
+def test_a_death_long_after_is_not_the_cause() -> None:
+    deaths = [death(0, 0), death(2, 30, None, signal.SIGKILL)]
+    first, message = first_to_fail(deaths, messages(r0=CLOSED)) or (None, "")
+    assert first == deaths[0]
+    assert message == f"followed another rank's failure: {CLOSED}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        CLOSED,
+        "RuntimeError: Read error [127.0.0.1]:15065: Connection reset by peer",
+        "torch.distributed.DistNetworkError: The client socket has failed to connect",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp: remote process exited",
+    ],
+)
+def test_a_broken_connection_alone_is_told_as_following(message: str) -> None:
+    _, told = first_to_fail([death(0, 0)], messages(r0=message)) or (None, "")
+    assert told.startswith("followed another rank's failure: ")
+
+
+def test_an_exit_status_without_a_word_is_told_as_such() -> None:
+    assert first_to_fail([death(1, 0, 7)], messages()) == (death(1, 0, 7), "exited with status 7")
+    _, told = first_to_fail([death(1, 0)], messages(r1="ValueError: odd\nsecond line")) or (None, "")
+    assert told == "ValueError: odd"
+
+
+def fork(watch: DeathWatch, local_rank: int, act: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        watch.report(local_rank)
+        act()
+        os._exit(0)
+    return pid
+
+
+def wait_for_deaths(watch: DeathWatch, count: int) -> list[Death]:
+    deadline = time.monotonic() + 10
+    while len(watch.deaths()) < count:
+        assert time.monotonic() < deadline, watch.deaths()
+        time.sleep(0.01)
+    return watch.deaths()
+
+
+def test_real_deaths_are_seen_in_their_order_with_status_and_signal() -> None:
+    pids: dict[int, int] = {}
+    watch = DeathWatch(pids.__setitem__)
+    watch.start()
+    children = [
+        fork(watch, 0, lambda: time.sleep(30)),
+        fork(watch, 1, lambda: None),  # leaves with status 0: no death
+        fork(watch, 2, lambda: time.sleep(30)),
+        fork(watch, 3, lambda: os._exit(7)),
+    ]
+    assert [(one.local_rank, one.exit_code, one.signal) for one in wait_for_deaths(watch, 1)] == [(3, 7, None)]
+    os.kill(children[2], signal.SIGKILL)
+    wait_for_deaths(watch, 2)
+    os.kill(children[0], signal.SIGTERM)
+    deaths = wait_for_deaths(watch, 3)
+    assert [(one.local_rank, one.exit_code, one.signal) for one in deaths[1:]] == [(2, None, 9), (0, None, 15)]
+    assert all(one.at.tzinfo is not None for one in deaths)
+    assert pids == dict(enumerate(children))
+    for child in children:  # the watch has left them for their parent to reap
+        assert os.waitpid(child, 0)[0] == child
+
+
+def test_torchs_error_file_is_read_in_both_of_its_forms(tmp_path: Path) -> None:
+    file = tmp_path / "error.json"
+    file.write_text('{"message": {"message": "ValueError: odd", "extraInfo": {"timestamp": "1"}}}')
+    assert read_error_file(file) == "ValueError: odd"
+    file.write_text('{"message": "plain", "timestamp": 1}')
+    assert read_error_file(file) == "plain"
+    for damaged in ("", "{", "[]", '{"other": 1}'):
+        file.write_text(damaged)
+        assert read_error_file(file) == ""
+    assert read_error_file(tmp_path / "absent") == ""
