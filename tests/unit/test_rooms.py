@@ -22,6 +22,7 @@ TORCH_FREE = {
     "engine_config",
     "vocabulary",
     "data.sources",
+    "data.errors",
     "data.check",
     "data.header",
 }

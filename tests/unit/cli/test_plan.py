@@ -195,7 +195,7 @@ class TestRefusals:
         assert result.exit_code == 2
         assert "Layout" in result.stdout
         assert "global_batch_size 40 is not divisible by micro_batch_size 8 x DP 2 = 16" in result.stderr
-        assert "corpus_text_document.idx; make it with opsctl data prepare" in result.stderr
+        assert "corpus_text_document: neither .bin nor .idx is there; give the prefix" in result.stderr
 
     def test_json_holds_the_problems_too(self, tmp_path: Path) -> None:
         (tmp_path / "run.toml").write_text(changed("nodes = 4", "nodes = 3"))

@@ -133,12 +133,13 @@ class TestData:
     def test_missing_files_say_how_to_make_them(self, tmp_path: Path) -> None:
         problems = find_problems(loaded(tmp_path)).problems
         assert problems == (
-            f"[data] data_path: no file {tmp_path}/data/corpus_text_document.idx; make it with opsctl data prepare",
+            f"[data] data_path: no data at {tmp_path}/data/corpus_text_document: neither .bin nor .idx is there; "
+            "give the prefix of a pair, or make one with opsctl data prepare",
         )
 
     def test_who_only_looks_at_a_script_is_warned_of_missing_files(self, tmp_path: Path) -> None:
         warnings = check_run(loaded(tmp_path), files=False)
-        assert warnings[0].startswith(f"[data] data_path: no file {tmp_path}")
+        assert warnings[0].startswith(f"[data] data_path: no data at {tmp_path}")
 
     def test_half_a_pair_is_told_apart(self, corpus: Path) -> None:
         Path(f"{corpus}.bin").unlink()
@@ -150,13 +151,13 @@ class TestData:
     @pytest.mark.parametrize(
         ("damage", "line"),
         [
-            (lambda raw: raw[:20], "20 bytes, less than its header"),
-            (lambda raw: raw[:-8], "bytes where its header promises"),
+            (lambda raw: raw[:20], "20 bytes, but the header alone has 34"),
+            (lambda raw: raw[:-8], "but 3 sequences and 4 document entries take 102"),
             (lambda raw: b"TNTIDX\x00\x00\x00" + raw[9:], "it starts with"),
             (lambda raw: raw[:17] + b"\x06" + raw[18:], "dtype code 6"),
             (lambda raw: raw[:9] + struct.pack("<Q", 2) + raw[17:], "version 2"),
-            (lambda raw: raw[:18] + struct.pack("<Q", 2**63) + raw[26:], "bytes where its header promises"),
-            (lambda raw: b"", "0 bytes, less than its header"),
+            (lambda raw: raw[:18] + struct.pack("<Q", 2**63) + raw[26:], "bytes, but 9,223,372,036,854,775,808 sequences and"),
+            (lambda raw: b"", "0 bytes, but the header alone has 34"),
         ],
     )
     def test_a_corrupt_index_is_one_line(self, corpus: Path, damage: object, line: str) -> None:
@@ -168,7 +169,7 @@ class TestData:
     def test_tokens_cut_short_are_seen(self, corpus: Path) -> None:
         tokens = Path(f"{corpus}.bin")
         tokens.write_bytes(tokens.read_bytes()[:-2])
-        assert "6,748 bytes where its index ends at 6,750" in str(pair_problem(str(corpus), 128))
+        assert "6,748 bytes, but its index corpus_text_document.idx ends at 6,750" in str(pair_problem(str(corpus), 128))
 
     def test_a_corpus_smaller_than_one_sample_is_refused(self, tmp_path: Path) -> None:
         write_pair(tmp_path / "tiny", [100, 28])
@@ -182,7 +183,7 @@ class TestData:
         splits.write_text(f'"train: 0.5 0:0.95 {corpus}, 0.5 0:0.95 {tmp_path}/absent"\n')
         text = changed("data_path = ", f'train_weighted_split_paths_path = "{splits}"\n#')
         (problem,) = find_problems(loaded(tmp_path, text)).problems
-        assert problem.startswith(f"[data] train_weighted_split_paths_path: no file {tmp_path}/absent.idx")
+        assert problem.startswith(f"[data] train_weighted_split_paths_path: no data at {tmp_path}/absent:")
 
     @pytest.mark.parametrize(
         ("text", "line"),
