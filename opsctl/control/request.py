@@ -10,6 +10,7 @@ import msgspec
 from opsctl.control.arrays import one_at_a_time
 from opsctl.errors import UsageError
 from opsctl.logs.parser import measured
+from opsctl.planning.measured import with_measured
 from opsctl.runs.checks import check_run
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.revisions import contents
@@ -39,24 +40,10 @@ def check(loaded: LoadedRun, wish: Wish, files: bool = True) -> tuple[Wish, list
     """
     wish = replace(wish, array=one_at_a_time(wish.array or loaded.file.array.tasks))
     asked = with_nodes(loaded, wish.nodes)
-    warnings = check_run(_with_measured(asked), wish.nodes, files)
+    warnings = check_run(with_measured(asked, measured(asked.paths)), wish.nodes, files)
     contents(asked)
     check_arguments(asked, wish.arguments)
     return wish, warnings
-
-
-def _with_measured(loaded: LoadedRun) -> LoadedRun:
-    """`loaded` with what its training log has measured in place of what `[expect]` reckons with."""
-    seen = measured(loaded.paths)
-    known = {
-        "seconds_per_iteration": seen.seconds_per_iteration,
-        "evaluation_seconds": seen.evaluation_seconds,
-        "save_seconds": seen.save_seconds,
-    }
-    expect = msgspec.structs.replace(
-        loaded.file.expect, **{key: seconds for key, seconds in known.items() if seconds is not None}
-    )
-    return replace(loaded, file=msgspec.structs.replace(loaded.file, expect=expect))
 
 
 def with_nodes(loaded: LoadedRun, nodes: int | None) -> LoadedRun:
