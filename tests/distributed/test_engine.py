@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.pool import Pool, RanksFailed
-from tests.distributed.tiny_training import step_items, tiny_engine, train
+from tests.distributed.tiny_training import batch_items, step_items, tiny_engine, train
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
 
@@ -168,10 +168,29 @@ def test_fp16_without_a_gpu_is_refused_by_name(pool: Pool) -> None:
 
 @pytest.mark.gpu
 def test_fp16_trains_with_loss_scaling(pool: Pool) -> None:
-    if not Path("/dev/nvidiactl").exists():
-        pytest.skip("fp16 needs a CUDA device, and there is none here")
     measured = losses(pool, 1, 40, fp16=True, initial_loss_scale=65536)
     assert measured[-1] < measured[0] - 0.3
+
+
+def growing_losses(batches: list[int], changes: dict[str, Any]) -> list[float]:
+    """Losses of steps whose batch grows, as with --rampup-batch-size."""
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine(**changes)
+    consumed, measured = 0, []
+    for batch in batches:
+        engine.set_train_batch_size(batch)
+        items = iter(batch_items(options, parallel, consumed, batch))
+        measured.append(train_step(engine, items, consumed, options.lr).loss)
+        consumed += batch
+    return measured
+
+
+def test_a_growing_batch_has_the_same_losses_in_every_layout(pool: Pool) -> None:
+    batches = [4, 4, 8, 12, 12]
+    alone = pool.run(1, growing_losses, batches, DROPOUT)[0]
+    split = pool.run(4, growing_losses, batches, {**DROPOUT, "pipeline_model_parallel_size": 2})
+    assert all(measured == pytest.approx(alone, rel=1e-6) for measured in split)
 
 
 SWITCHES: list[dict[str, Any]] = [

@@ -39,18 +39,22 @@ def tiny_engine(**changes: Any) -> tuple[Any, Any, Any]:
     return options, parallel, build_engine(options, parallel, padded_vocab_size(options.vocab_size, options))
 
 
-def step_items(options: Any, parallel: Any, step: int, batch: int | None = None) -> list[Any]:
-    """This replica's micro-batches of a step. Token ids follow from the sample's index alone."""
+def step_items(options: Any, parallel: Any, step: int) -> list[Any]:
+    """This replica's micro-batches of a step of full batches."""
+    return batch_items(options, parallel, step * options.global_batch_size, options.global_batch_size)
+
+
+def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int) -> list[Any]:
+    """This replica's micro-batches of the next `batch` samples. Token ids follow from the sample's index alone."""
     import torch
 
     from trainer.model.batch import engine_item
 
-    batch = batch or options.global_batch_size
     size = options.micro_batch_size
     items = []
     for first in range(parallel.data_rank * size, batch, size * parallel.data_size):
         rows = []
-        for sample in range(step * batch + first, step * batch + first + size):
+        for sample in range(consumed_samples + first, consumed_samples + first + size):
             generator = torch.Generator().manual_seed(sample)
             start, stride = torch.randint(0, options.vocab_size, (2,), generator=generator).tolist()
             rows.append((torch.arange(options.seq_length + 1) * (stride % 5 + 1) + start) % options.vocab_size)
