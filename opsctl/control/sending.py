@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -15,7 +15,7 @@ from opsctl.control.chains import Chain
 from opsctl.control.refusals import way_out
 from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
-from opsctl.files import make_shared_folder, write_json
+from opsctl.files import make_shared_folder, write_atomically, write_json
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.runs.account import account_name
 from opsctl.runs.load import LoadedRun, expand
@@ -42,7 +42,7 @@ class Submitted:
 def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, after: tuple[str, ...]) -> Submitted:
     """Publish, sbatch, record; if Slurm refuses, all of it is taken back. The caller holds the run's lock."""
     paths = loaded.paths
-    with ExitStack() as taken_back:
+    with ExitStack() as taken_back, ExitStack() as forgotten:
         kill_switch.arm(paths, loaded.file.run.group)
         make_shared_folder(paths.job_outputs)
         before = newest(paths)
@@ -53,14 +53,16 @@ def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, a
         run_id = chains.read_run_id(paths)
         if run_id is None:
             run_id = chains.make_run_id(paths)
-            taken_back.callback(paths.run_id.unlink)
+            forgotten.callback(paths.run_id.unlink)
         chain = new_chain(wish, after, revision.name, chains.new_token())
         script = batch_text(loaded, cluster, chain, run_id, wish.hold)
-        taken_back.callback(chains.clear_submitting, paths)
+        forgotten.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
-        with _room_for_the_record(paths), _kept_when_undecided(taken_back, paths, cluster):
+        forgotten.callback(_remember_cluster, paths, _remembered(paths))
+        write_json(paths.cluster, cluster.to_json())
+        with _room_for_the_record(paths), _kept_by_outcome(taken_back, forgotten):
             chain = replace(chain, chain=_sbatch(client, script, chain.token))
-    _record(paths, cluster, chain)
+    _record(paths, chain)
     return Submitted(chain, revision, is_new)
 
 
@@ -139,16 +141,26 @@ def _looked_up(client: SlurmClient, token: str, error: SlurmUnreachable) -> int:
 
 
 @contextmanager
-def _kept_when_undecided(taken_back: ExitStack, paths: RunPaths, cluster: Cluster) -> Iterator[None]:
-    """Take nothing back unless Slurm certainly has no use for it: whoever looks next settles it."""
+def _kept_by_outcome(taken_back: ExitStack, forgotten: ExitStack) -> Iterator[None]:
+    """Undo only what the outcome allows.
+
+    A refusal undoes everything. When nobody can know whether Slurm has the chain, nothing is undone: whoever looks next
+    settles it. When Slurm answers and does not have it, the revision goes, but what a request still on its way would be
+    recognised by stays.
+    """
     try:
         yield
     except (_Undecided, KeyboardInterrupt):
         taken_back.pop_all()
-        with suppress(OSError):
-            write_json(paths.cluster, cluster.to_json())
+        forgotten.pop_all()
+        raise
+    except SlurmMissing:
+        raise
+    except SlurmUnreachable:
+        forgotten.pop_all()
         raise
     taken_back.pop_all()
+    forgotten.pop_all()
 
 
 @contextmanager
@@ -162,9 +174,8 @@ def _room_for_the_record(paths: RunPaths) -> Iterator[None]:
         room.unlink(missing_ok=True)
 
 
-def _record(paths: RunPaths, cluster: Cluster, chain: Chain) -> None:
+def _record(paths: RunPaths, chain: Chain) -> None:
     try:
-        write_json(paths.cluster, cluster.to_json())
         chains.append_chain(paths, chain)
     except OSError as error:
         raise OpsctlError(
@@ -172,3 +183,19 @@ def _record(paths: RunPaths, cluster: Cluster, chain: Chain) -> None:
             "mend that, the next opsctl command that submits, revises or cancels will record it"
         ) from None
     chains.clear_submitting(paths)
+
+
+def _remembered(paths: RunPaths) -> bytes | None:
+    """The cluster of the submits before, as it is written."""
+    try:
+        return paths.cluster.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _remember_cluster(paths: RunPaths, before: bytes | None) -> None:
+    """Put back what was written before."""
+    if before is None:
+        paths.cluster.unlink(missing_ok=True)
+    else:
+        write_atomically(paths.cluster, before)

@@ -19,7 +19,7 @@ from tests.tiny_run import write_run
 
 DEADLINE_S = 8.0
 #: Starting Python and reading the run file, on a machine busy with other tests.
-START_S = 3.0
+START_S = 6.0
 
 
 @pytest.fixture
@@ -113,7 +113,27 @@ def test_a_submit_that_never_reached_slurm_is_taken_back(between: Between) -> No
     answer = opsctl("submit")
     assert answer.code == 1 and "nothing was submitted" in answer.err
     assert len(answer.err.strip().splitlines()) == 1
-    assert opsctl.chains() == [] and opsctl.revisions() == [] and not (opsctl.state / "submitting.json").exists()
+    assert opsctl.chains() == [] and opsctl.revisions() == []
+    between.is_('exec "$real" "$@"')
+    chain = opsctl.submit()
+    assert [record["chain"] for record in opsctl.chains()] == [chain]
+    assert not (opsctl.state / "submitting.json").exists()
+
+
+def test_a_request_that_arrives_after_it_was_given_up_is_still_the_runs(between: Between) -> None:
+    opsctl = between.opsctl
+    # Handed over by a process that opsctl does not know of, seconds after opsctl was told nothing.
+    between.is_(
+        f"export real; cd {opsctl.folder}; cat >script\n"
+        """setsid bash -c 'sleep 8; "$real" --parsable <script >new; mv new late' </dev/null >/dev/null 2>&1 &\n"""
+        "sleep 60"
+    )
+    assert opsctl("submit", "--begin", "now+1day").code == 1
+    wait_until((opsctl.folder / "late").exists, 30, "the late request")
+    chain = (opsctl.folder / "late").read_text().strip()
+    answer = opsctl("submit")
+    assert answer.code == 1 and f"{chain}_[1-3%1] PENDING" in answer.err
+    assert [record["chain"] for record in opsctl.chains()] == [int(chain)]
 
 
 def test_a_submit_killed_before_it_could_record_is_recorded_by_the_next(between: Between) -> None:
