@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,8 @@ def up(
     if spec is None:
         wanted = (4 if nodes is None else nodes, 2 if gpus is None else gpus)
         spec = _spec(name or (place.name if folder else DEFAULT_NAME), shape, *wanted, accounting, slurm_prefix)
+    # As after Ctrl-C: what was started is ended before we leave.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with _progress(quiet) as show:
         cluster = bring_up(spec, place, show)
     _say_what_next(cluster)

@@ -59,7 +59,6 @@ def _make_database(places: Places, installation: Installation, environment: dict
 
 def _start_database(places: Places, installation: Installation, environment: dict[str, str], user: str) -> None:
     places.database_socket.unlink(missing_ok=True)
-    places.pid_file("mariadbd").unlink(missing_ok=True)
     command = [
         installation["mariadbd"],
         "--no-defaults",

@@ -14,6 +14,7 @@ from opsctl.errors import OpsctlError
 from opsctl.localcluster.places import Places
 from opsctl.localcluster.processes import MARKER, pid_of
 
+_PID_FILE_SETTLES_S = 3.0
 _COMPLAINT = re.compile(r"fatal|error", re.IGNORECASE)
 _STAMP = re.compile(r"^(\[[^]]*\]|\d{4}-\d\d-\d\d [\d:]+ *(\d+ )?)\s*")
 
@@ -32,6 +33,8 @@ def start(
     Its first words go to the daemon's own log. Raises OpsctlError when it ends with an error at once.
     """
     log = places.log(daemon)
+    # An old pid file would look like a daemon that started and died.
+    places.pid_file(daemon).unlink(missing_ok=True)
     argv = ["setsid", "--fork", *command] if detach else list(command)
     with log.open("ab") as out:
         # A foreground process group of the caller would pass Ctrl-C on to the daemons.
@@ -69,8 +72,12 @@ def await_ready(
 
 
 def may_be_starting(places: Places, daemon: str) -> bool:
-    """Alive, or not yet at the point where it writes its pid file."""
-    return pid_of(places, daemon) is not None or not places.pid_file(daemon).exists()
+    """Alive, or not long past the point where it writes its pid file: some write it just before they fork."""
+    try:
+        age_s = time.time() - places.pid_file(daemon).stat().st_mtime
+    except FileNotFoundError:
+        return True
+    return pid_of(places, daemon) is not None or age_s < _PID_FILE_SETTLES_S
 
 
 def answers(path: Path) -> bool:

@@ -18,8 +18,8 @@ from opsctl.slurm.process import Answer, run_slurm
 
 Progress = Callable[[str], None]
 
-#: States in which a node has registered and can take, or has, jobs.
-READY_STATES = frozenset({"idle", "mixed", "allocated", "completing", "reserved"})
+#: States of a node that has not registered (any with `*` besides) or cannot be used. Drained is somebody's choice.
+_NOT_READY_STATES = ("unknown", "down", "inval", "error", "future")
 _NODES_TIMEOUT_S = 60.0
 
 
@@ -99,8 +99,6 @@ class Starter:
         self._start(f"slurmd-{node}", [self.installation["slurmd"], "-N", node])
 
     def _start(self, daemon: str, command: list[str], is_ready: Callable[[], bool] = lambda: True) -> None:
-        # An old pid file would look like a daemon that started and died.
-        self.places.pid_file(daemon).unlink(missing_ok=True)
         daemons.start(self.places, daemon, command, self.environment)
         alive = lambda: daemons.may_be_starting(self.places, daemon)  # noqa: E731
         daemons.await_ready(daemon, self.places.log(daemon), is_ready, alive, 30)
@@ -111,7 +109,7 @@ class Starter:
         deadline = time.monotonic() + timeout_s
         while True:
             states = node_states(self.installation["sinfo"], self.description.cluster)
-            waiting = [node for node in nodes if states.get(node) not in READY_STATES]
+            waiting = [node for node in nodes if not is_ready(states.get(node, "unknown"))]
             if not waiting:
                 return
             progress(f"nodes ready: {len(nodes) - len(waiting)} of {len(nodes)}")
@@ -147,6 +145,11 @@ class Starter:
 
     def _scontrol(self, *words: str) -> Answer:
         return run_slurm([self.installation["scontrol"], *words], self.client_environment, 20)
+
+
+def is_ready(state: str) -> bool:
+    """Whether a node in this state has a slurmd that registered."""
+    return not state.endswith("*") and not state.startswith(_NOT_READY_STATES)
 
 
 def node_states(sinfo: str, cluster: Cluster, timeout_s: float = 20) -> dict[str, str]:

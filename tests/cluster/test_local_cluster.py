@@ -70,19 +70,20 @@ def test_up_runs_jobs_and_down_leaves_no_process_and_no_port(cluster_folder: Pat
     ports = ports_of(cluster_folder)
     assert all(is_listened_on(port) for port in ports)
     # One task that ignores what can be ignored, and one in a session of its own that outlives its parent.
-    stubborn = "trap '' TERM HUP INT; (setsid sleep 3217 &) ; while :; do sleep 1; done"
+    seconds = 3_000_000 + os.getpid()
+    stubborn = f"trap '' TERM HUP INT; (setsid sleep {seconds} &) ; while :; do sleep 1; done"
     sent = opsctl("exec", "--folder", cluster_folder, "--", "srun", "-N2", "--gres=gpu:1", "hostname")
     assert sent.returncode == 0, sent.stderr
     assert len(sent.stdout.splitlines()) == 2
     words = ["--parsable", "-N1", "--output=/dev/null", "--chdir=/", "--wrap", stubborn]
     sent = opsctl("exec", "--folder", cluster_folder, "--", "sbatch", *words)
     assert sent.returncode == 0, sent.stderr
-    wait_until(lambda: living_processes_that_mention("sleep\x003217"), 20, "the job to run")
+    wait_until(lambda: living_processes_that_mention(f"sleep\0{seconds}"), 20, "the job to run")
 
     went = opsctl("down", "--folder", cluster_folder)
 
     assert went.returncode == 0, went.stderr
-    assert living_processes_that_mention("sleep\x003217") == []
+    assert living_processes_that_mention(f"sleep\0{seconds}") == []
     assert living_processes_that_mention(str(cluster_folder)) == []
     assert not any(is_listened_on(port) for port in ports)
     again = opsctl("down", "--folder", cluster_folder)
@@ -280,10 +281,11 @@ def test_a_killed_slurmctld_comes_back_with_its_jobs(local_cluster: RunningClust
 
 
 def test_a_killed_node_loses_its_slurmd_and_tasks_and_no_other_does(local_cluster: RunningCluster) -> None:
-    job = local_cluster.sbatch("srun -N2 sleep 3218", "-N2", "-w", "node[3-4]", "--no-requeue")
-    wait_until(lambda: len(living_processes_that_mention("/usr/bin/sleep\x003218")) == 2, 20, "two tasks to run")
+    seconds = 3_000_000 + os.getpid()
+    job = local_cluster.sbatch(f"srun -N2 sleep {seconds}", "-N2", "-w", "node[3-4]", "--no-requeue")
+    wait_until(lambda: len(living_processes_that_mention(f"/usr/bin/sleep\0{seconds}")) == 2, 20, "two tasks to run")
     local_cluster.kill_node("node4")
-    assert len(living_processes_that_mention("/usr/bin/sleep\x003218")) == 1
+    assert len(living_processes_that_mention(f"/usr/bin/sleep\0{seconds}")) == 1
     assert local_cluster.pid("slurmd-node4") is None
     assert local_cluster.pid("slurmd-node3") is not None
     assert local_cluster.job_state(job) in ("RUNNING", "COMPLETING", "NODE_FAIL", "FAILED")

@@ -19,6 +19,7 @@ from opsctl.localcluster.ports import Ports
 from opsctl.localcluster.processes import MARKER, end, is_daemon_of, pid_of, processes_of
 from opsctl.localcluster.shapes import bloom
 from opsctl.localcluster.spec import Account, Spec, plain
+from opsctl.localcluster.startup import is_ready
 from opsctl.slurm.cluster import Cluster, find_cluster
 
 
@@ -127,6 +128,17 @@ def test_a_damaged_cluster_json_is_one_line_that_says_what_to_do(tmp_path: Path,
     places.description.write_text(text)
     with pytest.raises(OpsctlError, match="remove it, then opsctl local-cluster up"):
         read_description(places)
+
+
+@pytest.mark.parametrize(
+    ("state", "ready"),
+    [
+        *((state, True) for state in ("idle", "mixed", "allocated", "drained")),
+        *((state, False) for state in ("idle*", "down", "down*", "unknown", "inval")),
+    ],
+)
+def test_a_node_is_ready_when_its_slurmd_has_registered(state: str, ready: bool) -> None:
+    assert is_ready(state) is ready
 
 
 def test_names_of_ten_nodes_sort_as_slurm_folds_them() -> None:
