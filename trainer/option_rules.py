@@ -13,7 +13,8 @@ def missing_errors(options: Mapping[str, Any]) -> list[str]:
     errors = [f"{_name(key)} is missing" for key in _REQUIRED if options[key] is None]
     if options["train_iters"] is None and options["train_samples"] is None:
         errors.append("--train-iters or --train-samples is missing: one of them gives the training its length")
-    if not any(options[key] for key in ("vocab_size", "vocab_file", "tokenizer_name_or_path")):
+    # Prepared data may say the size of its vocabulary; without any data nothing does.
+    if not any(options[key] for key in ("vocab_size", "vocab_file", "tokenizer_name_or_path", "data_path")):
         errors.append("no vocabulary: give --vocab-size, --vocab-file with --merge-file, or --tokenizer-name-or-path")
     return errors
 
@@ -156,6 +157,10 @@ def _vocabulary_errors(options: Mapping[str, Any]) -> list[str]:
     if bool(options["vocab_file"]) != bool(options["merge_file"]):
         given, absent = ("--vocab-file", "--merge-file") if options["vocab_file"] else ("--merge-file", "--vocab-file")
         errors.append(f"{given} without {absent}: a GPT-2 vocabulary needs both")
+    kind = options["tokenizer_type"]
+    source = "vocab_file" if kind == "GPT2BPETokenizer" else "tokenizer_name_or_path"
+    if kind is not None and not options[source]:
+        errors.append(f"--tokenizer-type {kind} without {_name(source)}: give where it is, or leave the type out")
     return errors
 
 

@@ -51,6 +51,7 @@ def _flag(name: str, help_: str, **more: Any) -> dict[str, Any]:
 
 
 _NO_FUSED_KERNELS = "no fused kernel is chosen by hand here"
+_MAPPED = "data files are always mapped, and read as they are needed"
 
 OPTIONS: tuple[Option, ...] = (
     *_group(
@@ -321,7 +322,7 @@ OPTIONS: tuple[Option, ...] = (
         _option("--train-weighted-split-paths-path", str, None, "A file with the training groups."),
         _option("--valid-weighted-split-paths-path", str, None, "A file with the validation groups."),
         _option("--test-weighted-split-paths-path", str, None, "A file with the test groups."),
-        _option("--data-impl", str, "infer", "How data files are read.", choices=("infer", "mmap")),
+        _option("--data-impl", str, "infer", "How data files are read.", choices=("infer", "mmap"), notice=_MAPPED),
         _option("--data-cache-path", str, None, "Folder of the sample-order files; beside the data when not given."),
         _option(
             "--separate-last-epoch-threshold",
@@ -330,14 +331,21 @@ OPTIONS: tuple[Option, ...] = (
             "Shuffle the last epoch apart below this share of a full one's samples; BigScience's was 0.95.",
             at_least=0,
         ),
-        _option("--dataloader-type", str, "single", "Samples in the order of the seed.", choices=("single",)),
+        _option(
+            "--dataloader-type",
+            str,
+            "single",
+            "Samples in the order of the seed.",
+            choices=("single",),
+            notice="there is no other order",
+        ),
         _option("--num-workers", int, 0, "Threads per rank that read training data ahead; 0: no need.", at_least=0),
         _option("--valid-num-workers", int, 0, "Threads per rank that read validation data ahead.", at_least=0),
         _option(
             "--tokenizer-type",
             str,
-            "GPT2BPETokenizer",
-            "Vocabulary and merge files, a Hugging Face name or folder, or a prepared tokenizer.json.",
+            None,
+            "Vocabulary and merges, a Hugging Face name or folder, or a tokenizer.json; by what is given.",
             choices=("GPT2BPETokenizer", "PretrainedFromHF", "TokenizerFile"),
         ),
         _option("--tokenizer-name-or-path", str, None, "The tokenizer's name, folder or tokenizer.json."),
@@ -352,7 +360,7 @@ OPTIONS: tuple[Option, ...] = (
             at_least=1,
         ),
         _flag("--eod-mask-loss", "No loss where the input is the end-of-document token."),
-        _flag("--mmap-warmup", "Read data files once before training."),
+        _flag("--mmap-warmup", "Read data files once before training.", notice=_MAPPED),
         table="data",
     ),
     *_group(

@@ -179,6 +179,8 @@ def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: 
         ({"pad_vocab_size_to": 64}, "--pad-vocab-size-to 64 is smaller than --vocab-size 100"),
         ({"pad_vocab_size_to": 200}, "not divisible by --make-vocab-size-divisible-by 128"),
         ({"vocab_file": "v.json"}, "--vocab-file without --merge-file"),
+        ({"tokenizer_type": "PretrainedFromHF"}, "without --tokenizer-name-or-path"),
+        ({"tokenizer_type": "GPT2BPETokenizer"}, "without --vocab-file"),
         ({"data_path": ["a"], "valid_weighted_split_paths": ["v: 1 0:1 p"]}, "give the data once"),
         ({"data_path": ["1", "a", "2"]}, "WEIGHT PREFIX pairs"),
         ({"data_path": ["-1", "a"]}, "must be a weight above 0"),
