@@ -77,9 +77,14 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # A forwarded warning signal would kill the agent while its ranks still save. Ranks inherit the deafness.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    node.own_folder.mkdir(parents=True, exist_ok=True)
+    try:
+        node.own_folder.mkdir(parents=True, exist_ok=True)
+        record = _RankRecord(node)
+    except OSError as error:
+        print(f"trainer.launch: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        return 1
     import_engine((node.main,))
-    return _launch(node, trainer_arguments)
+    return _launch(node, record, trainer_arguments)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -121,7 +126,7 @@ def _is_loopback(address: str) -> bool:
     return False
 
 
-def _launch(node: Node, trainer_arguments: list[str]) -> int:
+def _launch(node: Node, record: _RankRecord, trainer_arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -129,7 +134,6 @@ def _launch(node: Node, trainer_arguments: list[str]) -> int:
     # They log a failed rank with a traceback of their own code; the rank has printed the one that matters.
     for chatty in ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn"):
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
-    record = _RankRecord(node)
     watch = DeathWatch(record.note_pid)
     told_to_end = _EndOnce(SignalException)
     config = LaunchConfig(

@@ -105,7 +105,7 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
     load_into(engine, resumption, options)
     _say(parallel, stamp("after model, optimizer, and learning rate scheduler are built"))
     shape = _shape(options, padded)
-    _say_size(parallel, shape)
+    _say_size(options, parallel, shape)
     resumes_own = options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve()
     return Training(
         options=options,
@@ -177,10 +177,14 @@ def _say(parallel: Parallel, line: str) -> None:
         print(line, flush=True)
 
 
-def _say_size(parallel: Parallel, shape: ModelShape) -> None:
-    if parallel.rank == 0:
-        layout = f"TP {parallel.tensor_size} x PP {parallel.pipeline_size} x DP {parallel.data_size}"
-        print(f"{parameters(shape):,} parameters on {parallel.world_size} ranks: {layout}", flush=True)
+def _say_size(options: Options, parallel: Parallel, shape: ModelShape) -> None:
+    layout = f"TP {parallel.tensor_size} x PP {parallel.pipeline_size} x DP {parallel.data_size}"
+    _say(parallel, f"{parameters(shape):,} parameters on {parallel.world_size} ranks: {layout}")
+    if options.checkpoint_activations or options.deepspeed_activation_checkpointing:
+        counted = "hardware FLOPs, with recomputed activations; model FLOPs are 3/4 of them"
+    else:
+        counted = "model and hardware FLOPs, which are equal as nothing is recomputed"
+    _say(parallel, f"TFLOPs in the log are each rank's {counted}")
 
 
 def _keep_arguments(options: Options, parallel: Parallel) -> None:

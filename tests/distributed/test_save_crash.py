@@ -143,6 +143,28 @@ def test_a_tag_that_exists_is_replaced_as_a_whole(pool: Pool, corpus: str, tmp_p
     assert f"at iteration {6}\n" in last.output
 
 
+def run_on_a_small_disk(options: dict[str, Any], largest_file_bytes: int) -> Seen:
+    """Train where no file can grow beyond a size; the kernel refuses the rest, as a full disk does."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes))
+    return run_training(options)
+
+
+def test_a_disk_that_takes_no_more_is_one_line_and_leaves_the_checkpoint_before(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    pool.run(1, run_training, {**saving(corpus, tmp_path), "exit_interval": 2})
+    (failed,) = pool.run(1, run_on_a_small_disk, saving(corpus, tmp_path), 30_000)
+    assert failed.status == 1
+    assert len(failed.losses) == 2
+    assert f"cannot write {tmp_path}/.tmp-global_step4/" in failed.errors
+    assert "File too large" in failed.errors
+    assert failed.errors.count("\n") == 1
+    (seen,) = pool.run(1, run_training, saving(corpus, tmp_path))
+    assert len(seen.losses) == 4
+
+
 @pytest.fixture(scope="module")
 def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")

@@ -107,7 +107,7 @@ def test_the_layout_must_be_the_checkpoints_and_weights_alone_do_not_care_for_dp
     with pytest.raises(CheckpointError, match="was saved in bf16, this training is in fp32: give --bf16"):
         refuse_other_layout(tmp_path, manifest_of(), LAYOUT, "fp32", with_optimizer=True)
     other = {**LAYOUT, "partition_method": "type:transformer"}
-    with pytest.raises(CheckpointError, match="--pp-partition-method type:transformer|embedding"):
+    with pytest.raises(CheckpointError, match=r"--pp-partition-method type:transformer\|embedding"):
         refuse_other_layout(tmp_path, manifest_of(), other, "bf16", with_optimizer=False)
 
 

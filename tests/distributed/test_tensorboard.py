@@ -1,0 +1,67 @@
+"""What TensorBoard shows of a training, read back from its own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.pool import Pool
+from tests.distributed.whole_training import run_training, write_corpus
+
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) of every point by tag."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util.tensor_util import make_ndarray
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    (file,) = folder.glob("events.out.tfevents.*")
+    for event in EventFileLoader(str(file)).Load():
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append((event.step, float(make_ndarray(value.tensor))))
+    return found
+
+
+def test_curves_have_bigsciences_tags_and_the_logs_values(pool: Pool, tmp_path: Path) -> None:
+    options = {
+        "data_path": [write_corpus(tmp_path)],
+        "train_iters": 4,
+        "eval_iters": 1,
+        "eval_interval": 2,
+        "log_params_norm": True,
+        "log_batch_size_to_tensorboard": True,
+        "log_validation_ppl_to_tensorboard": True,
+        "tensorboard_dir": str(tmp_path / "tensorboard"),
+    }
+    seen = pool.run(2, run_training, options)[-1]
+    assert seen.status == 0, seen.errors
+    points = scalars(tmp_path / "tensorboard")
+    assert points["lm-loss-training/lm loss"] == [(n, pytest.approx(seen.losses[n - 1])) for n in (1, 2, 3, 4)]
+    assert [step for step, _ in points["lm-loss-training/lm loss vs samples"]] == [8, 16, 24, 32]
+    assert [step for step, _ in points["lm-loss-training/lm loss vs tokens"]] == [128, 256, 384, 512]
+    assert [step for step, _ in points["lm-loss-validation/valid/lm loss validation"]] == [2, 4]
+    assert points["steps-vs-samples/y=steps,x=samples"] == [(8, 1.0), (16, 2.0), (24, 3.0), (32, 4.0)]
+    assert points["iteration-time/world_size"][0] == (1, 2.0)
+    assert points["batch-size/batch-size"][0] == (1, 8.0)
+    # linear from 3e-3 at 0 to 0 at 32 samples, logged after the step
+    assert points["learning-rate/learning-rate"][1] == (2, pytest.approx(1.5e-3))
+    for tag in (
+        "learning-rate/learning-rate vs samples",
+        "learning-rate/learning-rate vs tokens",
+        "lm-loss-training/lm loss vs gigaflos (without embeddings)",
+        "grad-norm/grad-norm",
+        "params-norm/params-norm",
+        "steps-vs-samples/y=samples,x=steps",
+        "steps-vs-tokens/y=steps,x=tokens",
+        "iteration-time/iteration-time",
+        "iteration-time/samples per second",
+        "iteration-time/samples per second per replica",
+        "iteration-time/tokens per second",
+        "iteration-time/tokens per second per replica",
+        "iteration-time/TFLOPs per gpu (estimated)",
+        "lm-loss-validation/valid/lm loss validation ppl vs samples",
+    ):
+        assert tag in points
