@@ -16,10 +16,15 @@ from opsctl.errors import OpsctlError
 
 SHARED_FILE_MODE = 0o664
 SHARED_FOLDER_MODE = 0o2775
+#: A writer that hangs with the lock on a log must not stop the others: after this they append all the same.
+APPEND_LOCK_WAIT_S = 5.0
 
 
 def make_shared_folder(path: Path) -> None:
-    """Create `path` and its missing parents group-writable and setgid, whatever the caller's umask. Existing ones stay as they are."""
+    """Create `path` and its missing parents group-writable and setgid, whatever the caller's umask.
+
+    Existing ones stay as they are.
+    """
     missing = []
     while not path.exists():
         missing.append(path)
@@ -31,7 +36,10 @@ def make_shared_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: str | bytes, mode: int = SHARED_FILE_MODE) -> None:
-    """Write `data` beside `path`, fsync, rename over it, fsync the folder. On any error the old file stands and nothing is left behind."""
+    """Write `data` beside `path`, fsync, rename over it, fsync the folder.
+
+    On any error the old file stands and nothing is left behind.
+    """
     raw = data.encode() if isinstance(data, str) else data
     beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
@@ -67,9 +75,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str, mode: int = SHARED_FILE_MODE) -> None:
-    """Append one whole line in a single write under the file's lock, so that lines of several writers never split each other.
+    """Append one whole line under the file's lock, so that lines of several writers never split each other.
 
-    O_APPEND alone is not atomic between NFS clients; the POSIX lock is. Starts on a fresh line when a crashed writer left half a one.
+    O_APPEND alone is not atomic between NFS clients; the POSIX lock is. Starts on a fresh line when a crashed writer
+    left half a one.
     """
     append_bytes(path, (line.rstrip("\n") + "\n").encode(), mode)
 
@@ -82,7 +91,7 @@ def append_bytes(path: Path, data: bytes, mode: int = SHARED_FILE_MODE) -> None:
         if created:
             with contextlib.suppress(PermissionError):
                 os.fchmod(fd, mode)
-        fcntl.lockf(fd, fcntl.LOCK_EX)
+        _lock_within(fd, APPEND_LOCK_WAIT_S)
         end = os.fstat(fd).st_size
         if end and os.pread(fd, 1, end - 1) != b"\n":
             data = b"\n" + data
@@ -93,26 +102,33 @@ def append_bytes(path: Path, data: bytes, mode: int = SHARED_FILE_MODE) -> None:
         os.close(fd)
 
 
+def _lock_within(fd: int, wait_s: float) -> bool:
+    """Take the kernel's lock on `fd`, waiting up to `wait_s` seconds for it. Returns whether it was had."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+
+
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float, what: str) -> Iterator[None]:
     """Hold the kernel's lock on `path` (it dies with its holder, so a file left behind never blocks anyone).
 
-    Raises OpsctlError naming the holder when it is still held after `wait_s` seconds; `what` says what could not be done.
+    Raises OpsctlError naming the holder when it is still held after `wait_s` seconds; `what` says what could not be
+    done.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT, SHARED_FILE_MODE)
     try:
         with contextlib.suppress(PermissionError):
             os.fchmod(fd, SHARED_FILE_MODE)
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() >= deadline:
-                    holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "somebody"
-                    raise OpsctlError(f"cannot {what}: {holder} holds {path}; try again when it is done") from None
-                time.sleep(0.05)
+        if not _lock_within(fd, wait_s):
+            holder = os.pread(fd, 200, 0).decode(errors="replace").partition("\n")[0].strip() or "somebody"
+            raise OpsctlError(f"cannot {what}: {holder} holds {path}; try again when it is done")
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()} pid {os.getpid()}\n".encode(), 0)
         yield
