@@ -60,12 +60,12 @@ def parse_ends(text: str) -> dict[int, JobEnd]:
         job = _job(fields)
         if job.state in LIVE_STATES:
             continue
-        status = int(fields[18]) if fields[18].isdigit() else 0
+        exit_code, signal = _exit_status(fields[18])
         ends[job.job_id] = JobEnd(
             job_id=job.job_id,
             state=job.state,
-            exit_code=status >> 8,
-            signal=status & 0x7F,
+            exit_code=exit_code,
+            signal=signal,
             started_at=job.started_at,
             ended_at=job.ends_at,
             nodes=job.nodes,
@@ -96,6 +96,15 @@ def parse_accounting(text: str) -> dict[int, JobEnd]:
             failed_node="",
         )
     return ends
+
+
+def _exit_status(text: str) -> tuple[int, int]:
+    """(exit code, signal) of squeue's exit_code: a raw wait status up to 22.05 at least, `code:signal` in 25.11."""
+    code, colon, signal = text.partition(":")
+    if colon:
+        return int(code) if code.isdigit() else 0, int(signal) if signal.isdigit() else 0
+    status = int(text) if text.isdigit() else 0
+    return status >> 8, status & 0x7F
 
 
 def _rows(text: str) -> Iterator[list[str]]:

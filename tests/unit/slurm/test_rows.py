@@ -87,6 +87,11 @@ def test_the_controllers_memory_gives_exit_code_and_signal_of_what_has_ended() -
     assert (ends[6].exit_code, ends[6].signal) == (0, 9)
 
 
+def test_newer_slurms_write_code_and_signal_apart() -> None:
+    ends = parse_ends(row(State="FAILED", exit_code="3:0") + row(JobID="6", State="FAILED", exit_code="0:9"))
+    assert [(end.exit_code, end.signal) for end in ends.values()] == [(3, 0), (0, 9)]
+
+
 def test_accounting_rows_say_how_jobs_ended() -> None:
     rows = [
         ("5", "CANCELLED by 1000", "0:15", "1700000000", "1700000009", "x1"),
