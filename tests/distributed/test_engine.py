@@ -10,7 +10,7 @@ import pytest
 from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.tiny_training import batch_items, step_items, tiny_engine, train
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
+pytestmark = pytest.mark.distributed
 
 DROPOUT = {"attention_dropout": 0.1, "hidden_dropout": 0.1}
 ALIBI = {"position_embedding_type": "alibi", "embed_layernorm": True}

@@ -9,7 +9,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import train
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
+pytestmark = pytest.mark.distributed
 
 STEPS = 20
 LAYOUTS = [(2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 2, 2)]

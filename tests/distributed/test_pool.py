@@ -10,7 +10,7 @@ import pytest
 
 from tests.distributed.pool import Pool, RanksFailed
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
+pytestmark = pytest.mark.distributed
 
 
 def rank_and_sum(addend: int) -> tuple[int, int, int]:

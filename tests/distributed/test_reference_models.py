@@ -9,7 +9,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_options
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("distributed")]
+pytestmark = pytest.mark.distributed
 
 VOCABULARY, LAYERS, LENGTH = 64, 3, 16
 
