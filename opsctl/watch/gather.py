@@ -30,7 +30,7 @@ def gather(run: RunView, slurm: SlurmClient) -> Overview:
     attempts = attempts_file.read(paths)
     blind = None
     try:
-        jobs = tuple(known.own(slurm.jobs()))
+        jobs = tuple(known.ask(slurm))
     except SlurmUnreachable as error:
         jobs, blind = (), str(error)
     return Overview(

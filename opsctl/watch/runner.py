@@ -34,7 +34,7 @@ def training_snapshot(run: RunView, slurm: SlurmClient) -> Snapshot:
 
 def own_jobs(paths: RunPaths, slurm: SlurmClient) -> list[Job]:
     """The run's jobs in the queue, by one question. Raises SlurmError."""
-    return recorded(paths).own(slurm.jobs())
+    return recorded(paths).ask(slurm)
 
 
 def how_finished(run: RunView) -> str | None:
