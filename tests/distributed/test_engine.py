@@ -274,3 +274,44 @@ def parameter_norms() -> float:
 def test_the_norm_of_all_parameters_counts_each_once(pool: Pool) -> None:
     alone = pool.run(1, parameter_norms)[0]
     assert pool.run(4, parameter_norms) == pytest.approx([alone] * 4, rel=1e-6)
+
+
+def saved_layers(folder: str, changes: dict[str, Any]) -> None:
+    _, _, engine = tiny_engine(**changes)
+    engine.save_checkpoint(folder, tag="step")
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_layer_files_have_megatrons_numbers_and_names(pool: Pool, tmp_path: Path, pipeline: int) -> None:
+    import torch
+
+    layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": pipeline}
+    pool.run(2 * pipeline, saved_layers, str(tmp_path), {**layout, "embed_layernorm": True, "num_layers": 2})
+    names = sorted(file.name for file in (tmp_path / "step").glob("layer_*"))
+    assert names == [f"layer_{layer:02d}-model_{rank:02d}-model_states.pt" for layer in (1, 3, 4, 6) for rank in (0, 1)]
+
+    def shapes(layer: int) -> dict[str, tuple[int, ...]]:
+        loaded = torch.load(tmp_path / "step" / f"layer_{layer:02d}-model_01-model_states.pt", weights_only=True)
+        return {name: tuple(value.shape) for name, value in loaded.items()}
+
+    assert shapes(1) == {
+        "word_embeddings.weight": (32, 32),
+        "word_embeddings.norm.weight": (32,),
+        "word_embeddings.norm.bias": (32,),
+        "position_embeddings.weight": (16, 32),
+    }
+    assert shapes(4) == {
+        "input_layernorm.weight": (32,),
+        "input_layernorm.bias": (32,),
+        "self_attention.query_key_value.weight": (48, 32),
+        "self_attention.query_key_value.bias": (48,),
+        "self_attention.dense.weight": (32, 16),
+        "self_attention.dense.bias": (32,),
+        "post_attention_layernorm.weight": (32,),
+        "post_attention_layernorm.bias": (32,),
+        "mlp.dense_h_to_4h.weight": (64, 32),
+        "mlp.dense_h_to_4h.bias": (64,),
+        "mlp.dense_4h_to_h.weight": (32, 64),
+        "mlp.dense_4h_to_h.bias": (32,),
+    }
+    assert shapes(6) == {"weight": (32,), "bias": (32,)}
