@@ -82,7 +82,9 @@ class Between:
     controller_pid: int
 
     def is_(self, body: str) -> None:
-        self.sbatch.write_text(f"#!/bin/bash\nreal={shutil.which('sbatch')}\n{body}\n")
+        self.sbatch.write_text(
+            f"#!/bin/bash\nreal={shutil.which('sbatch', path=self.opsctl.cluster.environment()['PATH'])}\n{body}\n"
+        )
         self.sbatch.chmod(0o755)
 
 
@@ -90,7 +92,8 @@ class Between:
 def between(opsctl: Opsctl) -> Between:
     folder = opsctl.folder / "cluster"
     (folder / "bin").mkdir(parents=True)
-    value = {**opsctl.cluster.cluster.to_json(), "bin_folders": [str(folder / "bin")]}
+    real = opsctl.cluster.cluster
+    value = {**real.to_json(), "bin_folders": [str(folder / "bin"), *real.bin_folders]}
     (folder / "cluster.json").write_text(json.dumps(value))
     elsewhere = replace(opsctl.cluster, folder=folder)
     pid = opsctl.cluster.pid("slurmctld")
