@@ -20,6 +20,7 @@ class Allocation:
     restart_count: int  # times Slurm has requeued it
     nodes: tuple[str, ...]  # in Slurm's order: the place of a node is its launcher's rank
     user: str
+    cpus_per_task: int | None = None  # None when the job asked for no number
 
     @property
     def display_id(self) -> str:
@@ -42,6 +43,7 @@ def read_allocation(environment: Mapping[str, str], nodes_of: Callable[[str], li
         array_task=environment.get("SLURM_ARRAY_TASK_ID", ""),
         restart_count=_number(environment, "SLURM_RESTART_COUNT", 0),
         nodes=tuple(nodes_of(folded)),
+        cpus_per_task=_number(environment, "SLURM_CPUS_PER_TASK", 0) or None,
         user=environment.get("SLURM_JOB_USER") or environment.get("USER") or str(os.getuid()),
     )
 

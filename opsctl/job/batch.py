@@ -142,7 +142,10 @@ def _train(task: Task, signals: Signals) -> int:
         note = f"the job got {signals.names()}" if signals.any else ""
     ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), _now(), note=note)
     task.log.say(_end_line(ended))
-    attempts_file.append_closed(task.paths, ended)
+    try:
+        attempts_file.append_closed(task.paths, ended)
+    except OSError as error:  # a full disk must not cost the exit status
+        task.log.say(f"opsctl: the attempt stays open on record: {error.strerror}")
     _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
 
@@ -180,7 +183,7 @@ def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
         python=("python",) if task.revision.file.run.environment else (sys.executable, "-P"),
         nodes=len(nodes),
         ranks_per_node=slurm.gpus_per_node,
-        cpus_per_task=slurm.cpus_per_task,
+        cpus_per_task=task.allocation.cpus_per_task,
         master_address=master_address(nodes[0], task.client.node_address),
         master_port=free_port(task.allocation.job_id),
         attempt_folder=folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
 import os
 import pwd
@@ -154,10 +155,10 @@ def test_triggering_a_run_without_output_says_so(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def somebody_else() -> Iterator[None]:
-    """Be `nobody` for a while."""
+def somebody_else(*member_of: str) -> Iterator[None]:
+    """Be `nobody` for a while, in these groups."""
     nobody, groups = pwd.getpwnam("nobody"), os.getgroups()
-    os.setgroups([])
+    os.setgroups([grp.getgrnam(group).gr_gid for group in member_of])
     os.setegid(nobody.pw_gid)
     os.seteuid(nobody.pw_uid)
     try:
@@ -187,6 +188,23 @@ def test_without_permission_the_line_says_who_can_help() -> None:
         Path(folder).chmod(0o700)
         with somebody_else(), pytest.raises(OpsctlError, match="cannot look at the kill switch"):
             kill_switch.state(paths)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+def test_a_member_of_the_group_stops_somebody_elses_run_and_the_owner_can_undo_it() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        paths = RunPaths(Path(folder) / "out")
+        kill_switch.arm(paths, "games")
+        with somebody_else("games"):
+            assert kill_switch.trigger(paths, "not mine, but it diverges").changed
+        state = kill_switch.state(paths)
+        assert (state.by, state.why) == ("nobody", "not mine, but it diverges")
+        assert paths.kill_switch.stat().st_gid == grp.getgrnam("games").gr_gid
+        assert kill_switch.deactivate(paths).changed
+        kill_switch.trigger(paths, "mine")
+        with somebody_else("games"):
+            assert kill_switch.deactivate(paths).changed
 
 
 def test_the_four_words_work_in_a_runs_folder_without_slurm(

@@ -164,6 +164,15 @@ def test_an_unreachable_slurm_closes_nothing(paths: RunPaths) -> None:
     assert read(paths)[0].is_open
 
 
+def test_whoever_may_not_write_still_gets_the_answer(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:  # stands in for a file system that root cannot be refused by
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr("opsctl.job.lost.append_closed", refuse)
+    assert close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL")]))[0].reason == "node-failure"
+    assert read(paths)[0].is_open
+
+
 def test_without_open_attempts_slurm_is_not_asked(tmp_path: Path) -> None:
     assert close_lost_attempts(RunPaths(tmp_path), cast(SlurmClient, None)) == []
 

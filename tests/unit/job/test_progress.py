@@ -25,11 +25,15 @@ def test_latest_names_the_last_checkpoint(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path) == Checkpoint(tmp_path / "global_step20", 20, 80)
 
 
-@pytest.mark.parametrize("tag", ["", "global_step99", "../global_step10", "main", "global_step10\nglobal_step20"])
+@pytest.mark.parametrize(
+    "tag",
+    ["", "global_step99", "../elsewhere/global_step5", "../global_step10", "main", "global_step10\nglobal_step20"],
+)
 def test_a_latest_that_names_no_whole_checkpoint_counts_as_none(tmp_path: Path, tag: str) -> None:
-    save(tmp_path, 10, 40)
-    (tmp_path / "latest").write_text(tag)
-    assert last_checkpoint(tmp_path) is None
+    save(tmp_path / "elsewhere", 5, 20)
+    save(tmp_path / "checkpoints", 10, 40)
+    (tmp_path / "checkpoints" / "latest").write_text(tag)
+    assert last_checkpoint(tmp_path / "checkpoints") is None
 
 
 @pytest.mark.parametrize("manifest", ["", "[]", '{"iteration": "x"}', "null"])
