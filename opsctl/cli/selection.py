@@ -12,9 +12,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def run_option(function: Function) -> Function:
     """`--run`: a name, a run file or its folder; without it `$OPSCTL_RUN`, then `./run.toml`."""
-    return click.option("--run", "run", metavar="RUN", help="The run: a name, a run file or its folder [default: $OPSCTL_RUN, ./run.toml].")(
-        function
-    )
+    what = "The run: a name, a run file or its folder [default: $OPSCTL_RUN, ./run.toml]."
+    return click.option("--run", "run", metavar="RUN", help=what)(function)
 
 
 def run_argument(function: Function) -> Function:
@@ -31,9 +30,8 @@ def pick(run_argument: str | None, run: str | None) -> str | None:
 
 def cluster_option(function: Function) -> Function:
     """`--cluster`: a local cluster's name or folder."""
-    return click.option(
-        "--cluster", metavar="NAME", help="A local cluster's name or folder [default: the one the run was submitted to, else this machine's Slurm]."
-    )(function)
+    what = "A local cluster's name or folder [default: the one the run was submitted to, else this machine's Slurm]."
+    return click.option("--cluster", metavar="NAME", help=what)(function)
 
 
 def json_option(function: Function) -> Function:
