@@ -31,6 +31,7 @@ from typing import Any
 from trainer.files import write_json
 from trainer.first_failure import Death, DeathWatch, first_to_fail, read_error_file
 from trainer.preload import import_engine, set_process_defaults
+from trainer.say import complain
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"
 _PR_SET_PDEATHSIG = 1
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         node.own_folder.mkdir(parents=True, exist_ok=True)
         record = _RankRecord(node)
     except OSError as error:
-        print(f"trainer.launch: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        complain(f"trainer.launch: {error.filename}: {error.strerror}")
         return 1
     import_engine((node.main,))
     return _launch(node, record, trainer_arguments)
@@ -162,7 +163,7 @@ def _launch(node: Node, record: _RankRecord, trainer_arguments: list[str]) -> in
         return _record_failure(node, watch, told_to_end.at, error)
     except SignalException as error:
         _record_failure(node, watch, told_to_end.at, None)
-        print(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}", file=sys.stderr, flush=True)
+        complain(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}")
         return 128 + error.sigval
     return 0
 
@@ -285,7 +286,7 @@ def _record_failure(node: Node, watch: DeathWatch, ended_at: datetime | None, er
     if death.exit_code == _REFUSED_STATUS:
         return _REFUSED_STATUS  # the rank itself has said why
     where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"
-    print(f"{where} failed: {message}", file=sys.stderr, flush=True)
+    complain(f"{where} failed: {message}")
     return death.exit_code if death.exit_code else 128 + (death.signal or 1)
 
 

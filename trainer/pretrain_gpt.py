@@ -29,6 +29,7 @@ from trainer.loop.train import Training, train
 from trainer.options import Options, OptionsError, parse
 from trainer.parallel.process_groups import Parallel
 from trainer.preload import STARTED_AT
+from trainer.say import complain, say
 from trainer.sizes import ModelShape, parameters
 
 import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
@@ -174,7 +175,7 @@ def _curves(options: Options, parallel: Parallel, shape: ModelShape) -> Curves:
 
 def _say(parallel: Parallel, line: str) -> None:
     if parallel.rank == 0:
-        print(line, flush=True)
+        say(line)
 
 
 def _say_size(options: Options, parallel: Parallel, shape: ModelShape) -> None:
@@ -204,7 +205,7 @@ def _refuse(text: str, status: int, alone: bool = False) -> int:
     _leave_error_file(line)
     first = int(os.environ.get("RANK", "0")) == 0
     if alone or first:
-        print(f"trainer: {line}", file=sys.stderr, flush=True)
+        complain(f"trainer: {line}")
     if not alone and dist.is_initialized():
         dist.barrier()
     elif not alone and not first:
@@ -220,7 +221,7 @@ def _leave_error_file(line: str) -> None:
         try:
             Path(path).write_text(json.dumps({"message": message}))
         except OSError as error:
-            print(f"cannot write {path}: {error.strerror}", file=sys.stderr, flush=True)
+            complain(f"cannot write {path}: {error.strerror}")
 
 
 def _end(status: int) -> None:

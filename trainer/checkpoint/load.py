@@ -13,6 +13,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from trainer.agreement import from_first_rank, on_every_rank
 from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.manifest import LATEST, Manifest, check_checksums, check_sizes, latest_folder, read_manifest
+from trainer.say import say
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,10 @@ def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
     seen = from_first_rank(look, (CheckpointError,))
     if seen is None:
         if dist.get_rank() == 0:
-            print(
+            say(
                 f"Unable to find latest file at {root / LATEST}, so there is nothing to go on from.\n"
                 f"WARNING: could not find the metadata file {root}\n"
-                "    will not load any checkpoints and will start from random",
-                flush=True,
+                "    will not load any checkpoints and will start from random"
             )
         return None
     stored = {key: value for key, value in seen[1].items() if key != "schema_version"}
@@ -74,7 +74,5 @@ def load_checkpoint(
     if path is None:
         raise CheckpointError(f"{folder} cannot be loaded: DeepSpeed found no model states in it")
     if dist.get_rank() == 0:
-        print(
-            f"  successfully loaded checkpoint from {folder.parent} at iteration {found.manifest.iteration}", flush=True
-        )
+        say(f"  successfully loaded checkpoint from {folder.parent} at iteration {found.manifest.iteration}")
     return client_state or {}

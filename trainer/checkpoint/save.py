@@ -24,6 +24,7 @@ from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.manifest import LATEST, MANIFEST, TEMPORARY, Manifest
 from trainer.checkpoint.writer import RecordingCheckpointEngine
 from trainer.files import fsync, write_atomically, write_json
+from trainer.say import say
 
 _FOLDER_MODE = 0o2775
 _RENAME_EXCHANGE = 2
@@ -50,13 +51,13 @@ def save_checkpoint(
     started = time.monotonic()
     first = dist.get_rank() == 0
     if first:
-        print(f"saving checkpoint at iteration {manifest.iteration:7d} to {root}", flush=True)
+        say(f"saving checkpoint at iteration {manifest.iteration:7d} to {root}")
     temporary = root / f"{TEMPORARY}{tag_of(manifest.iteration)}"
     from_first_rank(lambda: _make_room(root), (OSError,))
     files = _write(engine, root, temporary.name, client_state, with_optimizer)
     from_first_rank(lambda: _publish(root, temporary, manifest, files), (OSError, CheckpointError))
     if first:
-        print(f"  successfully saved checkpoint at iteration {manifest.iteration:7d} to {root}", flush=True)
+        say(f"  successfully saved checkpoint at iteration {manifest.iteration:7d} to {root}")
     return (time.monotonic() - started) * 1000
 
 

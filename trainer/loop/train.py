@@ -21,6 +21,7 @@ from trainer.loop.progress import Progress
 from trainer.loop.tensorboard import Curves
 from trainer.options import Options
 from trainer.parallel.process_groups import Parallel
+from trainer.say import say
 from trainer.schedule import LearningRateSchedule
 from trainer.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, tflops_per_gpu
 
@@ -145,7 +146,7 @@ def _log(training: Training, result: StepResult, batch_size: int) -> None:
         ),
     )
     if training.logs:
-        print(training_line(line), flush=True)
+        say(training_line(line))
     if progress.iteration % options.tensorboard_log_interval == 0:
         training.curves.training(line, progress)
     training.interval = Interval()
@@ -156,7 +157,7 @@ def _evaluate(training: Training) -> None:
     training.progress.consumed_valid_samples += training.options.eval_iters * training.options.global_batch_size
     _say_losses(training, found.losses, f"iteration {training.progress.iteration}")
     if training.logs:
-        print(times_line({"evaluation": found.milliseconds}), flush=True)
+        say(times_line({"evaluation": found.milliseconds}))
     for group, loss in found.losses.items():
         training.curves.validation(group, loss, training.progress)
     training.curves.times({"evaluation": found.milliseconds}, training.progress)
@@ -187,7 +188,7 @@ def _evaluated(training: Training, split: str) -> Evaluation:
 def _say_losses(training: Training, losses: dict[str, float], when: str) -> None:
     if training.logs:
         for group, loss in losses.items():
-            print(evaluation_block(group, when, loss), flush=True)
+            say(evaluation_block(group, when, loss))
 
 
 def _save(training: Training) -> None:
@@ -198,10 +199,10 @@ def _save(training: Training) -> None:
     milliseconds = training.save(training.progress)
     training.saved_iteration = iteration
     if training.logs:
-        print(times_line({"save-checkpoint": milliseconds}), flush=True)
+        say(times_line({"save-checkpoint": milliseconds}))
     training.curves.times({"save-checkpoint": milliseconds}, training.progress)
 
 
 def say_on_first_rank(training: Training, line: str) -> None:
     if dist.get_rank() == 0:
-        print(line, flush=True)
+        say(line)
