@@ -84,8 +84,14 @@ def describe(item: Failure) -> str:
 
 def _own_words(item: Failure) -> str:
     """The first line that the rank itself left, "" when it left none."""
-    line = next((line.strip() for line in item.message.splitlines() if line.strip()), "")
+    lines = (_printable(line).strip() for line in item.message.splitlines())
+    line = next((line for line in lines if line), "")
     return "" if _NO_WORD.fullmatch(line) else line
+
+
+def _printable(text: str) -> str:
+    """Without what would steer a terminal: a rank's message may hold anything."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _signal_name(number: int) -> str:
