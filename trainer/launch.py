@@ -21,52 +21,21 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainer.files import write_json
-from trainer.first_failure import Death, DeathWatch, first_to_fail, read_error_file
+from trainer.attempt_records import Node, RankRecord, record_failure
+from trainer.first_failure import DeathWatch
 from trainer.preload import import_engine, set_process_defaults
 from trainer.say import complain
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"
 _PR_SET_PDEATHSIG = 1
-_REFUSED_STATUS = 2
-
-
-@dataclass(frozen=True)
-class Node:
-    """This node's part of a launch."""
-
-    nnodes: int
-    nproc_per_node: int
-    node_rank: int
-    master_addr: str
-    master_port: int
-    attempt_folder: Path
-    node_name: str
-    main: str  # module with `main(arguments) -> int`
-    shutdown_s: int
-
-    @property
-    def ranks_file(self) -> Path:
-        return self.attempt_folder / f"ranks-{self.node_rank}.json"
-
-    @property
-    def failure_file(self) -> Path:
-        return self.attempt_folder / f"failure-{self.node_rank}.json"
-
-    @property
-    def own_folder(self) -> Path:
-        """Output and error files of this node's ranks."""
-        return self.attempt_folder / self.node_name
-
-    def global_rank(self, local_rank: int) -> int:
-        return self.node_rank * self.nproc_per_node + local_rank
+_STORE_KEPT_S = 0.3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -80,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         node.own_folder.mkdir(parents=True, exist_ok=True)
-        record = _RankRecord(node)
+        record = RankRecord(node)
     except OSError as error:
         complain(f"trainer.launch: {error.filename}: {error.strerror}")
         return 1
@@ -96,7 +65,11 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _parse(words: list[str]) -> Node:
-    parser = argparse.ArgumentParser(prog="trainer.launch", allow_abbrev=False, usage=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="trainer.launch",
+        allow_abbrev=False,
+        description="Start this node's ranks of a training. After -- come the trainer's own options.",
+    )
     parser.add_argument("--nnodes", type=_positive, required=True, help="nodes of the whole training")
     parser.add_argument("--nproc-per-node", type=_positive, required=True, help="ranks on each node")
     in_slurm = os.environ.get("SLURM_PROCID")  # with one launcher per node this is the node's place in Slurm's list
@@ -127,7 +100,7 @@ def _is_loopback(address: str) -> bool:
     return False
 
 
-def _launch(node: Node, record: _RankRecord, trainer_arguments: list[str]) -> int:
+def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -160,11 +133,15 @@ def _launch(node: Node, record: _RankRecord, trainer_arguments: list[str]) -> in
     try:
         elastic_launch(config, run_rank)(node, watch, told_to_end, trainer_arguments)
     except ChildFailedError as error:
-        return _record_failure(node, watch, told_to_end.at, error)
+        return record_failure(node, watch.deaths(), told_to_end.at, error)
     except SignalException as error:
-        _record_failure(node, watch, told_to_end.at, None)
+        record_failure(node, watch.deaths(), told_to_end.at, None)
         complain(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}")
         return 128 + error.sigval
+    if node.nnodes > 1 and node.node_rank == 0:
+        # It holds the store through which the launchers agree that all is done; leaving first costs the others an
+        # alarming message about their exit barrier.
+        time.sleep(_STORE_KEPT_S)
     return 0
 
 
@@ -223,78 +200,6 @@ class _EndOnce:
             self.at = datetime.now().astimezone()
             self._shared[0] = 1
             raise self._exception(f"got signal {number}", sigval=signal.Signals(number))
-
-
-class _RankRecord:
-    """`ranks-R.json`: written whole before the fork, and again when every rank has said its pid."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        gpus = _gpus_of_this_node()
-        self._ranks: list[dict[str, Any]] = [
-            {
-                "rank": node.global_rank(local_rank),
-                "local_rank": local_rank,
-                "node": node.node_name,
-                "gpu": gpus[local_rank] if local_rank < len(gpus) else None,
-                "pid": None,
-            }
-            for local_rank in range(node.nproc_per_node)
-        ]
-        write_json(node.ranks_file, self._ranks)
-
-    def note_pid(self, local_rank: int, pid: int) -> None:
-        self._ranks[local_rank]["pid"] = pid
-        if all(rank["pid"] for rank in self._ranks):
-            with contextlib.suppress(OSError):  # a full disk must not blind the death watch
-                write_json(self._node.ranks_file, self._ranks)
-
-
-def _gpus_of_this_node() -> list[str]:
-    """The GPUs in local rank order, as Slurm or the user named them; none without GPUs."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("SLURM_STEP_GPUS") or ""
-    return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
-
-
-def _record_failure(node: Node, watch: DeathWatch, ended_at: datetime | None, error: Any) -> int:
-    """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail."""
-    deaths = [death for death in watch.deaths() if ended_at is None or death.at < ended_at]
-    error_files = {int(path.parent.name): path for path in sorted(node.own_folder.glob("*/attempt_*/*/error.json"))}
-
-    def message_of(local_rank: int) -> str:
-        return read_error_file(error_files[local_rank]) if local_rank in error_files else ""
-
-    if not deaths and error is not None:
-        deaths = [_death_known_to_the_agent(error)]
-    found = first_to_fail(deaths, message_of)
-    if found is None:
-        return 1
-    death, message = found
-    write_json(
-        node.failure_file,
-        {
-            "rank": node.global_rank(death.local_rank),
-            "local_rank": death.local_rank,
-            "node": node.node_name,
-            "exit_code": death.exit_code,
-            "signal": death.signal,
-            "failed_at": death.at.isoformat(timespec="microseconds"),
-            "message": message,
-            "error_file": str(error_files[death.local_rank]) if death.local_rank in error_files else None,
-        },
-    )
-    if death.exit_code == _REFUSED_STATUS:
-        return _REFUSED_STATUS  # the rank itself has said why
-    where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"
-    complain(f"{where} failed: {message}")
-    return death.exit_code if death.exit_code else 128 + (death.signal or 1)
-
-
-def _death_known_to_the_agent(error: Any) -> Death:
-    _, failure = error.get_first_failure()
-    code = failure.exitcode
-    now = datetime.now().astimezone()
-    return Death(failure.local_rank, now, code if code >= 0 else None, -code if code < 0 else None)
 
 
 def _end(status: int) -> None:

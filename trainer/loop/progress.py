@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 
 @dataclass
@@ -23,8 +22,3 @@ class Progress:
 
     def as_json(self) -> dict[str, int]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Progress:
-        """Raises KeyError for a counter that is not there."""
-        return cls(**{name: int(stored[name]) for name in cls.__dataclass_fields__})

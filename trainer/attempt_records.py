@@ -1,0 +1,119 @@
+"""What a launcher writes into its attempt's folder: who runs where, and this node's first rank to fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainer.files import write_json
+from trainer.first_failure import Death, first_to_fail, read_error_file
+from trainer.say import complain
+
+REFUSED_STATUS = 2
+
+
+@dataclass(frozen=True)
+class Node:
+    """This node's part of a launch."""
+
+    nnodes: int
+    nproc_per_node: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+    attempt_folder: Path
+    node_name: str
+    main: str  # module with `main(arguments) -> int`
+    shutdown_s: int
+
+    @property
+    def ranks_file(self) -> Path:
+        return self.attempt_folder / f"ranks-{self.node_rank}.json"
+
+    @property
+    def failure_file(self) -> Path:
+        return self.attempt_folder / f"failure-{self.node_rank}.json"
+
+    @property
+    def own_folder(self) -> Path:
+        """Output and error files of this node's ranks."""
+        return self.attempt_folder / self.node_name
+
+    def global_rank(self, local_rank: int) -> int:
+        return self.node_rank * self.nproc_per_node + local_rank
+
+
+class RankRecord:
+    """`ranks-R.json`: written whole before the fork, and again when every rank has said its pid."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        gpus = _gpus_of_this_node()
+        self._ranks: list[dict[str, Any]] = [
+            {
+                "rank": node.global_rank(local_rank),
+                "local_rank": local_rank,
+                "node": node.node_name,
+                "gpu": gpus[local_rank] if local_rank < len(gpus) else None,
+                "pid": None,
+            }
+            for local_rank in range(node.nproc_per_node)
+        ]
+        write_json(node.ranks_file, self._ranks)
+
+    def note_pid(self, local_rank: int, pid: int) -> None:
+        self._ranks[local_rank]["pid"] = pid
+        if all(rank["pid"] for rank in self._ranks):
+            with contextlib.suppress(OSError):  # a full disk must not blind the death watch
+                write_json(self._node.ranks_file, self._ranks)
+
+
+def _gpus_of_this_node() -> list[str]:
+    """The GPUs in local rank order, as Slurm or the user named them; none without GPUs."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("SLURM_STEP_GPUS") or ""
+    return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
+
+
+def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | None, error: Any) -> int:
+    """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail."""
+    deaths = [death for death in deaths_seen if ended_at is None or death.at < ended_at]
+    error_files = {int(path.parent.name): path for path in sorted(node.own_folder.glob("*/attempt_*/*/error.json"))}
+
+    def message_of(local_rank: int) -> str:
+        return read_error_file(error_files[local_rank]) if local_rank in error_files else ""
+
+    if not deaths and error is not None:
+        deaths = [_death_known_to_the_agent(error)]
+    found = first_to_fail(deaths, message_of)
+    if found is None:
+        return 1
+    death, message = found
+    write_json(
+        node.failure_file,
+        {
+            "rank": node.global_rank(death.local_rank),
+            "local_rank": death.local_rank,
+            "node": node.node_name,
+            "exit_code": death.exit_code,
+            "signal": death.signal,
+            "failed_at": death.at.isoformat(timespec="microseconds"),
+            "message": message,
+            "error_file": str(error_files[death.local_rank]) if death.local_rank in error_files else None,
+        },
+    )
+    if death.exit_code == REFUSED_STATUS:
+        return REFUSED_STATUS  # the rank itself has said why
+    where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"
+    complain(f"{where} failed: {message}")
+    return death.exit_code if death.exit_code else 128 + (death.signal or 1)
+
+
+def _death_known_to_the_agent(error: Any) -> Death:
+    _, failure = error.get_first_failure()
+    code = failure.exitcode
+    now = datetime.now().astimezone()
+    return Death(failure.local_rank, now, code if code >= 0 else None, -code if code < 0 else None)
