@@ -95,7 +95,7 @@ def _leave_at_once(task: Task) -> int | None:
 def _leave(task: Task, reason: str, line: str) -> int:
     task.log.say(line)
     # Whoever leaves in seconds does not wait long for Slurm either.
-    _close_lost(task, client_for(task.cluster))
+    _close_lost(task, client_for(task.cluster), task.allocation.job_id)
     _record_short(task, reason, 0)
     return 0
 
@@ -106,10 +106,10 @@ def _kill_switch_path(task: Task) -> Path:
     return Path(given[-1]) if given else task.paths.kill_switch
 
 
-def _close_lost(task: Task, client: SlurmClient) -> list[Attempt]:
+def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
     """Attempts so far, those left open closed; as the file has them when Slurm does not say."""
     try:
-        return close_lost_attempts(task.paths, client)
+        return close_lost_attempts(task.paths, client, own_job_id)
     except SlurmError as error:
         task.log.say(f"opsctl: attempts that were left open stay open: {error}")
         return attempts_file.read(task.paths)
@@ -118,7 +118,7 @@ def _close_lost(task: Task, client: SlurmClient) -> list[Attempt]:
 def _train(task: Task, signals: Signals) -> int:
     """Open the attempt, run the step, close the attempt."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
-    attempts = _close_lost(task, task.client)
+    attempts = _close_lost(task, task.client, task.allocation.job_id)
     deadline = time.monotonic() + _COMPLETING_S
     while any(attempt.is_open for attempt in attempts) and time.monotonic() < deadline and not signals.any:
         time.sleep(1)

@@ -17,18 +17,19 @@ from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job, JobEnd
 
 #: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
-CLOCK_TOLERANCE = timedelta(seconds=20)
+CLOCK_TOLERANCE = timedelta(minutes=2)
 #: States of a job that still has, or is about to lose, its allocation.
 _ON_NODES = frozenset(
     {"CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 )
 
 
-def close_lost_attempts(paths: RunPaths, client: SlurmClient) -> list[Attempt]:
+def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
     """All attempts, after writing a closing for each open one whose job has ended.
 
     Two callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
-    not write here still gets the answer. Raises SlurmUnreachable when nothing can be known.
+    not write here still gets the answer. `own_job_id`: of a job that has opened nothing yet, so that what is open under
+    its id is from before a requeue. Raises SlurmUnreachable when nothing can be known.
     """
     attempts = read(paths)
     still_open = [attempt for attempt in attempts if attempt.is_open]
@@ -36,7 +37,11 @@ def close_lost_attempts(paths: RunPaths, client: SlurmClient) -> list[Attempt]:
         return attempts
     ids = {attempt.job_id for attempt in still_open}
     queue = {job.job_id: job for job in client.jobs(job_ids=ids) if job.job_id in ids}
-    unsettled = [attempt for attempt in still_open if not holds(attempt, queue.get(attempt.job_id))]
+    unsettled = [
+        attempt
+        for attempt in still_open
+        if attempt.job_id == own_job_id or not holds(attempt, queue.get(attempt.job_id))
+    ]
     ends = client.ends({attempt.job_id for attempt in unsettled}) if unsettled else {}
     settled = closings(unsettled, attempts, queue, ends, paths, f"{getpass.getuser()}@{socket.gethostname()}")
     for attempt in settled:

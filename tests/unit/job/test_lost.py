@@ -123,6 +123,12 @@ def test_a_requeued_job_is_another_attempt(paths: RunPaths) -> None:
     assert attempt.reason == "requeued"
 
 
+def test_a_requeued_job_that_runs_again_knows_that_the_open_attempt_is_its_earlier_lifes(paths: RunPaths) -> None:
+    running = slurm([job(7, "RUNNING", started_at=NOON)])
+    assert close_lost_attempts(paths, running)[0].is_open
+    assert close_lost_attempts(paths, running, own_job_id=7)[0].reason == "requeued"
+
+
 def test_the_same_id_started_later_is_not_the_same_job(paths: RunPaths) -> None:
     (attempt,) = close_lost_attempts(paths, slurm([job(7, "RUNNING", started_at=minutes(30))]))
     assert attempt.reason is not None
