@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
+from opsctl.job.attempts import Attempt, append_opened
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training, environment_script
@@ -75,3 +77,15 @@ def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(trai
     assert "the job got SIGUSR1: asked the trainer to save and leave" in training.log()
     training.wait_until_left(chain)
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
+
+
+def test_with_a_hung_controller_attempts_are_listed_within_the_deadline(training: Training) -> None:
+    training.write()
+    append_opened(training.paths, Attempt(number=1, id="a", job_id=1, opened_at=datetime.now(UTC)))
+    with training.opsctl.cluster.stopped("slurmctld"):
+        began = time.monotonic()
+        answer = training.opsctl("attempts")
+        took_s = time.monotonic() - began
+    assert answer.code == 0 and "not known" in answer.out and "running" not in answer.out
+    assert answer.err.count("\n") == 1 and "Slurm does not answer" in answer.err
+    assert took_s < 8 + 3  # the deadline of an interactive command, and a busy machine's start-up
