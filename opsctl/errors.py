@@ -29,7 +29,10 @@ class SlurmError(OpsctlError):
 
 
 class SlurmUnreachable(SlurmError):
-    """Slurm did not answer, within the deadline or at all. Nothing is known about any job: never read it as "not running"."""
+    """Slurm did not answer, within the deadline or at all.
+
+    Nothing is known about any job then: never read it as "not running".
+    """
 
 
 class SlurmMissing(SlurmUnreachable):

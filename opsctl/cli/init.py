@@ -117,5 +117,6 @@ def _say_what_next(folder: Path, example: str) -> None:
 
 _PREPARE = (
     "opsctl data prepare \"$(python3 -c 'import sysconfig; print(sysconfig.get_path(\"stdlib\"))')\" --include '*.py' "
-    "--exclude test --exclude tests --exclude idlelib --exclude '*-packages' --output-prefix data/corpus --vocab-size 1024"
+    "--exclude test --exclude tests --exclude idlelib --exclude '*-packages' "
+    "--output-prefix data/corpus --vocab-size 1024"
 )

@@ -11,7 +11,7 @@ from opsctl.runs.expansion import is_number
 from trainer.data.check import data_errors
 from trainer.data.errors import DataError
 from trainer.data.header import read_header
-from trainer.data.sources import groups
+from trainer.data.sources import SPLITS
 from trainer.options import BY_KEY
 
 _WEIGHTED = re.compile(r"[\d.eE+-]+\s+[\d.]+:[\d.]+\s+(?P<prefix>[^\s,\"]+)")
@@ -43,18 +43,13 @@ def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[
 def share_problems(options: Mapping[str, Any]) -> list[str]:
     """What is wrong with how options of all tables share the data out, a line each: splits, weighted groups, sizes.
 
-    For files that `data_problems` found whole. Whether validation has enough is left to the trainer.
+    For files that `data_problems` found whole. A job would refuse the same, three times, and trip the chain's brake.
     """
     given = {key: [value] if _many(key) and isinstance(value, str) else value for key, value in options.items()}
     complete = {key: option.default for key, option in BY_KEY.items()} | given
     if not isinstance(complete["seq_length"], int):
         return []
-    problems = data_errors(complete, ("train",))
-    for split in ("valid", "test"):
-        try:
-            groups(complete, split)
-        except DataError as error:
-            problems.append(str(error))
+    problems = data_errors(complete, SPLITS if complete["eval_iters"] else ("train",))
     return [f"[data] {problem}" for problem in dict.fromkeys(problems)]
 
 

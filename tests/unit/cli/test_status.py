@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.control.chains import make_run_id
 from opsctl.runs.load import load_run_file
 from opsctl.runs.revisions import publish
 from tests.tiny_run import write_run
@@ -30,8 +31,10 @@ def opsctl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """A run's folder with a revision, a log and no Slurm to ask."""
-    publish(load_run_file(write_run(tmp_path)))
+    """A run's folder as a submit left it, with a log and no Slurm to ask."""
+    run = load_run_file(write_run(tmp_path))
+    publish(run)
+    make_run_id(run.paths)
     log = tmp_path / "output" / "logs" / "main_log.txt"
     log.parent.mkdir()
     log.write_text(" iteration 7/ 500 | consumed samples: 56 | elapsed time per iteration (s): 2.0 | lm loss: 5.0 |\n")
@@ -44,6 +47,13 @@ def test_without_slurm_status_shows_what_the_files_say_and_fails_in_one_line(pub
     assert answer.stdout.startswith("tiny  UNKNOWN: Slurm does not answer")
     assert "iteration 7 of 500, 56 of 4000 samples" in answer.stdout
     assert answer.stderr.count("\n") == 1 and "squeue is not on PATH" in answer.stderr
+
+
+def test_a_run_that_was_never_submitted_needs_no_slurm_to_say_so(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    answer = opsctl(tmp_path, "status")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.startswith("tiny  NOT SUBMITTED YET")
 
 
 def test_without_slurm_the_check_is_unknown_and_its_log_says_so(published: Path) -> None:

@@ -32,6 +32,7 @@ lr = 3e-3
 
 [data]
 data_path = "data/corpus_text_document"
+split = "1,0,0"
 vocab_size = 1_024
 
 [checkpoints]

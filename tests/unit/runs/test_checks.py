@@ -156,7 +156,10 @@ class TestData:
             (lambda raw: b"TNTIDX\x00\x00\x00" + raw[9:], "it starts with"),
             (lambda raw: raw[:17] + b"\x06" + raw[18:], "dtype code 6"),
             (lambda raw: raw[:9] + struct.pack("<Q", 2) + raw[17:], "version 2"),
-            (lambda raw: raw[:18] + struct.pack("<Q", 2**63) + raw[26:], "bytes, but 9,223,372,036,854,775,808 sequences and"),
+            (
+                lambda raw: raw[:18] + struct.pack("<Q", 2**63) + raw[26:],
+                "bytes, but 9,223,372,036,854,775,808 sequences",
+            ),
             (lambda raw: b"", "0 bytes, but the header alone has 34"),
         ],
     )
@@ -169,7 +172,8 @@ class TestData:
     def test_tokens_cut_short_are_seen(self, corpus: Path) -> None:
         tokens = Path(f"{corpus}.bin")
         tokens.write_bytes(tokens.read_bytes()[:-2])
-        assert "6,748 bytes, but its index corpus_text_document.idx ends at 6,750" in str(pair_problem(str(corpus), 128))
+        problem = str(pair_problem(str(corpus), 128))
+        assert "6,748 bytes, but its index corpus_text_document.idx ends at 6,750" in problem
 
     def test_a_corpus_smaller_than_one_sample_is_refused(self, tmp_path: Path) -> None:
         write_pair(tmp_path / "tiny", [100, 28])
@@ -201,10 +205,18 @@ class TestData:
     def test_shares_that_cannot_be_are_found_before_a_job_waits(self, tmp_path: Path, text: str, line: str) -> None:
         corpus = tmp_path / "data" / "corpus_text_document"
         write_pair(corpus, [9, 700, 1046])
-        rest = "\ndata_path = " if text.startswith("split") else "\n#"
-        changes = changed("data_path = ", text.replace("CORPUS", str(corpus)) + rest)
+        path, split = 'data_path = "data/corpus_text_document"', 'split = "1,0,0"'
+        old = split if text.startswith("split") else f"{path}\n{split}"
+        changes = changed(old, text.replace("CORPUS", str(corpus)))
         problems = find_problems(loaded(tmp_path, changes)).problems
         assert len(problems) == 1 and line in problems[0]
+
+    def test_data_too_little_to_evaluate_on_is_a_problem_when_the_run_evaluates(self, tmp_path: Path) -> None:
+        write_pair(tmp_path / "data" / "corpus_text_document", [1046, 700, 9])
+        text = changed('split = "1,0,0"', 'split = "1,1,1"')
+        (problem,) = find_problems(loaded(tmp_path, text)).problems
+        assert "test data is smaller than one sample: 1 of 3 documents" in problem
+        assert find_problems(loaded(tmp_path, text.replace("lr = 3e-3", "lr = 3e-3\neval_iters = 0"))).problems == ()
 
     def test_no_data_at_all_is_a_problem(self, tmp_path: Path) -> None:
         assert "[data] names no training data" in find_problems(loaded(tmp_path, changed("data_path", "#"))).problems[0]
