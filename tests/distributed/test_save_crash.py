@@ -165,6 +165,28 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_the_checkpoint_before(
     assert len(seen.losses) == 4
 
 
+def replace_without_swapping(folder: str) -> tuple[str, list[str]]:
+    """What a file system that cannot swap two names (NFS) has after the replacement: contents, and the other names."""
+    from trainer.checkpoint import save
+
+    class NoSwap:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    save.ctypes.CDLL = NoSwap  # type: ignore[assignment,misc]
+    new, old = Path(folder) / ".tmp-global_step2", Path(folder) / "global_step2"
+    for made in (new, old):
+        made.mkdir()
+        (made / "made").write_text(made.name)
+    save._put_in_place_of(new, old)
+    return (old / "made").read_text(), sorted(path.name for path in Path(folder).iterdir())
+
+
+def test_where_names_cannot_be_swapped_the_old_folder_goes_aside(pool: Pool, tmp_path: Path) -> None:
+    ((contents, names),) = pool.run(1, replace_without_swapping, str(tmp_path))
+    assert contents == ".tmp-global_step2"
+    assert names == [".tmp-replaced-global_step2", "global_step2"]
+
+
 @pytest.fixture(scope="module")
 def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
