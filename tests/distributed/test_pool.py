@@ -73,8 +73,8 @@ def test_a_rank_that_dies_is_named(pool: Pool) -> None:
 
 
 def test_late_ranks_are_ended_and_none_is_left(pool: Pool, tmp_path: Path) -> None:
-    with pytest.raises(RanksFailed, match="did not end within 1 s"):
-        pool.run(2, sleep, str(tmp_path), timeout_s=1)
+    with pytest.raises(RanksFailed, match="did not end within 5 s"):
+        pool.run(2, sleep, str(tmp_path), timeout_s=5)
     processes = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(processes) == 2
     assert not any(is_alive(one) for one in processes)
