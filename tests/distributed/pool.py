@@ -15,7 +15,6 @@ import os
 import pickle
 import select
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -24,6 +23,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+
+from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORT_S = 120.0
@@ -118,9 +119,7 @@ def serve() -> None:
 
 
 def _run_ranks(world_size: int, module: str, name: str, args: Any, timeout_s: float) -> list[tuple[bool, Any]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     ranks: list[tuple[int, int]] = []  # (process id, read end of its answer)
     for rank in range(world_size):
         reading, writing = os.pipe()

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.whole_training import TINY, write_corpus
+from tests.free_port import free_port
 from trainer.options import to_arguments
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
@@ -64,9 +64,7 @@ class Launched:
 @contextlib.contextmanager
 def launched(folder: Path, nodes: int, ranks: int, arguments: list[str], main: str | None = None) -> Iterator[Launched]:
     """Start a launcher per node, as `opsctl job run` does on as many machines."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = []
     for node in range(nodes):
         command = [sys.executable, "-u", "-m", "trainer.launch", "--nnodes", str(nodes), "--nproc-per-node", str(ranks)]
