@@ -121,9 +121,12 @@ def gres_conf(spec: Spec, places: Places) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cgroup_conf(version: tuple[int, int]) -> str | None:
-    """From 23.02 on slurmd wants its cgroup plug-in, which needs root and systemd, unless told that there is none."""
-    return "CgroupPlugin=disabled\n" if version >= (23, 2) else None
+def cgroup_conf(version: tuple[int, int]) -> str:
+    """Keep slurmd from looking for control groups, which need root and are not mounted in every container.
+
+    From 23.02 on it can be told that there are none; before, the plug-in of the first kind starts without any.
+    """
+    return f"CgroupPlugin={'disabled' if version >= (23, 2) else 'cgroup/v1'}\n"
 
 
 def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, version: tuple[int, int]) -> str:

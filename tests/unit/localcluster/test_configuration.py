@@ -103,7 +103,7 @@ def test_a_newer_slurm_signs_by_itself_and_keeps_out_of_run() -> None:
     assert "CredType=auth/slurm\n" in text
     assert "AuthInfo=socket=/tmp/oc1/munge/munge.sock,disable_sack\n" in text
     assert configuration.cgroup_conf(NEW) == "CgroupPlugin=disabled\n"
-    assert configuration.cgroup_conf(DEBIAN_12) is None
+    assert configuration.cgroup_conf(DEBIAN_12) == "CgroupPlugin=cgroup/v1\n"
 
 
 def test_blooms_nodes_partitions_and_ports() -> None:
