@@ -34,6 +34,8 @@ _UNREACHABLE = (
     "unable to process configuration file",
 )
 _NO_CONFIGURATION = "could not establish a configuration source"
+#: sbatch hands its umask to the job, whose output files the whole group has to read.
+_UMASK = 0o002
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def run_slurm(
         stderr=subprocess.PIPE,
         env=environment,
         start_new_session=True,
+        umask=_UMASK,
     )
     try:
         out, err = child.communicate(None if stdin is None else stdin.encode(), timeout=timeout_s)

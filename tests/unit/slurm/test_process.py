@@ -71,6 +71,16 @@ def test_a_controller_that_does_not_answer_is_not_a_refusal(tmp_path: Path, word
             call()
 
 
+def test_a_job_leaves_its_output_to_the_group_whatever_umask_it_was_submitted_with(tmp_path: Path) -> None:
+    fake(tmp_path, "sbatch", f"umask >{tmp_path}/umask; echo 7")
+    before = os.umask(0o077)
+    try:
+        client(tmp_path).submit(None, stdin="#!/bin/sh\n")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "umask").read_text().strip() == "0002"
+
+
 def test_a_refusal_keeps_slurms_words_on_one_line(tmp_path: Path) -> None:
     fake(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; echo 'sbatch: error: no luck' >&2; exit 1")
     with pytest.raises(SlurmError) as caught:
