@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from opsctl.account import account_and_host
 from opsctl.errors import OpsctlError
 
 SHARED_FILE_MODE = 0o664
@@ -130,7 +131,7 @@ def locked(path: Path, wait_s: float, what: str) -> Iterator[None]:
             holder = os.pread(fd, 200, 0).decode(errors="replace").partition("\n")[0].strip() or "somebody"
             raise OpsctlError(f"cannot {what}: {holder} holds {path}; try again when it is done")
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()} pid {os.getpid()}\n".encode(), 0)
+        os.pwrite(fd, f"{account_and_host()} pid {os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(fd)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opsctl.account import account_name
 from opsctl.control import live, overlap
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError
 from opsctl.files import locked
-from opsctl.runs.account import account_name
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for

@@ -7,10 +7,8 @@ Nothing here needs Slurm.
 from __future__ import annotations
 
 import contextlib
-import grp
 import json
 import os
-import pwd
 import socket
 import stat
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from opsctl.account import account_name, unix_group
 from opsctl.errors import OpsctlError
 from opsctl.files import SHARED_FILE_MODE, make_shared_folder, write_json
 from opsctl.runs.paths import RunPaths
@@ -117,7 +116,7 @@ def arm(paths: RunPaths, group: str | None = None, path: Path | None = None) -> 
     before = _is_armed(paths, wanted) and _has_group(wanted.parent, group)
     if not before:
         _open_to_group(wanted.parent, group)
-        record = {"path": str(wanted), "armed_by": _me(), "armed_at": _now().isoformat(timespec="seconds")}
+        record = {"path": str(wanted), "armed_by": account_name(), "armed_at": _now().isoformat(timespec="seconds")}
         write_json(_record_file(paths), record)
     return Change(state(paths), not before)
 
@@ -125,7 +124,7 @@ def arm(paths: RunPaths, group: str | None = None, path: Path | None = None) -> 
 def trigger(paths: RunPaths, why: str = "") -> Change:
     """Create the switch with who, when and why, whole at once. One that is there already stays as it is."""
     path = switch_path(paths)
-    note = {"by": _me(), "host": socket.gethostname(), "at": _now().isoformat(timespec="seconds"), "why": why}
+    note = {"by": account_name(), "host": socket.gethostname(), "at": _now().isoformat(timespec="seconds"), "why": why}
     beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SHARED_FILE_MODE)
@@ -196,7 +195,7 @@ def _owner_and_time(path: Path) -> tuple[str, datetime | None]:
         found = path.stat()
     except OSError:
         return "", None
-    return _user_name(found.st_uid), datetime.fromtimestamp(found.st_mtime, UTC)
+    return account_name(found.st_uid), datetime.fromtimestamp(found.st_mtime, UTC)
 
 
 def _is_armed(paths: RunPaths, path: Path) -> bool:
@@ -210,27 +209,20 @@ def _is_armed(paths: RunPaths, path: Path) -> bool:
 
 
 def _has_group(folder: Path, group: str | None) -> bool:
-    return group is None or folder.stat().st_gid == _group_id(group)
-
-
-def _group_id(group: str) -> int:
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise OpsctlError(f"no Unix group {group!r} on this machine: correct `group` in the run file's [run]") from None
+    return group is None or folder.stat().st_gid == unix_group(group).gr_gid
 
 
 def _open_to_group(folder: Path, group: str | None) -> None:
     found = folder.stat()
     try:
-        if group is not None and found.st_gid != _group_id(group):
-            os.chown(folder, -1, _group_id(group))
+        if group is not None and found.st_gid != unix_group(group).gr_gid:
+            os.chown(folder, -1, unix_group(group).gr_gid)
         # chown clears the setgid bit, so the mode comes after it.
         mode = stat.S_IMODE(found.st_mode) | 0o2070
         if stat.S_IMODE(folder.stat().st_mode) != mode:
             folder.chmod(mode)
     except PermissionError:
-        owner = _user_name(found.st_uid)
+        owner = account_name(found.st_uid)
         raise OpsctlError(
             f"cannot open {folder} to the group: it belongs to {owner}; {owner} can run opsctl kill-switch arm"
             + (f" (and must be in group {group})" if group else "")
@@ -239,21 +231,10 @@ def _open_to_group(folder: Path, group: str | None) -> None:
 
 def _no_permission(path: Path, verb: str) -> str:
     try:
-        owner = _user_name(path.parent.stat().st_uid)
+        owner = account_name(path.parent.stat().st_uid)
     except OSError:
         owner = "its owner"
     return f"may not {verb} {path}: permission denied; {owner} can open it to the group with opsctl kill-switch arm"
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
-
-
-def _me() -> str:
-    return _user_name(os.geteuid())
 
 
 def _now() -> datetime:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from opsctl.account import account_name
 from opsctl.control import chains, live, overlap
 from opsctl.control.chains import Chain
 from opsctl.control.difference import changed_values, files_difference
@@ -15,7 +16,6 @@ from opsctl.control.sending import Submitted, send
 from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors, open_output
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.files import locked
-from opsctl.runs.account import account_name
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.revisions import Revision, contents, digest_of, newest, publish, withdraw
 from opsctl.slurm.client import SlurmClient

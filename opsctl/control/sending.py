@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from opsctl.account import account_name
 from opsctl.control import chains, kill_switch
 from opsctl.control.chains import Chain
 from opsctl.control.refusals import way_out
@@ -17,7 +18,6 @@ from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
 from opsctl.files import make_shared_folder, write_atomically, write_json
 from opsctl.render.batch import ChainRequest, batch_script
-from opsctl.runs.account import account_name
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.revisions import Revision, newest, publish, withdraw

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from opsctl.account import account_and_host
 from opsctl.job.attempts import Attempt, append_closed, read
 from opsctl.job.evidence import read_evidence
 from opsctl.job.outcome import StepEnd, closed
@@ -43,7 +42,7 @@ def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | 
         if attempt.job_id == own_job_id or not holds(attempt, queue.get(attempt.job_id))
     ]
     ends = client.ends({attempt.job_id for attempt in unsettled}) if unsettled else {}
-    settled = closings(unsettled, attempts, queue, ends, paths, f"{getpass.getuser()}@{socket.gethostname()}")
+    settled = closings(unsettled, attempts, queue, ends, paths, account_and_host())
     for attempt in settled:
         with contextlib.suppress(OSError):
             append_closed(paths, attempt)

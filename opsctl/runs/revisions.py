@@ -23,9 +23,9 @@ from typing import Any
 
 import msgspec
 
+from opsctl.account import account_and_host
 from opsctl.errors import OpsctlError, RunFileError
 from opsctl.files import fsync_folder, make_shared_folder, write_atomically
-from opsctl.runs.account import account_and_host
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile

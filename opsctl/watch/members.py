@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import pwd
 
-from opsctl.errors import RunFileError
+from opsctl.account import unix_group
 
 
 def interested(group: str | None) -> set[str]:
@@ -16,12 +15,7 @@ def interested(group: str | None) -> set[str]:
 
 def group_members(group: str) -> set[str]:
     """The accounts in a Unix group: those it lists and those whose own group it is. Raises RunFileError."""
-    try:
-        found = grp.getgrnam(group)
-    except KeyError:
-        raise RunFileError(
-            f"no Unix group {group!r} on this machine: correct `group` in the run file's [run]"
-        ) from None
+    found = unix_group(group)
     return {*found.gr_mem, *(entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == found.gr_gid)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
+import pwd
 import time
 from pathlib import Path
 
@@ -88,3 +89,11 @@ def test_a_lock_file_left_behind_blocks_nobody(tmp_path: Path) -> None:
     lock.write_text("somebody@elsewhere pid 1\n")
     with files.locked(lock, 0.2, "try it"):
         assert str(os.getpid()) in lock.read_text()
+
+
+def test_a_lock_names_the_real_account_whatever_the_environment_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER", "somebody-else")
+    with files.locked(tmp_path / "lock", 1, "test"):
+        assert (tmp_path / "lock").read_text().startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@")
