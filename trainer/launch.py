@@ -53,7 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         complain(f"trainer.launch: {error.filename}: {error.strerror}")
         return 1
-    import_engine((node.main,))
+    try:
+        import_engine((node.main,))
+    except ModuleNotFoundError as error:
+        complain(
+            f"trainer.launch: {error.name} is not installed for {sys.executable} on {node.node_name}: "
+            "python -m pip install 'opsctl[trainer]', or name in [run] environment the script that sets up Python"
+        )
+        return 1
     return _launch(node, record, trainer_arguments)
 
 

@@ -169,7 +169,7 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     told = signals.told_to_end
     limit_reached = told and ends_at is not None and (ends_at - _now()).total_seconds() < _AT_LIMIT_S
     state = _slurm_state(task) if code else ""
-    return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes))
+    return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes), step.first_exit)
 
 
 def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:

@@ -26,6 +26,14 @@ SLURM_REASONS = {
 
 
 @dataclass(frozen=True)
+class LauncherExit:
+    """The first launcher to fail, as srun named it."""
+
+    nodes: str  # one, or several in Slurm's brackets
+    exit_code: int
+
+
+@dataclass(frozen=True)
 class StepEnd:
     """How the step ended, as the batch process saw it."""
 
@@ -34,6 +42,7 @@ class StepEnd:
     limit_reached: bool = False  # that was at the time limit
     slurm_state: str = ""  # Slurm's word, "" when it has none
     lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
+    first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
@@ -56,6 +65,8 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     cause, _ = elect(evidence.failures)
     if cause is not None:
         return "signal" if signal_of(cause) is not None else "failed"
+    if step.first_exit is not None and step.first_exit.exit_code < 128:
+        return "failed"
     if step.exit_code is not None and step.exit_code > 128:
         return "signal"
     if evidence.exit_reason:
@@ -81,7 +92,7 @@ def closed(
         closed_by=closed_by,
         reason=reason_of(step, evidence),
         exit_code=exit_code_of(step, cause),
-        signal=signal_of(cause) if cause else _signal_in(step.exit_code),
+        signal=signal_of(cause) if cause else _signal_in(exit_code_of(step, None)),
         iteration_at_end=_first_known(evidence.exit_iteration, evidence.logged_iteration, at_checkpoint),
         checkpoint_at_end=at_checkpoint,
         first_failure=cause,
@@ -89,16 +100,26 @@ def closed(
         error_files=evidence.error_files,
         ranks=evidence.ranks,
         lost_nodes=step.lost_nodes,
-        note=note,
+        note=note or _launcher_note(step, cause),
     )
 
 
 def exit_code_of(step: StepEnd, cause: Failure | None) -> int | None:
     """The cause's own exit code where srun only tells that it ended the others for it (143), else srun's."""
+    if cause is None and step.exit_code and step.first_exit is not None:
+        return step.first_exit.exit_code
     if cause is None or not step.exit_code:
         return step.exit_code
     ended_by = signal_of(cause)
     return 128 + ended_by if ended_by is not None else cause.exit_code or step.exit_code
+
+
+def _launcher_note(step: StepEnd, cause: Failure | None) -> str:
+    """Where to look when no rank is known to have failed: a launcher, the environment script or Python itself did."""
+    if cause is not None or not step.exit_code or step.first_exit is None:
+        return ""
+    found = step.first_exit
+    return f"no rank failed, the launcher on {found.nodes} exited with code {found.exit_code}: opsctl logs says why"
 
 
 def _first_known(*numbers: int | None) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.job.main_log import FLUSH_S, MainLog
+from opsctl.job.outcome import LauncherExit
 from opsctl.job.stop import Signals, request_stop
 
 #: What is left of a step this long after the trainer said that it leaves is ended hard.
@@ -24,6 +25,7 @@ SRUN_END_S = 15.0
 WAIT_S = 60
 _LEAVING = (b"[Detected kill switch at ", b"[Detected stop request")
 _LOST_NODE = re.compile(rb"^srun: error: Node failure on (\S+)", re.MULTILINE)
+_TASK_EXIT = re.compile(rb"^srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)\s*\n", re.MULTILINE)
 #: What is kept of one chunk to find words that the next one ends.
 _OVERLAP_BYTES = 512
 _CHUNK_BYTES = 64 * 1024
@@ -95,6 +97,7 @@ class Step:
         self.has_left, self.leave_s = has_left, leave_s
         self.ended_hard = False
         self.lost_nodes: list[str] = []
+        self.first_exit: LauncherExit | None = None
         self._leaving_since: float | None = None
         self._looked_at = 0.0
         self._seen_end = b""
@@ -144,7 +147,7 @@ class Step:
         return True
 
     def _look_into(self, data: bytes) -> None:
-        """Note when the trainer says that it leaves, and the nodes that Slurm says are lost."""
+        """Note when the trainer says that it leaves, the nodes that are lost, and which launcher failed first."""
         seen = self._seen_end + data
         if self._leaving_since is None and any(words in seen for words in _LEAVING):
             self._leaving_since = time.monotonic()
@@ -152,6 +155,10 @@ class Step:
             node = match[1].decode(errors="replace")
             if node not in self.lost_nodes:
                 self.lost_nodes.append(node)
+        for match in _TASK_EXIT.finditer(seen) if self.first_exit is None else ():
+            if int(match[2]) != 128 + signal.SIGTERM:  # that is how srun ends the others
+                self.first_exit = LauncherExit(match[1].decode(errors="replace"), int(match[2]))
+                break
         self._seen_end = seen[-_OVERLAP_BYTES:]
 
     def _pass_on_signals(self) -> None:

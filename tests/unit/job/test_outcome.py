@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.job.attempts import Attempt, Failure
 from opsctl.job.evidence import Evidence
-from opsctl.job.outcome import StepEnd, closed, reason_of
+from opsctl.job.outcome import LauncherExit, StepEnd, closed, reason_of
 from opsctl.job.progress import Checkpoint
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -30,6 +30,10 @@ NOTHING = Evidence()
         (StepEnd(143), Evidence(failures=(RAISED,)), "failed"),
         (StepEnd(1), NOTHING, "failed"),
         (StepEnd(139), NOTHING, "signal"),
+        # A launcher failed before any rank began; srun's own code is that of the others, which it ended.
+        (StepEnd(143, first_exit=LauncherExit("x02", 1)), NOTHING, "failed"),
+        (StepEnd(143, first_exit=LauncherExit("x02", 137)), NOTHING, "signal"),
+        (StepEnd(143, first_exit=LauncherExit("x02", 1)), Evidence(failures=(KILLED,)), "signal"),
         (StepEnd(0), NOTHING, "completed"),
         (StepEnd(143, was_told_to_end=True, limit_reached=True), NOTHING, "time-limit"),
         (StepEnd(143, was_told_to_end=True), NOTHING, "cancelled"),
@@ -79,6 +83,13 @@ def test_the_exit_code_is_the_causes_own(
     evidence = Evidence(failures=(cause,) if cause else ())
     ended = closed(Attempt(1, "a", 1), StepEnd(srun), evidence, None, NOON)
     assert (ended.exit_code, ended.signal) == (exit_code, ended_by)
+
+
+def test_a_launcher_that_failed_before_its_ranks_is_named_with_its_own_exit_code() -> None:
+    step = StepEnd(143, first_exit=LauncherExit("x02", 1))
+    ended = closed(Attempt(1, "a", 1), step, NOTHING, None, NOON)
+    assert (ended.exit_code, ended.signal) == (1, None)
+    assert "the launcher on x02 exited with code 1" in ended.note
 
 
 def test_the_last_iteration_is_the_reported_one_else_the_logged_one_else_the_checkpoints() -> None:

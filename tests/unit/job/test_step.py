@@ -12,6 +12,7 @@ import pytest
 
 from opsctl.job import step as step_module
 from opsctl.job.main_log import MainLog
+from opsctl.job.outcome import LauncherExit
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 
@@ -140,3 +141,11 @@ def test_lost_nodes_are_noted_also_when_the_words_come_in_pieces(tmp_path: Path)
     step = start(tmp_path, "printf 'srun: error: Node fail'; sleep 0.3; echo 'ure on x02'; exit 143")
     step.run()
     assert step.lost_nodes == ["x02"]
+
+
+def test_the_launcher_that_failed_first_is_noted_not_those_that_srun_ended_for_it(tmp_path: Path) -> None:
+    said = "srun: error: node%s: task%s: Exited with exit code %s\\n"
+    script = f"printf '{said}' 2 ' 1' 143 >&2; printf '{said}' '[3-4]' 's 2-3' 127 >&2; printf '{said}' 1 ' 0' 1 >&2"
+    step = start(tmp_path, script)
+    step.run()
+    assert step.first_exit == LauncherExit("node[3-4]", 127)
