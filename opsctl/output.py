@@ -14,6 +14,11 @@ def print_json(key: str, value: Any) -> None:
     sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, key: value}, indent=2, default=str) + "\n")
 
 
+def printable(text: str, instead: str = "?") -> str:
+    """`text` on one line and without what would steer a terminal: names, messages and logs may hold anything."""
+    return "".join(character if character.isprintable() else instead for character in text)
+
+
 def message(text: str) -> None:
     """A line for the person, not for a pipe: stderr."""
     sys.stderr.write(text + "\n")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
 
 from opsctl.errors import OpsctlError
-from opsctl.runs.load import LoadedRun, expand
-from opsctl.runs.revisions import Revision, flat
+from opsctl.runs.revisions import Revision
 
 
 def files_difference(published: Revision | None, files: Mapping[str, str]) -> str:
@@ -20,12 +18,6 @@ def files_difference(published: Revision | None, files: Mapping[str, str]) -> st
             label = f"{published.name}/{name}" if published else "/dev/null"
             pieces += difflib.unified_diff(before.splitlines(True), text.splitlines(True), label, f"run file/{name}")
     return "".join(pieces)
-
-
-def changed_values(loaded: LoadedRun, published: Revision) -> dict[str, tuple[Any, Any]]:
-    """`table.key` -> (published value, value in the run file); None where there is none."""
-    now, then = flat(expand(loaded).file), flat(published.file)
-    return {key: (then.get(key), now.get(key)) for key in {**then, **now} if then.get(key) != now.get(key)}
 
 
 def _text(published: Revision | None, name: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from opsctl.account import account_name, unix_group
 from opsctl.errors import OpsctlError
 from opsctl.files import SHARED_FILE_MODE, make_shared_folder, write_json
+from opsctl.output import printable
 from opsctl.runs.paths import RunPaths
 
 #: Longest content read: whatever else somebody writes there, it only has to exist.
@@ -187,7 +188,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _text(content: dict[str, Any], key: str) -> str:
     """A value as one printable line: the file may hold anything."""
     value = content.get(key)
-    return "".join(c if c.isprintable() else " " for c in value).strip() if isinstance(value, str) else ""
+    return printable(value, " ").strip() if isinstance(value, str) else ""
 
 
 def _owner_and_time(path: Path) -> tuple[str, datetime | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -51,12 +50,3 @@ def read_allocation(environment: Mapping[str, str], nodes_of: Callable[[str], li
 def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
     text = environment.get(name, "")
     return int(text) if text.isdigit() else otherwise
-
-
-def resolves(name: str) -> bool:
-    """Whether `name` has an address here."""
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        return False
-    return True

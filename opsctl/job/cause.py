@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from opsctl.job.attempts import Failure
+from opsctl.output import printable
 
 #: Failures noted within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a
 #: lost peer at once, sometimes before its own launcher does.
@@ -84,14 +85,9 @@ def describe(item: Failure) -> str:
 
 def _own_words(item: Failure) -> str:
     """The first line that the rank itself left, "" when it left none."""
-    lines = (_printable(line).strip() for line in item.message.splitlines())
+    lines = (printable(line, " ").strip() for line in item.message.splitlines())
     line = next((line for line in lines if line), "")
     return "" if _NO_WORD.fullmatch(line) else line
-
-
-def _printable(text: str) -> str:
-    """Without what would steer a terminal: a rank's message may hold anything."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _signal_name(number: int) -> str:

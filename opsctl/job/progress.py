@@ -44,7 +44,7 @@ def is_finished(arguments: Sequence[str], checkpoint: Checkpoint | None) -> bool
     """
     if checkpoint is None:
         return False
-    samples, iterations = _last_number(arguments, "--train-samples"), _last_number(arguments, "--train-iters")
+    samples, iterations = last_number(arguments, "--train-samples"), last_number(arguments, "--train-iters")
     consumed = checkpoint.consumed_train_samples
     return (samples is not None and samples - consumed < _next_batch(arguments, consumed)) or (
         iterations is not None and checkpoint.iteration >= iterations
@@ -53,7 +53,7 @@ def is_finished(arguments: Sequence[str], checkpoint: Checkpoint | None) -> bool
 
 def _next_batch(arguments: Sequence[str], consumed_samples: int) -> int:
     """Samples of the step that would come next; 1, which is never too many, when the arguments do not say."""
-    batch = _last_number(arguments, "--global-batch-size")
+    batch = last_number(arguments, "--global-batch-size")
     if batch is None or batch < 1:
         return 1
     ramp: Sequence[str | int] = (batch, 1, 0)
@@ -67,7 +67,8 @@ def _next_batch(arguments: Sequence[str], consumed_samples: int) -> int:
         return 1
 
 
-def _last_number(arguments: Sequence[str], option: str) -> int | None:
+def last_number(arguments: Sequence[str], option: str) -> int | None:
+    """The value of a trainer option as the trainer takes it, the last one; None when it is not there or no number."""
     values = option_values(arguments, option)
     try:
         return int(values[-1]) if values else None

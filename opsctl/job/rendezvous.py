@@ -10,13 +10,21 @@ import socket
 from collections.abc import Callable
 
 from opsctl.errors import OpsctlError
-from opsctl.job.allocation import resolves
 
 #: Below the range that kernels hand out to outgoing connections (32768 on), above well-known services.
 FIRST_PORT = 12_000
 PORTS = 18_000
 #: Distance between the first choices of neighbouring job ids: two jobs on one host do not probe the same ports.
 _STRIDE = 13
+
+
+def resolves(name: str) -> bool:
+    """Whether `name` has an address here."""
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return False
+    return True
 
 
 def master_address(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opsctl.errors import RunFileError
+from opsctl.output import printable
 from opsctl.runs.data_files import data_problems, share_problems
 from opsctl.runs.expansion import unset_variables
 from opsctl.runs.load import LoadedRun, expand
@@ -63,8 +64,8 @@ def find_problems(loaded: LoadedRun, nodes: int | None = None, files: bool = Tru
             warnings += found
     margin_problems, margin_warnings = _margin(loaded, options)
     return Findings(
-        tuple(_one_line(text) for text in problems + margin_problems),
-        tuple(_one_line(text) for text in warnings + margin_warnings),
+        tuple(printable(text) for text in problems + margin_problems),
+        tuple(printable(text) for text in warnings + margin_warnings),
     )
 
 
@@ -163,11 +164,6 @@ def _margin(loaded: LoadedRun, options: Mapping[str, Any]) -> tuple[list[str], l
         f"exit_margin of {_seconds(margin_s)} is not checked in full: give {', '.join(unknown)} under [expect], "
         "or let the log measure it"
     ]
-
-
-def _one_line(text: str) -> str:
-    """A variable's value may hold anything; what is printed is one line."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _seconds(value: float) -> str:

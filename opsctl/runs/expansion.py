@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from opsctl.errors import RunFileError
+from opsctl.output import printable
 from opsctl.runs.schema import RunFile
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -40,7 +41,7 @@ def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise RunFileError(f"{where}: ${{{_one_line(name)}}} is not a variable's name; write ${{NAME}}")
+            raise RunFileError(f"{where}: ${{{printable(name)[:60]}}} is not a variable's name; write ${{NAME}}")
         if name not in variables:
             raise RunFileError(f"{where}: ${{{name}}} is not set; export {name}, or give it a value in [env]")
         return variables[name]
@@ -106,7 +107,3 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)[:60]

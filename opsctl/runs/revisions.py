@@ -197,13 +197,16 @@ def differs_from_published(loaded: LoadedRun, revision: Revision) -> list[str]:
 
     An unchanged file costs one comparison of hashes. Raises RunFileError for a run file that cannot be expanded.
     """
-    if loaded.sha256 == revision.run_file_sha256:
-        return []
-    now, then = flat(expand(loaded).file), flat(revision.file)
-    return [key for key in {**now, **then} if now.get(key) != then.get(key)]
+    return [] if loaded.sha256 == revision.run_file_sha256 else list(changed_values(loaded, revision))
 
 
-def flat(file: RunFile) -> dict[str, Any]:
+def changed_values(loaded: LoadedRun, revision: Revision) -> dict[str, tuple[Any, Any]]:
+    """`table.key` -> (published value, value in the run file), where they differ; None where there is none."""
+    now, then = _flat(expand(loaded).file), _flat(revision.file)
+    return {key: (then.get(key), now.get(key)) for key in {**then, **now} if then.get(key) != now.get(key)}
+
+
+def _flat(file: RunFile) -> dict[str, Any]:
     """`table.key` -> value, of everything that is set."""
     return {
         f"{table}.{key}": value

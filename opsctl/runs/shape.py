@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from opsctl.errors import RunFileError
+from opsctl.output import printable
 from opsctl.runs.options import OPTION_TABLES, option_names, option_problem, why_refused
 from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, SlurmTable
 
@@ -67,7 +68,7 @@ def shown(value: Any) -> str:
             text = "a value"
     else:
         text = "a table" if isinstance(value, dict) else str(value)
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = printable(text)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

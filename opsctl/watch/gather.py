@@ -10,8 +10,7 @@ from opsctl.control import kill_switch
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.job import attempts as attempts_file
 from opsctl.job.attempts import Attempt
-from opsctl.job.limit import option_values
-from opsctl.job.progress import is_finished, last_checkpoint
+from opsctl.job.progress import is_finished, last_checkpoint, last_number
 from opsctl.logs.parser import recent
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.revisions import differs_from_published
@@ -45,8 +44,8 @@ def gather(run: RunView, slurm: SlurmClient) -> Overview:
         published=_published(run),
         measured=recent(paths),
         log_written_at=_changed_at(paths.main_log),
-        total_samples=_number(arguments, "--train-samples"),
-        total_iterations=_number(arguments, "--train-iters"),
+        total_samples=last_number(arguments, "--train-samples"),
+        total_iterations=last_number(arguments, "--train-iters"),
         checkpoint=checkpoint,
         checkpoint_at=_changed_at(checkpoint.folder / "manifest.json") if checkpoint else None,
         attempts=tuple(attempts),
@@ -88,13 +87,4 @@ def _changed_at(path: Path) -> datetime | None:
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
     except OSError:
-        return None
-
-
-def _number(arguments: Sequence[str], option: str) -> int | None:
-    """The last value of a trainer option, None when it is not there."""
-    values = option_values(arguments, option)
-    try:
-        return int(values[-1]) if values else None
-    except ValueError:
         return None

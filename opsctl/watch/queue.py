@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import Job
 from opsctl.watch.pulse import is_held
@@ -68,7 +69,7 @@ def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None) -> list[str
             too_much -= cut
     lines = []
     for row in rows:
-        *front, last = [_printable(text) for text in row]
+        *front, last = [printable(text) for text in row]
         cells = [shortened(text, wide).ljust(wide) for text, wide in zip(front, widths, strict=False)]
         # Of the last column the beginning says most, of a name both ends.
         lines.append(_GAP.join([*cells, last if len(last) <= widths[-1] else last[: widths[-1] - 1] + "…"]).rstrip())
@@ -87,15 +88,11 @@ def why(job: Job) -> str:
 
 def shortened(text: str, width: int) -> str:
     """`text` in at most `width` characters, its middle left out: both ends tell it apart. Control characters go."""
-    clean = _printable(text)
+    clean = printable(text)
     if len(clean) <= width:
         return clean
     tail = (width - 1) // 2
     return clean[: width - 1 - tail] + "…" + clean[len(clean) - tail :]
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def iso(moment: datetime | None, timespec: str = "seconds") -> str | None:

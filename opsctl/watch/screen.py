@@ -8,6 +8,7 @@ from datetime import datetime
 
 from opsctl.job.attempts import Attempt
 from opsctl.job.cause import describe
+from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import Job
 from opsctl.watch.findings import Finding, Severity
@@ -214,7 +215,7 @@ def _revision(overview: Overview) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    clean = "".join(c if c.isprintable() else " " for c in text)
+    clean = printable(text, " ")
     room = max(20, width - _LABEL)
     return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [""]
 
