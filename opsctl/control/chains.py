@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -18,10 +17,10 @@ from typing import Any
 
 from opsctl.errors import OpsctlError
 from opsctl.files import append_line, write_atomically, write_json
+from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
 
-_COMMENT = re.compile(r"opsctl run=(?P<run>\S+) submit=(?P<token>\S+)")
 #: Ids start over on a new cluster: a job that carries no comment of ours is a chain's if submitted when that was.
 _SAME_SUBMISSION = timedelta(minutes=10)
 
@@ -83,8 +82,8 @@ def new_token() -> str:
 
 def token_of(job: Job) -> str | None:
     """The submission a job came from, as its comment says."""
-    match = _COMMENT.match(job.comment)
-    return match["token"] if match else None
+    comment = parse_comment(job.comment)
+    return comment.token if comment else None
 
 
 def jobs_of_run(jobs: Iterable[Job], run_id: str | None, chains: Iterable[Chain]) -> list[Job]:
@@ -98,9 +97,9 @@ def jobs_of_run(jobs: Iterable[Job], run_id: str | None, chains: Iterable[Chain]
 
 
 def _is_of_run(job: Job, run_id: str | None, chain: Chain | None) -> bool:
-    match = _COMMENT.match(job.comment)
-    if match:
-        return match["run"] == run_id
+    comment = parse_comment(job.comment)
+    if comment is not None:
+        return comment.run_id == run_id
     if chain is None or job.user != chain.user or job.submitted_at is None:
         return False
     return abs(job.submitted_at - chain.submitted_at) < _SAME_SUBMISSION

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.control import kill_switch
+from opsctl.control.chains import jobs_of_run, read_chains, read_run_id
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.files import make_shared_folder
 from opsctl.job import attempts as attempts_file
@@ -21,7 +22,7 @@ from opsctl.job.attempts import Attempt, brake_trips, without_progress
 from opsctl.job.brake import chains_to_cancel
 from opsctl.job.cause import describe
 from opsctl.job.evidence import EXIT_REPORT, Evidence, exit_note, read_evidence, set_aside
-from opsctl.job.limit import exit_minutes, option_values, with_exit_duration
+from opsctl.job.limit import exit_minutes, with_exit_duration
 from opsctl.job.lost import close_lost_attempts
 from opsctl.job.main_log import MainLog, stamp
 from opsctl.job.outcome import StepEnd, closed
@@ -31,6 +32,7 @@ from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.revisions import Revision, newest
+from opsctl.runs.trainer_arguments import option_values
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
@@ -225,8 +227,8 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
     task.log.say(f"***ALERT: {task.revision.file.run.name}: {said}")
     try:
-        mark = f"run={task.paths.run_id.read_text().strip()}"
-        chains = chains_to_cancel(task.client.jobs(), attempts, mark, task.allocation.user)
+        own = jobs_of_run(task.client.jobs(), read_run_id(task.paths), read_chains(task.paths))
+        chains = chains_to_cancel(own, attempts, task.allocation.user)
         task.client.cancel(chains, pending_only=True)
         task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
     except (SlurmError, OSError) as error:

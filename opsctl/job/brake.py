@@ -8,18 +8,16 @@ from opsctl.job.attempts import Attempt, brake_trips
 from opsctl.slurm.types import Job
 
 
-def chains_to_cancel(jobs: Iterable[Job], attempts: Sequence[Attempt], run_mark: str, user: str) -> list[int]:
-    """The array job ids of `user`'s pending tasks of this run that the brake holds for as well.
+def chains_to_cancel(own: Iterable[Job], attempts: Sequence[Attempt], user: str) -> list[int]:
+    """The array job ids of `user`'s pending tasks, among the run's `own` jobs, that the brake holds for as well.
 
-    `run_mark` is the part of a job's comment that makes it this run's. A chain that a person submitted after those
-    attempts is not touched: for it they do not count.
+    A chain that a person submitted after those attempts is not touched: for it they do not count.
     """
     chains = {
         job.array_job_id
-        for job in jobs
+        for job in own
         if job.state == "PENDING"
         and job.user == user
-        and run_mark in job.comment.split()
         and job.submitted_at is not None
         and brake_trips(attempts, job.submitted_at)
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from opsctl.runs.trainer_arguments import option_values
+
 OPTION = "--exit-duration-in-mins"
 #: Zero switches the trainer's check off, so a job that is already late gets the shortest duration there is.
 _SHORTEST_MINUTES = 0.01
@@ -25,17 +27,6 @@ def with_exit_duration(arguments: Sequence[str], minutes: float | None) -> list[
     if not wanted:
         return list(arguments)
     return [*arguments, OPTION, f"{min(wanted):.3f}"]
-
-
-def option_values(arguments: Sequence[str], option: str) -> list[str]:
-    """Every value given to `option`, as `--option VALUE` or `--option=VALUE`, in order."""
-    values = []
-    for index, argument in enumerate(arguments):
-        if argument == option and index + 1 < len(arguments):
-            values.append(arguments[index + 1])
-        elif argument.startswith(option + "="):
-            values.append(argument.partition("=")[2])
-    return values
 
 
 def _as_float(text: str) -> float | None:

@@ -11,6 +11,7 @@ from opsctl.job.attempts import Attempt, append_closed, read
 from opsctl.job.evidence import read_evidence
 from opsctl.job.outcome import StepEnd, closed
 from opsctl.job.progress import Checkpoint, last_checkpoint
+from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job, JobEnd
@@ -89,7 +90,7 @@ def _slurm_word(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[
     if end is not None:
         nodes = f" ({end.failed_node})" if end.failed_node else ""
         return end.state, f"Slurm says {end.state}{nodes}"
-    if job is not None and "run=" in job.comment:
+    if job is not None and parse_comment(job.comment) is not None:
         return "REQUEUED", "Slurm has put the job back into the queue: a node failed, or it was preempted"
     return "LOST", f"Slurm no longer knows job {attempt.job_id}"
 

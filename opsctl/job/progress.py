@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.job.limit import option_values
+from opsctl.runs.trainer_arguments import last_number
 from trainer.schedule import BatchRamp
 
 _TAG = re.compile(r"global_step(\d+)")
@@ -65,12 +65,3 @@ def _next_batch(arguments: Sequence[str], consumed_samples: int) -> int:
         return BatchRamp(start, increment, ramp_samples, batch).batch_at(consumed_samples)
     except ValueError:
         return 1
-
-
-def last_number(arguments: Sequence[str], option: str) -> int | None:
-    """The value of a trainer option as the trainer takes it, the last one; None when it is not there or no number."""
-    values = option_values(arguments, option)
-    try:
-        return int(values[-1]) if values else None
-    except ValueError:
-        return None

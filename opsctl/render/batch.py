@@ -8,6 +8,7 @@ from datetime import datetime
 
 from opsctl.render.quoting import filename_pattern, shell_word
 from opsctl.render.templates import render_template
+from opsctl.runs.job_comment import JobComment
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
 from opsctl.slurm.cluster import Cluster
@@ -35,11 +36,6 @@ class ChainRequest:
     arguments: tuple[str, ...] = ()  # one-off trainer arguments of this chain
 
 
-def job_comment(run_id: str, token: str) -> str:
-    """What every job of a run carries, so that it is known whatever its name is and whoever submitted it."""
-    return f"opsctl run={run_id} submit={token}"
-
-
 def batch_script(file: RunFile, paths: RunPaths, cluster: Cluster, request: ChainRequest) -> str:
     """The whole script for an expanded run file. Raises RunFileError for a value that no script line can hold."""
     return render_template(
@@ -62,7 +58,7 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
     warning_s = min(parse_duration_s(slurm.exit_margin), _LONGEST_WARNING_S)
     return [
         ("job-name", file.run.name),
-        ("comment", job_comment(request.run_id, request.token)),
+        ("comment", str(JobComment(request.run_id, request.token))),
         ("partition", slurm.partition or ""),
         ("account", slurm.account or ""),
         ("qos", slurm.qos or ""),

@@ -1,6 +1,8 @@
-"""The trainer's command line and layout, as a run file asks for them."""
+"""The trainer's command line and layout, as a run file asks for them; and what a command line says."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from opsctl.errors import RunFileError
 from opsctl.runs.load import LoadedRun
@@ -41,3 +43,23 @@ def layout_of(loaded: LoadedRun, nodes: int | None = None) -> Layout:
             f"{loaded.path}: {used} nodes x {slurm.gpus_per_node} GPUs: {error}; change [slurm] nodes, or [trainer] "
             "tensor_model_parallel_size or pipeline_model_parallel_size"
         ) from None
+
+
+def option_values(arguments: Sequence[str], name: str) -> list[str]:
+    """Every value given to the option `name`, as `--name VALUE` or `--name=VALUE`, in order."""
+    values = []
+    for index, argument in enumerate(arguments):
+        if argument == name and index + 1 < len(arguments):
+            values.append(arguments[index + 1])
+        elif argument.startswith(name + "="):
+            values.append(argument.partition("=")[2])
+    return values
+
+
+def last_number(arguments: Sequence[str], name: str) -> int | None:
+    """The last value given to the option `name`, which is the one that counts; None when it is not there or no number."""
+    values = option_values(arguments, name)
+    try:
+        return int(values[-1]) if values else None
+    except ValueError:
+        return None

@@ -10,10 +10,11 @@ from opsctl.control import kill_switch
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.job import attempts as attempts_file
 from opsctl.job.attempts import Attempt
-from opsctl.job.progress import is_finished, last_checkpoint, last_number
+from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.logs.parser import recent
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.revisions import differs_from_published
+from opsctl.runs.trainer_arguments import last_number
 from opsctl.slurm.client import SlurmClient
 from opsctl.watch.overview import KillSwitch, Overview, Published
 from opsctl.watch.own import Recorded, recorded

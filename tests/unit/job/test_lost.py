@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from opsctl.control.chains import jobs_of_run
 from opsctl.errors import SlurmUnreachable
 from opsctl.job.attempts import Attempt, append_closed, append_opened, read
 from opsctl.job.brake import chains_to_cancel
@@ -194,5 +195,6 @@ def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
         job(25, "PENDING", comment="opsctl run=abcd submit=t"),
         job(26, "PENDING", comment=""),
     ]
-    assert chains_to_cancel(jobs, failures, "run=abc", "ann") == [20, 21]
-    assert chains_to_cancel(jobs, failures[:2], "run=abc", "ann") == []
+    own = jobs_of_run(jobs, "abc", [])
+    assert chains_to_cancel(own, failures, "ann") == [20, 21]
+    assert chains_to_cancel(own, failures[:2], "ann") == []
