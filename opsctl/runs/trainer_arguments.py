@@ -57,7 +57,7 @@ def option_values(arguments: Sequence[str], name: str) -> list[str]:
 
 
 def last_number(arguments: Sequence[str], name: str) -> int | None:
-    """The last value given to the option `name`, which is the one that counts; None when it is not there or no number."""
+    """The last value given to the option `name`, which is the one that counts; None without one or for no number."""
     values = option_values(arguments, name)
     try:
         return int(values[-1]) if values else None
