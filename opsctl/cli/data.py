@@ -63,7 +63,7 @@ def prepare(
         arguments += [f"{name}={value}"] if value else []
     arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
     arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", input_path]
-    return _run_trainer_module("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken"))
+    return _run_trainer_module("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken", "rich"))
 
 
 def _run_trainer_module(module: str, arguments: list[str], needed: tuple[str, ...]) -> int:
