@@ -15,6 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is imported, which takes seconds
+    from trainer.option_help import help_text
+
+    print(help_text())
+    sys.exit(0)
+
 from trainer.agreement import Refusal
 from trainer.checkpoint.errors import CheckpointError
 from trainer.data.build import DataError, build_datasets, vocab_size

@@ -65,3 +65,30 @@ def test_curves_have_bigsciences_tags_and_the_logs_values(pool: Pool, tmp_path: 
         "lm-loss-validation/valid/lm loss validation ppl vs samples",
     ):
         assert tag in points
+
+
+def test_curves_have_a_point_per_iteration_however_seldom_the_log_has_a_line(pool: Pool, tmp_path: Path) -> None:
+    options = {
+        "data_path": [write_corpus(tmp_path)],
+        "train_iters": 6,
+        "log_interval": 3,
+        "tensorboard_dir": str(tmp_path / "tensorboard"),
+    }
+    seen = pool.run(1, run_training, options)[0]
+    assert seen.status == 0, seen.errors
+    points = scalars(tmp_path / "tensorboard")
+    assert points["lm-loss-training/lm loss"] == [(n, pytest.approx(seen.losses[n - 1])) for n in range(1, 7)]
+    assert [step for step, _ in points["grad-norm/grad-norm"]] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in points["iteration-time/iteration-time"]] == [3, 6]
+
+
+def test_the_tensorboard_interval_spaces_the_points(pool: Pool, tmp_path: Path) -> None:
+    options = {
+        "data_path": [write_corpus(tmp_path)],
+        "train_iters": 6,
+        "tensorboard_log_interval": 2,
+        "tensorboard_dir": str(tmp_path / "tensorboard"),
+    }
+    seen = pool.run(1, run_training, options)[0]
+    assert seen.status == 0, seen.errors
+    assert [step for step, _ in scalars(tmp_path / "tensorboard")["lm-loss-training/lm loss"]] == [2, 4, 6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,32 +43,40 @@ class Curves:
         self._data_size = data_size
         self._flops_per_sample = flops_per_sample  # 6 x parameters without embeddings x tokens
 
-    def training(self, line: TrainingLine, progress: Progress) -> None:
-        """One point of everything that a log line says."""
+    def step(
+        self,
+        at: Progress,
+        *,
+        loss: float,
+        learning_rate: float,
+        batch_size: int,
+        loss_scale: float | None,
+        grad_norm: float,
+        params_norm: float | None,
+    ) -> None:
+        """One point of what one iteration measured; a loss that is no finite number leaves a gap, as in the log."""
         if self._writer is None:
             return
-        at = progress
         options = self._options
         self._add("steps-vs-samples/y=steps,x=samples", at.iteration, at.consumed_train_samples)
         self._add("steps-vs-samples/y=samples,x=steps", at.consumed_train_samples, at.iteration)
         self._add("steps-vs-tokens/y=steps,x=tokens", at.iteration, at.consumed_train_tokens)
         self._add("steps-vs-tokens/y=tokens,x=steps", at.consumed_train_tokens, at.iteration)
         if not options.no_log_learnig_rate_to_tensorboard:
-            self._three("learning-rate/learning-rate", line.learning_rate, at)
+            self._three("learning-rate/learning-rate", learning_rate, at)
         if options.log_batch_size_to_tensorboard:
-            self._add("batch-size/batch-size", line.global_batch_size, at.iteration)
-            self._add("batch-size/batch-size vs samples", line.global_batch_size, at.consumed_train_samples)
-        if line.loss is not None:
-            self._three("lm-loss-training/lm loss", line.loss, at, gigaflos=True)
-        if line.loss_scale is not None and not options.no_log_loss_scale_to_tensorboard:
-            self._three("loss-scale/loss-scale", line.loss_scale, at)
-        if line.grad_norm is not None:
-            self._three("grad-norm/grad-norm", line.grad_norm, at)
-        if line.params_norm is not None:
-            self._three("params-norm/params-norm", line.params_norm, at)
-        self._speed(line, at)
+            self._add("batch-size/batch-size", batch_size, at.iteration)
+            self._add("batch-size/batch-size vs samples", batch_size, at.consumed_train_samples)
+        if math.isfinite(loss):
+            self._three("lm-loss-training/lm loss", loss, at, gigaflos=True)
+        if loss_scale is not None and not options.no_log_loss_scale_to_tensorboard:
+            self._three("loss-scale/loss-scale", loss_scale, at)
+        self._three("grad-norm/grad-norm", grad_norm, at)
+        if params_norm is not None:
+            self._three("params-norm/params-norm", params_norm, at)
 
-    def _speed(self, line: TrainingLine, at: Progress) -> None:
+    def speed(self, line: TrainingLine, at: Progress) -> None:
+        """How fast the iterations of one log line were."""
         self._three("iteration-time/iteration-time", line.seconds_per_iteration, at)
         tokens_per_second = line.samples_per_second * self._options.seq_length
         for name, value in (

@@ -105,8 +105,7 @@ def _step(training: Training, items: EngineItems | None) -> None:
     progress.after_step(batch_size, training.options.seq_length)
     training.steps_done += 1
     training.interval.add(result.loss, batch_size, seconds, result.skipped)
-    if progress.iteration % training.options.log_interval == 0:
-        _log(training, result, batch_size)
+    _report(training, result, batch_size)
 
 
 def _after_step(training: Training) -> None:
@@ -117,10 +116,31 @@ def _after_step(training: Training) -> None:
         _save(training)
 
 
-def _log(training: Training, result: StepResult, batch_size: int) -> None:
-    """One line, and the same as curves. Collective with --log-params-norm."""
+def _report(training: Training, result: StepResult, batch_size: int) -> None:
+    """This iteration's points and log line, where they are due. Collective with --log-params-norm."""
+    options, progress = training.options, training.progress
+    logs = progress.iteration % options.log_interval == 0
+    draws = bool(options.tensorboard_dir) and progress.iteration % options.tensorboard_log_interval == 0
+    norm = None
+    if options.log_params_norm and (logs or draws):
+        norm = parameters_norm(training.engine, training.parallel)
+    if draws:
+        training.curves.step(
+            progress,
+            loss=result.loss,
+            learning_rate=training.schedule.at(progress.consumed_train_samples),
+            batch_size=batch_size,
+            loss_scale=result.loss_scale,
+            grad_norm=result.gradient_norm,
+            params_norm=norm,
+        )
+    if logs:
+        _log(training, result, batch_size, norm)
+
+
+def _log(training: Training, result: StepResult, batch_size: int, norm: float | None) -> None:
+    """One line about the iterations since the line before, and their speed as curves."""
     options, progress, interval = training.options, training.progress, training.interval
-    norm = parameters_norm(training.engine, training.parallel) if options.log_params_norm else None
     recomputes = options.checkpoint_activations or options.deepspeed_activation_checkpointing
     line = TrainingLine(
         iteration=progress.iteration,
@@ -147,8 +167,7 @@ def _log(training: Training, result: StepResult, batch_size: int) -> None:
     )
     if training.logs:
         say(training_line(line))
-    if progress.iteration % options.tensorboard_log_interval == 0:
-        training.curves.training(line, progress)
+    training.curves.speed(line, progress)
     training.interval = Interval()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -279,3 +280,10 @@ def test_options_import_neither_torch_nor_anything_slow() -> None:
     code = "import trainer.options, sys; print(sorted({'torch', 'numpy', 'argparse', 'deepspeed'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_help_lists_the_options_without_waiting_for_torch() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "trainer.pretrain_gpt", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "--num-layers" in done.stdout
+    assert not re.search(r"\btorch\b", done.stderr)
