@@ -24,6 +24,7 @@ if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is impor
 from trainer.agreement import Refusal
 from trainer.checkpoint.errors import CheckpointError
 from trainer.data.build import DataError, build_datasets, vocab_size
+from trainer.data.errors import SampleError
 from trainer.engine import build_engine, initialize, padded_vocab_size
 from trainer.loop.batches import end_of_document_id
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         status = 0
     except (OptionsError, DataError) as error:
         hard_end.start()
-        status = _refuse(str(error), 2)
+        status = _refuse(str(error), 2, alone=isinstance(error, SampleError))
     except (Refusal, CheckpointError) as error:
         hard_end.start()
         status = _refuse(str(error), 1, alone=isinstance(error, CheckpointError))

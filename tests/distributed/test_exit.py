@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.pool import Pool
-from tests.distributed.whole_training import Seen, run_training, write_corpus
+from tests.distributed.whole_training import VOCABULARY, Seen, run_training, write_corpus
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 
@@ -165,6 +165,34 @@ def test_options_and_data_that_cannot_be_are_refused_in_one_line(pool: Pool, cor
         assert complaint in ranks[0].errors
         assert ranks[0].errors.count("\n") == 1
         assert ranks[1].errors == ""
+
+
+def status_and_errors(options: dict[str, Any]) -> tuple[int | None, str]:
+    """In a rank: the exit status, None where another rank's end raised an exception here, and what was complained."""
+    import torch.distributed as dist
+
+    try:
+        seen = run_training(options)
+    except RuntimeError as error:
+        dist.destroy_process_group()
+        return None, str(error)
+    return seen.status, seen.errors
+
+
+@pytest.mark.parametrize("layout", [{}, {"pipeline_model_parallel_size": 2}])
+def test_a_sample_that_cannot_be_used_ends_the_training_at_once_with_the_reason(
+    pool: Pool, tmp_path: Path, layout: dict[str, int]
+) -> None:
+    corpus = write_corpus(tmp_path)
+    with Path(f"{corpus}.bin").open("r+b") as file:  # one token of all, in a sample that one of two replicas reads
+        file.seek(200)
+        file.write((VOCABULARY + 1).to_bytes(2, "little"))
+    ends = pool.run(2, status_and_errors, {"data_path": [corpus], "train_iters": 40, **layout}, timeout_s=50)
+    told = [errors for status, errors in ends if status == 2]
+    assert told, ends
+    for errors in told:
+        assert errors.startswith("trainer: the data holds token id 65, the vocabulary has 64: ")
+        assert errors.count("\n") == 1
 
 
 def test_every_validation_group_is_evaluated_and_the_training_goes_on_unchanged(

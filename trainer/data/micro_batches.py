@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from trainer.data.errors import DataError
+from trainer.data.errors import SampleError
 from trainer.data.gpt_dataset import Dataset
 
 
@@ -33,7 +33,7 @@ class MicroBatches(Iterator[torch.Tensor]):
         vocab_size: int | None = None,
     ):
         if consumed_samples > len(dataset):
-            raise DataError(
+            raise SampleError(
                 f"{consumed_samples:,} samples are consumed already, and the data was built for {len(dataset):,}"
             )
         self._dataset, self._vocab_size = dataset, vocab_size
@@ -77,7 +77,7 @@ class MicroBatches(Iterator[torch.Tensor]):
         for row in range(self._micro_batch_size):
             self._dataset.read_into(first + row, rows[row])
         if self._vocab_size is not None and not 0 <= int(rows.min()) <= int(rows.max()) < self._vocab_size:
-            raise DataError(
+            raise SampleError(
                 f"the data holds token id {int(rows.max())}, the vocabulary has {self._vocab_size:,}: "
                 "it was made with another tokenizer; give that one, or prepare the data again"
             )
