@@ -74,7 +74,7 @@ def command(
 
 
 def _story(done: Submitted, name: str, chosen: str | None) -> list[str]:
-    from opsctl.control.arrays import count_tasks
+    from opsctl.slurm.arrays import count_tasks
 
     chain = done.chain
     tasks = count_tasks(chain.array)

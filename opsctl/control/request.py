@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from opsctl.control.arrays import one_at_a_time
+from opsctl.slurm.arrays import one_at_a_time
 from opsctl.errors import UsageError
 from opsctl.logs.parser import measured
 from opsctl.planning.measured import with_measured

@@ -224,6 +224,8 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     why = f"the last ended with {last.reason}" if last else "nothing is known about them"
     if last and last.first_failure:
         why += f" ({describe(last.first_failure)})"
+    elif last and last.note:
+        why += f" ({last.note})"
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
     task.log.say(f"***ALERT: {task.revision.file.run.name}: {said}")
     try:

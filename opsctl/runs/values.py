@@ -8,12 +8,12 @@ from pathlib import Path
 from opsctl.errors import RunFileError
 from opsctl.runs.schema import RunFile
 from opsctl.runs.shape import shown, shown_key
+from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import parse_duration_s
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUN_NAME_RULE = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 128"
 DURATION_RULE = "a Slurm duration: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
-_ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 _EXTRA = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=(?P<value>[^\s'\"\\#]+))?")
 #: A `#SBATCH` line cuts at blanks and comments and takes quotes for itself, so these values have none.
 _WORD = re.compile(r"[^\s'\"\\#-][^\s'\"\\#]*")
@@ -119,9 +119,8 @@ def _own_option(name: str) -> str | None:
 
 
 def _array(file: RunFile) -> str | None:
-    if not _ARRAY.fullmatch(file.array.tasks):
-        return f'[array] tasks = {shown(file.array.tasks)}: allowed is what sbatch --array takes, like "1-10%1"'
-    return None
+    problem = array_problem(file.array.tasks)
+    return f"[array] tasks = {shown(file.array.tasks)}: {problem}" if problem else None
 
 
 def _expect(file: RunFile) -> str | None:

@@ -70,8 +70,10 @@ def test_a_valid_file_gives_its_values_and_the_defaults(tmp_path: Path) -> None:
         (
             "[data]",
             '[array]\ntasks = "1-3%1; rm"\n[data]',
-            '[array] tasks = "1-3%1; rm": allowed is what sbatch --array takes',
+            '[array] tasks = "1-3%1; rm": not an array as sbatch takes it, like 1-10%1',
         ),
+        ("[data]", '[array]\ntasks = "3-1"\n[data]', '[array] tasks = "3-1": 3-1 is empty; ranges go up, like 1-10'),
+        ("[data]", '[array]\ntasks = "1-3%2"\n[data]', '[array] tasks = "1-3%2": 2 tasks of one training cannot run'),
         ("[data]", "[expect]\nsave_seconds = 0\n[data]", "[expect] save_seconds = 0.0: allowed is a number above 0"),
     ],
 )

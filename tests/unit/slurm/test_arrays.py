@@ -1,6 +1,6 @@
 import pytest
 
-from opsctl.control.arrays import count_tasks, one_at_a_time
+from opsctl.slurm.arrays import count_tasks, one_at_a_time
 from opsctl.errors import UsageError
 
 

@@ -1,0 +1,50 @@
+"""Job arrays as sbatch writes them: `1-3%1`. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from opsctl.errors import UsageError
+
+_ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
+#: More than any cluster's MaxArraySize: a slip of the finger should not take minutes to count.
+_MOST_TASKS = 4_000_001
+
+
+def one_at_a_time(array: str) -> str:
+    """`array` with `%1`: a training's tasks go on from each other. Raises UsageError for what cannot be."""
+    if problem := array_problem(array):
+        raise UsageError(f"--array {array}: {problem}")
+    return f"{array.strip().partition('%')[0]}%1"
+
+
+def array_problem(array: str) -> str | None:
+    """Why tasks of one training cannot be submitted as `array`; None when they can."""
+    tasks, percent, limit = array.strip().partition("%")
+    if not _ARRAY.fullmatch(tasks) or (percent and not limit.isdigit()):
+        return "not an array as sbatch takes it, like 1-10%1"
+    if percent and limit != "1":
+        return f"{limit} tasks of one training cannot run side by side; use {tasks}%1"
+    for part in tasks.split(","):
+        first, last, step = _range(part)
+        if last < first or step < 1:
+            return f"{part} is empty; ranges go up, like 1-10"
+        if last >= _MOST_TASKS:
+            return f"{last} is more than any Slurm takes"
+    return None
+
+
+def count_tasks(array: str) -> int:
+    """How many tasks an array, or what is pending of it, has."""
+    indices: set[int] = set()
+    for part in array.partition("%")[0].split(","):
+        first, last, step = _range(part)
+        indices.update(range(first, last + 1, step))
+    return len(indices)
+
+
+def _range(part: str) -> tuple[int, int, int]:
+    """(first, last, step) of `4`, `4-9` or `4-9:2`."""
+    bounds, _, step = part.partition(":")
+    first, _, last = bounds.partition("-")
+    return int(first), int(last or first), int(step or 1)
