@@ -10,6 +10,8 @@ import contextlib
 import json
 import math
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from opsctl.errors import OpsctlError
+from opsctl.files import locked
+from opsctl.localcluster.lifecycle import down
+from opsctl.slurm.cluster import local_clusters_folder
 
 CLUSTER = "demo"
 VOCAB_SIZE = 1024
@@ -45,48 +52,76 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the cluster up and say how to play with it")
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="where the run folders go [default: ./demo]")
-    keep = parser.parse_args()
-    started = time.monotonic()
-    folder = (keep.folder / time.strftime("%Y%m%d-%H%M%S")).resolve()
-    folder.mkdir(parents=True)
+    given = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it as Ctrl-C does
+        signal.signal(number, signal.default_int_handler)
+    clusters = local_clusters_folder()
+    clusters.mkdir(parents=True, exist_ok=True)
     try:
+        with locked(clusters / f"{CLUSTER}.lock", 0, "start a demo beside another one"):
+            return _demo((given.folder / time.strftime("%Y%m%d-%H%M%S")).resolve(), given.keep)
+    except OpsctlError as error:
+        sys.stderr.write(f"opsctl: {error}\n")
+        return 1
+
+
+def _demo(folder: Path, keep: bool) -> int:
+    """Play it, then take the cluster down, whatever happened; with `keep` it stays up, unless somebody interrupted."""
+    started = time.monotonic()
+    stays_up = False
+    try:
+        folder.mkdir(parents=True)
+        clear_the_stage()
         Demo(folder).play()
-    except DemoFailed as failure:
+        code, stays_up = 0, keep
+        say(f"\nDone in {time.monotonic() - started:.0f} s. The run is in {folder / 'demo'};")
+        say("logs/, checkpoints/ and tensorboard/ are under its output/.")
+    except (DemoFailed, OpsctlError, subprocess.SubprocessError) as failure:
+        code, stays_up = 1, keep
         say(f"\nthe demo stopped: {failure}")
         say(f"what it left: {folder}")
-        return 1
     except KeyboardInterrupt:
-        say("\ninterrupted")
-        return 130
+        code = 130
+        say("\ninterrupted: taking the cluster down")
     finally:
-        if not keep.keep:
-            with contextlib.suppress(subprocess.SubprocessError):
-                subprocess.run(
-                    [*OPSCTL, "local-cluster", "down", "--name", CLUSTER],
-                    capture_output=True,
-                    timeout=COMMAND_TIMEOUT_S,
-                )
-    say(f"\nDone in {time.monotonic() - started:.0f} s. The run is in {folder / 'demo'};")
-    say("logs/, checkpoints/ and tensorboard/ are under its output/.")
-    if keep.keep:
-        say("The cluster is up. From the run's folder, with the environment active:")
-        for line in (
-            f". {shlex.quote(str(Path('.venv/bin/activate').resolve()))}; cd {shlex.quote(str(folder / 'demo'))}",
-            "opsctl status",
-            "opsctl attempts",
-            "opsctl logs -n 20",
-            "opsctl queue",
-            f"opsctl local-cluster exec --name {CLUSTER} -- sinfo",
-            f"opsctl local-cluster down --name {CLUSTER}      # when you are done",
-        ):
-            say(f"  {line}")
-    else:
+        if not stays_up:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            down(cluster_folder())
+    if stays_up:
+        say_how_to_play(folder)
+    elif code == 0:
         say("The cluster is down again. `make demo KEEP=1` leaves it up to play with.")
         say("`opsctl init NAME` starts a run of your own.")
-    return 0
+    return code
+
+
+def say_how_to_play(folder: Path) -> None:
+    """The commands for a cluster that is left up."""
+    say("The cluster is up. From the run's folder, with the environment active:")
+    for line in (
+        f". {shlex.quote(str(Path('.venv/bin/activate').resolve()))}; cd {shlex.quote(str(folder / 'demo'))}",
+        "opsctl status",
+        "opsctl attempts",
+        "opsctl logs -n 20",
+        "opsctl queue",
+        f"opsctl local-cluster exec --name {CLUSTER} -- sinfo",
+        f"opsctl local-cluster down --name {CLUSTER}      # when you are done",
+    ):
+        say(f"  {line}")
 
 
 OPSCTL = [sys.executable, "-m", "opsctl"]
+
+
+def cluster_folder() -> Path:
+    return local_clusters_folder() / CLUSTER
+
+
+def clear_the_stage() -> None:
+    """End what an earlier demo has left up, and forget its queue: its chains would run before this one's."""
+    if down(cluster_folder()):
+        say("(an earlier demo had left its cluster up: it is down now)")
+    shutil.rmtree(cluster_folder(), ignore_errors=True)
 
 
 class Demo:
@@ -148,7 +183,7 @@ class Demo:
             below = sum(line.loss < self.entropy_nats for line in lines[-5:])
             return below == 5
 
-        self.wait_for(deep_enough, 120, "the loss to fall below the unigram entropy")
+        self.wait_for(deep_enough, 300, "the loss to fall below the unigram entropy")
         say(f"   below {self.entropy_nats:.2f} for five iterations in a row")
 
     def try_a_second_chain(self) -> None:
@@ -162,9 +197,9 @@ class Demo:
         title("The kill switch: the running task saves and leaves, a queued one sees it and leaves at once")
         self.slurm("scontrol", "hold", f"{self.chain}_2", f"{self.chain}_3")
         self.opsctl("kill-switch", "trigger", "--reason", "showing how")
-        self.wait_for(lambda: self.ended(1), 60, "task 1 to save and leave")
+        self.wait_for(lambda: self.ended(1), 120, "task 1 to save and leave")
         self.slurm("scontrol", "release", f"{self.chain}_2")
-        self.wait_for(lambda: self.ended(2), 60, "task 2 to see the switch and leave")
+        self.wait_for(lambda: self.ended(2), 120, "task 2 to see the switch and leave")
         self.opsctl("attempts")
 
     def go_on(self) -> None:
@@ -173,7 +208,7 @@ class Demo:
         self.opsctl("kill-switch", "deactivate")
         self.slurm("scontrol", "release", f"{self.chain}_3")
         self.wait_for(
-            lambda: any(line.iteration > saved + 2 for line in self.log_lines()), 90, f"iteration {saved + 3}"
+            lambda: any(line.iteration > saved + 2 for line in self.log_lines()), 180, f"iteration {saved + 3}"
         )
         after = [line for line in self.log_lines() if line.iteration > saved]
         if after[0].iteration != saved + 1 or len({line.iteration for line in after}) != len(after):
@@ -279,6 +314,9 @@ def title(text: str) -> None:
 
 
 def say(text: str) -> None:
+    if sys.stderr.isatty():  # the line of progress gives way
+        sys.stderr.write("\r\033[K")
+        sys.stderr.flush()
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
