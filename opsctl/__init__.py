@@ -1,3 +1,3 @@
-"""opsctl runs months-long language-model trainings on shared SLURM clusters."""
+"""Operations of long language-model trainings on a SLURM cluster shared with others."""
 
 __version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""The Megatron-DeepSpeed style trainer. Usable without opsctl: `torchrun -m trainer.pretrain_gpt --num-layers ...`."""
+"""A GPT trainer with tensor, pipeline and data parallelism; needs no opsctl: `torchrun -m trainer.pretrain_gpt --help`."""

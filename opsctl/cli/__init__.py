@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="opsctl", prog_name="opsctl")
 def root() -> None:
-    """Run months-long language-model trainings on a shared SLURM cluster.
+    """Plan, submit, watch and stop long language-model trainings on a shared SLURM cluster.
 
     Start with `opsctl init NAME`, look at `opsctl plan`, then `opsctl submit`.
     """
