@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from opsctl.slurm.arrays import one_at_a_time
 from opsctl.errors import UsageError
 from opsctl.logs.parser import measured
 from opsctl.planning.measured import with_measured
@@ -15,6 +14,7 @@ from opsctl.runs.checks import check_run
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.revisions import contents
 from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
+from opsctl.slurm.arrays import one_at_a_time
 
 #: One chain cannot keep its checkpoints or its kill switch elsewhere than the run does.
 _THE_RUNS_OWN = ("--save", "--kill-switch-path", "--stop-request-path")

@@ -1,7 +1,7 @@
 import pytest
 
-from opsctl.slurm.arrays import count_tasks, one_at_a_time
 from opsctl.errors import UsageError
+from opsctl.slurm.arrays import count_tasks, one_at_a_time
 
 
 @pytest.mark.parametrize(
