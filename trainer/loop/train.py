@@ -66,7 +66,7 @@ def train(training: Training) -> str:
         training.end_of_document,
         for_training=True,
     )
-    reason, last_words = FINISHED, stamp("after training is done")
+    reason, last_words = FINISHED, ""
     try:
         while progress.iteration < training.lengths.train_iterations:
             leave = training.leaving.reason(progress.iteration, training.steps_done)
@@ -79,7 +79,7 @@ def train(training: Training) -> str:
         if items is not None:
             items.close()
     if reason == FINISHED:
-        say_on_first_rank(training, last_words)
+        say_on_first_rank(training, stamp("after training is done"))
     _save(training)
     if reason == FINISHED:
         _evaluate_at_the_end(training)
