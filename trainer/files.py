@@ -10,6 +10,15 @@ from pathlib import Path
 from typing import Any
 
 SHARED_FILE_MODE = 0o664
+SHARED_FOLDER_MODE = 0o2775
+
+
+def make_shared_folder(folder: Path) -> None:
+    """A new folder is for the whole group: the next one to start this training may be somebody else."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            folder.chmod(SHARED_FOLDER_MODE)
 
 
 def write_atomically(path: Path, text: str) -> None:

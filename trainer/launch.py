@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any
 
 from trainer.attempt_records import Node, RankRecord, record_failure
+from trainer.files import SHARED_FOLDER_MODE
 from trainer.first_failure import DeathWatch
 from trainer.preload import import_engine, set_process_defaults
 from trainer.say import complain
@@ -108,7 +109,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int:
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -129,7 +130,7 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
         max_restarts=0,
         monitor_interval=0.1,
         start_method="fork",
-        logs_specs=DefaultLogsSpecs(log_dir=str(node.own_folder), tee=Std.ALL),
+        logs_specs=_logs_specs(node),
         local_addr=node.master_addr if node.node_rank == 0 else None,
         signals_to_handle="SIGINT",  # the others are handled below, once each
         shutdown_timeout=node.shutdown_s,
@@ -150,6 +151,21 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
         # alarming message about their exit barrier.
         time.sleep(_STORE_KEPT_S)
     return 0
+
+
+def _logs_specs(node: Node) -> Any:
+    """Where torch puts the ranks' output and error files: a folder that it makes for nobody but its owner."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
+
+    class ForTheGroup(DefaultLogsSpecs):
+        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+            made = super().reify(envs)
+            for folder in node.own_folder.iterdir():
+                with contextlib.suppress(OSError):
+                    folder.chmod(SHARED_FOLDER_MODE)
+            return made
+
+    return ForTheGroup(log_dir=str(node.own_folder), tee=Std.ALL)
 
 
 def run_rank(node: Node, watch: DeathWatch, told_to_end: _EndOnce, trainer_arguments: list[str]) -> None:

@@ -25,7 +25,7 @@ def command(name: str, example: str | None) -> None:
     An example's own name implies it: `opsctl init tr11-176B-ml`.
     """
     from opsctl.errors import OpsctlError
-    from opsctl.files import fsync_folder
+    from opsctl.files import fsync_folder, make_shared_folder, write_atomically
     from opsctl.runs.locate import RUN_FILE_NAME, remember_run
 
     folder, run_name = _wanted_folder(name)
@@ -37,8 +37,8 @@ def command(name: str, example: str | None) -> None:
     # Made beside and renamed, so that no half-made run is ever found under the name.
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        beside.mkdir()
-        (beside / RUN_FILE_NAME).write_text(text)
+        make_shared_folder(beside)
+        write_atomically(beside / RUN_FILE_NAME, text)
         beside.rename(folder)
         fsync_folder(folder.parent)
     except BaseException:

@@ -135,6 +135,8 @@ def test_a_rank_that_raises_leaves_its_traceback_and_torchs_error_file(tmp_path:
         assert failure["message"] == "ValueError: the seventh token is odd"
         assert Path(failure["error_file"]).is_relative_to(tmp_path / "x00")
         assert "the seventh token is odd" in Path(failure["error_file"]).read_text()
+        (of_torch,) = (folder for folder in (tmp_path / "x00").iterdir())
+        assert of_torch.stat().st_mode & 0o2070 == 0o2070  # torch makes it for its owner alone
         assert "[default1]:ValueError: the seventh token is odd" in nodes.output_of(0)
 
 

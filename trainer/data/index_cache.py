@@ -19,9 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.header import bin_path, idx_path
-from trainer.files import SHARED_FILE_MODE, write_json
-
-SHARED_FOLDER_MODE = 0o2775
+from trainer.files import SHARED_FILE_MODE, make_shared_folder, write_json
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -73,7 +71,7 @@ class IndexCache:
         failures = []
         for folder in self._folders:
             try:
-                _make_shared_folder(folder)
+                make_shared_folder(folder)
                 for name, array in arrays.items():
                     _save(folder / f"{stem}-{name}.npy", array)
                 # The listing comes last: what it names is whole.
@@ -100,11 +98,3 @@ def _save(path: Path, array: NDArray[Any]) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _make_shared_folder(folder: Path) -> None:
-    """A new folder is for the whole group: the next one to start this training may be somebody else."""
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(PermissionError):
-            folder.chmod(SHARED_FOLDER_MODE)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from trainer.data.errors import DataError
 from trainer.data.header import MAGIC, TOKEN_TYPES, VERSION, bin_path, corrupt, idx_path, read_header
+from trainer.files import SHARED_FILE_MODE
 
 #: A vocabulary below this is stored in 16 bits; Megatron's own bound.
 UINT16_VOCAB_LIMIT = 65_500
@@ -103,6 +104,7 @@ class IndexedWriter:
                 f"somebody else is writing {self._begun[0]}; wait for it or choose another prefix"
             ) from None
         self._file.truncate(0)
+        os.fchmod(self._file.fileno(), SHARED_FILE_MODE)
         return self
 
     def __exit__(
@@ -128,6 +130,7 @@ class IndexedWriter:
         """
         lengths = np.concatenate([np.zeros(0, np.int32), *self._lengths])
         with self._begun[1].open("wb") as index:
+            os.fchmod(index.fileno(), SHARED_FILE_MODE)
             index.writelines(index_bytes(lengths, self.dtype))
             index.flush()
             os.fsync(index.fileno())

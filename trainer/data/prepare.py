@@ -32,7 +32,7 @@ from trainer.data.errors import DataError
 from trainer.data.header import idx_path
 from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.progress import Progress
-from trainer.files import write_atomically, write_json
+from trainer.files import make_shared_folder, write_atomically, write_json
 
 #: Text encoded and written at a time, in characters.
 BATCH_CHARACTERS = 4_000_000
@@ -71,7 +71,7 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
     prefix = output_prefix(arguments)
     corpus = open_corpus(Path(arguments.input), arguments.json_key, arguments.include, arguments.exclude)
     refuse_existing(prefix, arguments.overwrite)
-    prefix.parent.mkdir(parents=True, exist_ok=True)
+    make_shared_folder(prefix.parent)
     if arguments.tokenizer:
         tokenizer, tokenizer_file, tokenizer_text = corpus_tokenizer.given(Path(arguments.tokenizer))
     else:

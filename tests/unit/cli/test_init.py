@@ -113,3 +113,13 @@ def test_a_run_made_in_another_folder_is_named_after_its_last_part(tmp_path: Pat
     init("sub/x")
     assert load_run_file(Path("sub/x/run.toml"), {}).file.run.name == "x"
     assert json.loads((tmp_path / ".state/opsctl/runs.json").read_text()) == {"x": str(tmp_path / "sub/x/run.toml")}
+
+
+def test_the_run_is_the_groups_whatever_the_umask() -> None:
+    before = os.umask(0o077)
+    try:
+        init("ours")
+    finally:
+        os.umask(before)
+    assert Path("ours").stat().st_mode & 0o2070 == 0o2070
+    assert Path("ours/run.toml").stat().st_mode & 0o060 == 0o060

@@ -90,6 +90,23 @@ def test_json_lines_become_a_pair_a_tokenizer_and_a_note(
     }
 
 
+def test_the_data_is_the_groups_whatever_the_umask(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = os.umask(0o077)
+    try:
+        prepared(capsys, lines, "--output-prefix", tmp_path / "out" / "c", "--vocab-size", "280")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o2070 == 0o2070
+    assert {path.name: path.stat().st_mode & 0o060 for path in (tmp_path / "out").iterdir()} == {
+        "c_text_document.bin": 0o060,
+        "c_text_document.idx": 0o060,
+        "c_text_document.json": 0o060,
+        "tokenizer.json": 0o060,
+    }
+
+
 def test_the_entropy_is_that_of_the_tokens_written(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
