@@ -161,6 +161,7 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_the_checkpoint_before(
     assert f"cannot write {tmp_path}/.tmp-global_step4/" in failed.errors
     assert "File too large" in failed.errors
     assert failed.errors.count("\n") == 1
+    assert not list(tmp_path.glob(".tmp-*"))  # its room is free for the record of the failure
     (seen,) = pool.run(1, run_training, saving(corpus, tmp_path))
     assert len(seen.losses) == 4
 

@@ -19,14 +19,13 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.agreement import from_first_rank
+from trainer.agreement import Refusal, from_first_rank
 from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.manifest import LATEST, MANIFEST, TEMPORARY, Manifest
 from trainer.checkpoint.writer import RecordingCheckpointEngine
-from trainer.files import fsync, write_atomically, write_json
+from trainer.files import SHARED_FOLDER_MODE, fsync, make_shared_folder, write_atomically, write_json
 from trainer.say import say
 
-_FOLDER_MODE = 0o2775
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -54,8 +53,13 @@ def save_checkpoint(
         say(f"saving checkpoint at iteration {manifest.iteration:7d} to {root}")
     temporary = root / f"{TEMPORARY}{tag_of(manifest.iteration)}"
     from_first_rank(lambda: _make_room(root), (OSError,))
-    files = _write(engine, root, temporary.name, client_state, with_optimizer)
-    from_first_rank(lambda: _publish(root, temporary, manifest, files), (OSError, CheckpointError))
+    try:
+        files = _write(engine, root, temporary.name, client_state, with_optimizer)
+        from_first_rank(lambda: _publish(root, temporary, manifest, files), (OSError, CheckpointError))
+    except (OSError, CheckpointError, Refusal):
+        # On a full disk its room is what the record of this failure, and the next task, cannot do without.
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     if first:
         say(f"  successfully saved checkpoint at iteration {manifest.iteration:7d} to {root}")
     return (time.monotonic() - started) * 1000
@@ -63,10 +67,7 @@ def save_checkpoint(
 
 def _make_room(root: Path) -> None:
     """The folder, without what a crash left in it."""
-    if not root.exists():
-        root.mkdir(parents=True)
-        with contextlib.suppress(PermissionError):
-            root.chmod(_FOLDER_MODE)
+    make_shared_folder(root)
     for leftover in root.glob(f"{TEMPORARY}*"):
         shutil.rmtree(leftover)
 
@@ -96,7 +97,7 @@ def _publish(root: Path, temporary: Path, manifest: Manifest, files: dict[str, d
                 f"{temporary / name} has {size} bytes, {file['bytes']} were written: see the file system"
             )
     with contextlib.suppress(PermissionError):
-        temporary.chmod(_FOLDER_MODE)
+        temporary.chmod(SHARED_FOLDER_MODE)
     write_json(temporary / MANIFEST, {**manifest.as_json(), "files": files})
     final = root / tag_of(manifest.iteration)
     if final.exists():
