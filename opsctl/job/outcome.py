@@ -55,7 +55,7 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     if node_lost and evidence.exit_reason in (None, "stop-request"):
         return "node-failure"
     # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
-    told_by_signal = evidence.exit_reason == "stop-request" and not evidence.stop_requested
+    told_by_signal = evidence.exit_reason == "stop-request" and (not evidence.stop_requested or _was_sent_away(step))
     if evidence.exit_reason and not told_by_signal:
         return evidence.exit_reason
     if step.slurm_state in SLURM_REASONS:
@@ -72,6 +72,13 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     if evidence.exit_reason:
         return evidence.exit_reason
     return "failed" if step.exit_code else "completed"
+
+
+def _was_sent_away(step: StepEnd) -> bool:
+    """Whether the stop request is the job's own note of a SIGTERM that was not the limit's."""
+    if step.slurm_state in SLURM_REASONS:
+        return SLURM_REASONS[step.slurm_state] in ("cancelled", "preempted")
+    return step.was_told_to_end and not step.limit_reached
 
 
 def closed(

@@ -54,6 +54,22 @@ NOTHING = Evidence()
         (StepEnd(143), Evidence(exit_reason="stop-request", stop_requested=True), "stop-request"),
         (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="stop-request"), "signal"),
         (StepEnd(143, slurm_state="CANCELLED"), Evidence(exit_reason="stop-request"), "cancelled"),
+        # The job notes a SIGTERM as a stop request too: scancel is the reason, whichever the ranks saw first.
+        (
+            StepEnd(143, was_told_to_end=True, slurm_state="CANCELLED"),
+            Evidence(exit_reason="stop-request", stop_requested=True),
+            "cancelled",
+        ),
+        (
+            StepEnd(143, was_told_to_end=True),
+            Evidence(exit_reason="stop-request", stop_requested=True),
+            "cancelled",
+        ),
+        (
+            StepEnd(143, was_told_to_end=True, limit_reached=True, slurm_state="TIMEOUT"),
+            Evidence(exit_reason="stop-request", stop_requested=True),
+            "stop-request",
+        ),
         (StepEnd(0), Evidence(exit_reason="stop-request"), "stop-request"),
         (StepEnd(137, slurm_state="FAILED"), NOTHING, "signal"),
     ],
