@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,8 @@ from opsctl.errors import OpsctlError
 
 SHARED_FILE_MODE = 0o664
 SHARED_FOLDER_MODE = 0o2775
+#: What a disk that takes no more says, by errno.
+FULL_DISK = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota exceeded"}
 #: A writer that hangs with the lock on a log must not stop the others: after this they append all the same.
 APPEND_LOCK_WAIT_S = 5.0
 

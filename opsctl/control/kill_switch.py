@@ -19,6 +19,7 @@ from typing import Any
 from opsctl.account import account_name, unix_group
 from opsctl.errors import OpsctlError
 from opsctl.files import SHARED_FILE_MODE, make_shared_folder, write_json
+from opsctl.moments import iso, now
 from opsctl.output import printable
 from opsctl.runs.paths import RunPaths
 
@@ -53,7 +54,7 @@ class KillSwitchState:
         """Who, when and why in a few words; empty when it is not triggered."""
         if not self.is_triggered:
             return ""
-        when = f" at {self.at.astimezone().isoformat(timespec='seconds')}" if self.at else ""
+        when = f" at {iso(self.at)}" if self.at else ""
         return f"by {self.by or 'somebody'}{when}" + (f": {self.why}" if self.why else "")
 
 
@@ -117,7 +118,7 @@ def arm(paths: RunPaths, group: str | None = None, path: Path | None = None) -> 
     before = _is_armed(paths, wanted) and _has_group(wanted.parent, group)
     if not before:
         _open_to_group(wanted.parent, group)
-        record = {"path": str(wanted), "armed_by": account_name(), "armed_at": _now().isoformat(timespec="seconds")}
+        record = {"path": str(wanted), "armed_by": account_name(), "armed_at": iso(now())}
         write_json(_record_file(paths), record)
     return Change(state(paths), not before)
 
@@ -125,7 +126,7 @@ def arm(paths: RunPaths, group: str | None = None, path: Path | None = None) -> 
 def trigger(paths: RunPaths, why: str = "") -> Change:
     """Create the switch with who, when and why, whole at once. One that is there already stays as it is."""
     path = switch_path(paths)
-    note = {"by": account_name(), "host": socket.gethostname(), "at": _now().isoformat(timespec="seconds"), "why": why}
+    note = {"by": account_name(), "host": socket.gethostname(), "at": iso(now()), "why": why}
     beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SHARED_FILE_MODE)
@@ -236,7 +237,3 @@ def _no_permission(path: Path, verb: str) -> str:
     except OSError:
         owner = "its owner"
     return f"may not {verb} {path}: permission denied; {owner} can open it to the group with opsctl kill-switch arm"
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).astimezone()

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from opsctl.account import account_name
 from opsctl.control import chains, kill_switch
@@ -17,6 +16,7 @@ from opsctl.control.refusals import way_out
 from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
 from opsctl.files import make_shared_folder, write_atomically, write_json
+from opsctl.moments import now
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
@@ -96,7 +96,7 @@ def new_chain(wish: Wish, after: tuple[str, ...], revision: str, token: str) -> 
     return Chain(
         chain=0,
         token=token,
-        submitted_at=datetime.now(UTC).astimezone().replace(microsecond=0),
+        submitted_at=now().replace(microsecond=0),
         user=account_name(),
         host=socket.gethostname(),
         revision=revision,

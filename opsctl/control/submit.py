@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import grp
 import os
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from opsctl.control import live, overlap
 from opsctl.control.request import Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
-from opsctl.files import locked, make_shared_folder
+from opsctl.files import FULL_DISK, locked, make_shared_folder
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.locate import remember_run
 from opsctl.runs.paths import RunPaths
@@ -80,7 +79,7 @@ def explained_disk_errors(paths: RunPaths) -> Iterator[None]:
             f"may not write {where}: permission denied; its owner opens the run to the group: opsctl kill-switch arm"
         ) from None
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        full = FULL_DISK.get(error.errno or 0)
+        if not full:
             raise
-        why = "no space left" if error.errno == errno.ENOSPC else "quota exceeded"
-        raise OpsctlError(f"{why} at {paths.output}: nothing was submitted; free some space and try again") from None
+        raise OpsctlError(f"{full} at {paths.output}: nothing was submitted; free some space and try again") from None

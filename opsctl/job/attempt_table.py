@@ -8,6 +8,7 @@ from typing import Any
 
 from opsctl.job.attempts import Attempt
 from opsctl.job.cause import describe
+from opsctl.moments import iso
 from opsctl.slurm.durations import format_duration
 
 _HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXIT", "WHY")
@@ -57,7 +58,7 @@ def _why(attempt: Attempt) -> str:
 
 
 def _moment(moment: datetime | None) -> str:
-    return moment.astimezone().isoformat(timespec="seconds") if moment else "?"
+    return iso(moment) or "?"
 
 
 def _duration(attempt: Attempt) -> str:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.control import kill_switch
@@ -30,6 +30,7 @@ from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
+from opsctl.moments import iso, now
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.revisions import Revision, newest
 from opsctl.runs.trainer_arguments import option_values
@@ -142,7 +143,7 @@ def _train(task: Task, signals: Signals) -> int:
         step_end, note = StepEnd(exit_code=1), str(error)
     else:
         note = f"the job got {signals.names()}" if signals.any else ""
-    ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), _now(), note=note)
+    ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), now(), note=note)
     task.log.say(_end_line(ended))
     try:
         attempts_file.append_closed(task.paths, ended)
@@ -169,14 +170,14 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     step = Step(launch.command(), environment, task.log, signals, stop_request, lambda: _leaves_early(folder))
     code = step.run()
     told = signals.told_to_end
-    limit_reached = told and ends_at is not None and (ends_at - _now()).total_seconds() < _AT_LIMIT_S
+    limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     state = _slurm_state(task) if code else ""
     return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes), step.first_exit)
 
 
 def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
     slurm, nodes = task.revision.file.slurm, task.allocation.nodes
-    minutes = exit_minutes(ends_at, _now(), parse_duration_s(slurm.exit_margin))
+    minutes = exit_minutes(ends_at, now(), parse_duration_s(slurm.exit_margin))
     stop_request = task.paths.stop_request(task.allocation.job_id)
     of_this_job = ["--stop-request-path", str(stop_request), "--exit-report-path", str(folder / EXIT_REPORT)]
     return Launch(
@@ -201,7 +202,7 @@ def _ends_at(task: Task) -> datetime | None:
                 return None if job.time_limit_s is None else job.ends_at
     except SlurmError as error:
         task.log.say(f"opsctl: the time limit is taken from the run file: {error}")
-    return _now() + timedelta(seconds=parse_duration_s(task.revision.file.slurm.time))
+    return now() + timedelta(seconds=parse_duration_s(task.revision.file.slurm.time))
 
 
 def _slurm_state(task: Task) -> str:
@@ -253,7 +254,7 @@ def _new_attempt(task: Task) -> Attempt:
         revision=task.revision.name,
         user=job.user,
         nodes=job.nodes,
-        opened_at=_now(),
+        opened_at=now(),
         kill_switch_path=str(_kill_switch_path(task)),
         iteration_at_start=checkpoint.iteration if checkpoint else None,
     )
@@ -264,7 +265,7 @@ def _record_short(task: Task, reason: str, exit_code: int) -> None:
     attempt = _new_attempt(task)
     evidence = Evidence(exit_reason=reason)
     checkpoint = last_checkpoint(task.paths.checkpoints)
-    ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, _now(), note="left at its start")
+    ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, now(), note="left at its start")
     attempts_file.append_opened(task.paths, attempt)
     attempts_file.append_closed(task.paths, ended)
 
@@ -274,7 +275,7 @@ def _start_line(task: Task, attempt: Attempt) -> str:
     start = "the beginning" if attempt.iteration_at_start is None else f"iteration {attempt.iteration_at_start}"
     again = f", requeued {job.restart_count} times" if job.restart_count else ""
     return (
-        f"START TIME: {_now().isoformat(timespec='seconds')} attempt {attempt.number}, job {job.display_id} "
+        f"START TIME: {iso(now())} attempt {attempt.number}, job {job.display_id} "
         f"({job.job_id}{again}), revision {task.revision.name}, from {start}, nodes {' '.join(job.nodes)}"
     )
 
@@ -283,10 +284,6 @@ def _end_line(ended: Attempt) -> str:
     failed = f", first failure: {describe(ended.first_failure)}" if ended.first_failure else ""
     saved = "none" if ended.checkpoint_at_end is None else f"iteration {ended.checkpoint_at_end}"
     return (
-        f"END TIME: {_now().isoformat(timespec='seconds')} attempt {ended.number} ended: {ended.reason}, "
+        f"END TIME: {iso(now())} attempt {ended.number} ended: {ended.reason}, "
         f"exit code {ended.exit_code}, last checkpoint {saved}{failed}"
     )
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).astimezone()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from opsctl.account import account_and_host
 from opsctl.job.attempts import Attempt, append_closed, read
 from opsctl.job.evidence import read_evidence
 from opsctl.job.outcome import StepEnd, closed
 from opsctl.job.progress import Checkpoint, last_checkpoint
+from opsctl.moments import now
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -79,9 +80,9 @@ def closings(
         state, note = _slurm_word(attempt, queue.get(attempt.job_id), end)
         evidence = read_evidence(paths.attempt_folder(attempt.job_id))
         step = StepEnd(exit_code=_exit_code(end), slurm_state=state)
-        now = (end.ended_at if end else None) or datetime.now(UTC).astimezone()
+        ended_at = (end.ended_at if end else None) or now()
         reached = _checkpoint_of(attempt, attempts, last_checkpoint(paths.checkpoints))
-        found.append(closed(attempt, step, evidence, reached, now, closed_by, note))
+        found.append(closed(attempt, step, evidence, reached, ended_at, closed_by, note))
     return found
 
 

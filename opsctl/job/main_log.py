@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from opsctl.files import append_bytes, make_shared_folder
+from opsctl.moments import now
 
 #: Longest that a whole line waits before it is in the file, seconds.
 FLUSH_S = 0.2
@@ -95,7 +96,7 @@ class MainLog:
                 view = view[os.write(self.copy_to_fd, view) :]
 
 
-def stamp(message: str, now: datetime | None = None) -> str:
+def stamp(message: str, at: datetime | None = None) -> str:
     """A line as the trainer stamps its own: `[MESSAGE] datetime: YYYY-MM-DD HH:MM:SS `."""
-    moment = now or datetime.now(UTC).astimezone()
+    moment = at or now()
     return f"[{message}] datetime: {moment:%Y-%m-%d %H:%M:%S} "

@@ -11,11 +11,11 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
 from opsctl.files import make_shared_folder, write_json
+from opsctl.moments import iso, now
 
 WARNINGS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
@@ -60,6 +60,5 @@ def request_stop(path: Path, why: str) -> bool:
     if path.exists():
         return False
     make_shared_folder(path.parent)
-    now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
-    write_json(path, {"why": why, "at": now, "by": f"job process {os.getpid()} on {socket.gethostname()}"})
+    write_json(path, {"why": why, "at": iso(now()), "by": f"job process {os.getpid()} on {socket.gethostname()}"})
     return True

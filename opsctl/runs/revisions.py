@@ -7,7 +7,6 @@ expanded), trainer-arguments.json, engine.json and step.sh. It appears by one re
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ import msgspec
 
 from opsctl.account import account_and_host
 from opsctl.errors import OpsctlError, RunFileError
-from opsctl.files import fsync_folder, make_shared_folder, write_atomically
+from opsctl.files import FULL_DISK, fsync_folder, make_shared_folder, write_atomically
+from opsctl.moments import iso, now
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
@@ -150,7 +150,7 @@ def publish(loaded: LoadedRun, note: str = "") -> Revision:
         "schema_version": 1,
         "number": number,
         "digest": digest,
-        "created_at": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        "created_at": iso(now()),
         "created_by": account_and_host(),
         "note": note,
         "run_file": str(loaded.path),
@@ -250,7 +250,7 @@ def _pretty(value: Any) -> str:
 
 
 def _cannot_write(error: OSError, folder: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        why = "no space left" if error.errno == errno.ENOSPC else "quota exceeded"
-        return f"cannot publish a revision: {why} at {folder}; nothing was changed: free some space and try again"
+    full = FULL_DISK.get(error.errno or 0)
+    if full:
+        return f"cannot publish a revision: {full} at {folder}; nothing was changed: free some space and try again"
     return f"cannot publish a revision in {folder}: {error.strerror or error}; nothing was changed"

@@ -12,6 +12,7 @@ from opsctl.job import attempts as attempts_file
 from opsctl.job.attempts import Attempt
 from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.logs.parser import recent
+from opsctl.moments import now
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.revisions import differs_from_published
 from opsctl.runs.trainer_arguments import last_number
@@ -37,7 +38,7 @@ def gather(run: RunView, slurm: SlurmClient) -> Overview:
         name=run.table.name,
         team=run.table.team,
         output=paths.output,
-        now=datetime.now(UTC).astimezone(),
+        now=now(),
         jobs=jobs,
         blind=blind,
         was_submitted=bool(known.chains),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
+from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import Job
@@ -93,11 +93,6 @@ def shortened(text: str, width: int) -> str:
         return clean
     tail = (width - 1) // 2
     return clean[: width - 1 - tail] + "…" + clean[len(clean) - tail :]
-
-
-def iso(moment: datetime | None, timespec: str = "seconds") -> str | None:
-    """ISO 8601 with zone."""
-    return moment.astimezone().isoformat(timespec=timespec) if moment else None
 
 
 def _row(job: Job, own: bool) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.files import append_line
 from opsctl.job.progress import is_finished, last_checkpoint
+from opsctl.moments import now
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
@@ -24,12 +25,12 @@ def training_settings(run: RunView) -> Settings:
 
 def training_snapshot(run: RunView, slurm: SlurmClient) -> Snapshot:
     """What there is to see of the training now. Slurm out of reach is part of it, not an error."""
-    now = datetime.now(UTC).astimezone()
+    seen_at = now()
     finished = how_finished(run)
     try:
-        return Snapshot(now, tuple(own_jobs(run.paths, slurm)), finished)
+        return Snapshot(seen_at, tuple(own_jobs(run.paths, slurm)), finished)
     except SlurmUnreachable as error:
-        return Snapshot(now, finished=finished, blind=str(error))
+        return Snapshot(seen_at, finished=finished, blind=str(error))
 
 
 def own_jobs(paths: RunPaths, slurm: SlurmClient) -> list[Job]:

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from opsctl.job.attempts import Attempt
 from opsctl.job.cause import describe
+from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import Job
 from opsctl.watch.findings import Finding, Severity
 from opsctl.watch.overview import Overview
 from opsctl.watch.pulse import is_held
-from opsctl.watch.queue import iso, shortened, why
+from opsctl.watch.queue import shortened, why
 
 _LABEL = 13
 _BAR = 24
@@ -37,7 +38,7 @@ _COLOURS = {"running": _GREEN, "configuring": _GREEN, "finished": _GREEN, "waiti
 def status_lines(overview: Overview, findings: Sequence[Finding], width: int, colour: bool) -> list[str]:
     """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
     name, headline = shortened(overview.name, _NAME), _headline(overview)
-    clock = iso(overview.now, "minutes") or ""
+    clock = iso(overview.now, "minutes")
     gap = width - len(name) - len(headline) - len(clock) - 2
     first = f"{_paint(name, '1', colour)}  {_paint(headline, '1;' + _COLOURS.get(overview.state, _RED), colour)}"
     lines = [first + (" " * gap + clock if gap >= 2 else "")]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from opsctl.moments import iso
 from opsctl.watch.findings import Finding
 from opsctl.watch.overview import Overview
-from opsctl.watch.queue import iso, job_json
+from opsctl.watch.queue import job_json
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:

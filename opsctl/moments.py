@@ -1,0 +1,22 @@
+"""Moments with a zone, and how they are written: ISO 8601, to the second, in local time with its offset."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import overload
+
+
+def now() -> datetime:
+    """This moment, in the local zone."""
+    return datetime.now(UTC).astimezone()
+
+
+@overload
+def iso(moment: datetime, timespec: str = "seconds") -> str: ...
+@overload
+def iso(moment: None, timespec: str = "seconds") -> None: ...
+@overload
+def iso(moment: datetime | None, timespec: str = "seconds") -> str | None: ...
+def iso(moment: datetime | None, timespec: str = "seconds") -> str | None:
+    """`moment` in local time, down to `timespec`; None stays None."""
+    return moment.astimezone().isoformat(timespec=timespec) if moment else None
