@@ -73,8 +73,10 @@ class RankRecord:
 
 
 def _gpus_of_this_node() -> list[str]:
-    """The GPUs in local rank order, as Slurm or the user named them; none without GPUs."""
+    """The GPUs in local rank order, as Slurm or the user named them, counted where Slurm only says how many."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("SLURM_STEP_GPUS") or ""
+    if not named and os.environ.get("SLURM_GPUS_ON_NODE", "").isdecimal():
+        return [str(number) for number in range(int(os.environ["SLURM_GPUS_ON_NODE"]))]
     return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
 
 

@@ -228,7 +228,7 @@ class Demo:
             text=True,
             timeout=COMMAND_TIMEOUT_S,
         )
-        sys.stdout.write("".join(f"   {line}\n" for line in done.stdout.splitlines()))
+        sys.stdout.write(done.stdout)
         sys.stdout.flush()
         if done.returncode != expect:
             raise DemoFailed(f"`{shlex.join(['opsctl', *words])}` left with exit code {done.returncode}, not {expect}")

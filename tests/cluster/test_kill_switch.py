@@ -76,6 +76,7 @@ def _check_where_the_ranks_run(training: Training) -> None:
     (attempt,) = training.recorded()
     places = [training.rank(attempt["job_id"], rank) for rank in range(4)]
     assert [place["node"] for place in places] == [node for node in attempt["nodes"] for _ in range(2)]
+    assert [place["gpu"] for place in places] == ["0", "1"] * 2
     folder = training.paths.attempt_folder(attempt["job_id"])
     assert {path.stem for path in folder.glob("*.out")} == set(attempt["nodes"])
     environment = Path(f"/proc/{places[3]['pid']}/environ").read_bytes().split(b"\0")
