@@ -162,7 +162,7 @@ OPTIONS: tuple[Option, ...] = (
             unit="iterations",
             at_least=1,
         ),
-        _option("--seed", int, 1234, "Seed of weights, dropout and data order.", at_least=0),
+        _option("--seed", int, 1234, "Seed of weights, dropout and data order.", at_least=0, below=2**32),
         _flag(
             "--checkpoint-activations",
             "Keep only what enters each block and compute the rest again in the backward pass.",

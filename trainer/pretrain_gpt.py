@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is impor
     print(help_text())
     sys.exit(0)
 
-from trainer.agreement import Refusal
+from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.checkpoint.errors import CheckpointError
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.data.errors import SampleError
@@ -81,7 +82,7 @@ def _run(options: Options, parallel: Parallel) -> None:
     _say(parallel, argument_lines({**options, "world_size": parallel.world_size}))
     for notice in options.notices:
         _say(parallel, notice)
-    _keep_arguments(options, parallel)
+    _keep_arguments(options)
     _say(parallel, stamp("after megatron is initialized"))
     training = _build(options, parallel, leaving)
     try:
@@ -172,7 +173,7 @@ def _curves(options: Options, parallel: Parallel, shape: ModelShape) -> Curves:
     without_embeddings = parameters(shape) - (shape.vocabulary + shape.positions) * shape.hidden
     writes = options.tensorboard_dir and parallel.rank == parallel.world_size - 1
     return Curves(
-        open_writer(options) if writes else None,
+        on_every_rank(lambda: open_writer(options) if writes else None, (OptionsError,)),
         options,
         parallel.world_size,
         parallel.data_size,
@@ -195,12 +196,18 @@ def _say_size(options: Options, parallel: Parallel, shape: ModelShape) -> None:
     _say(parallel, f"TFLOPs in the log are each rank's {counted}")
 
 
-def _keep_arguments(options: Options, parallel: Parallel) -> None:
+def _keep_arguments(options: Options) -> None:
     """A copy of the arguments in --log-path, as Megatron-DeepSpeed leaves one."""
-    if parallel.rank == 0 and options.log_path:
-        folder = Path(options.log_path)
+    if options.log_path:
+        from_first_rank(lambda: _write_arguments(Path(options.log_path), options), (OptionsError,))
+
+
+def _write_arguments(folder: Path, options: Options) -> None:
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"args_{time.strftime('%Y-%m-%dT%H_%M_%S')}.txt").write_text(argument_lines(options) + "\n")
+    except OSError as error:
+        raise OptionsError(f"--log-path {folder}: {error.strerror}") from None
 
 
 def _refuse(text: str, status: int, alone: bool = False) -> int:
@@ -241,4 +248,8 @@ def _end(status: int) -> None:
 if __name__ == "__main__":
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    _end(record(main)() or 0)
+    try:
+        _end(record(main)() or 0)
+    except Exception:  # out of memory, a lost connection: no exit handler may keep this rank and its node
+        traceback.print_exc()
+        _end(1)

@@ -6,13 +6,16 @@ import json
 import math
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.distributed.pool import Pool
-from tests.distributed.whole_training import VOCABULARY, Seen, run_training, write_corpus
+from tests.distributed.whole_training import TINY, VOCABULARY, Seen, run_training, write_corpus
+from trainer.options import to_arguments
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 
@@ -158,6 +161,7 @@ def test_options_and_data_that_cannot_be_are_refused_in_one_line(pool: Pool, cor
         ({"data_path": [str(tmp_path / "absent")]}, "absent"),
         ({"global_batch_size": 6, "micro_batch_size": 4}, "not divisible by --micro-batch-size 4"),
         ({"fp16": True}, "--fp16 needs a GPU"),
+        ({"distributed_backend": "nccl"}, "--distributed-backend nccl needs a GPU"),
         ({"seq_length": 100_000}, "smaller than one sample"),
     ):
         ranks = pool.run(2, run_training, {"data_path": [corpus], "train_iters": 2, **wrong})
@@ -165,6 +169,35 @@ def test_options_and_data_that_cannot_be_are_refused_in_one_line(pool: Pool, cor
         assert complaint in ranks[0].errors
         assert ranks[0].errors.count("\n") == 1
         assert ranks[1].errors == ""
+
+
+@pytest.mark.parametrize("name", ["tensorboard_dir", "log_path"])
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(
+    pool: Pool, corpus: str, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    ranks = pool.run(2, run_training, {"data_path": [corpus], "train_iters": 2, name: str(tmp_path / "file")})
+    assert [rank.status for rank in ranks] == [1, 1]
+    option = "--" + name.replace("_", "-")
+    assert [rank.errors for rank in ranks] == [f"trainer: {option} {tmp_path}/file: File exists\n", ""]
+
+
+def test_no_exit_handler_keeps_a_failed_rank(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    failing = {
+        **TINY,
+        "data_path": [corpus],
+        "train_iters": 1,
+        "exit_report_path": str(tmp_path / "file" / "exit.json"),
+    }
+    code = (
+        "import atexit, runpy, time; atexit.register(time.sleep, 600);"
+        " runpy.run_module('trainer.pretrain_gpt', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, *to_arguments(failing)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 1
+    assert "NotADirectoryError" in done.stderr
 
 
 def status_and_errors(options: dict[str, Any]) -> tuple[int | None, str]:
@@ -181,7 +214,7 @@ def status_and_errors(options: dict[str, Any]) -> tuple[int | None, str]:
 
 @pytest.mark.parametrize("layout", [{}, {"pipeline_model_parallel_size": 2}])
 def test_a_sample_that_cannot_be_used_ends_the_training_at_once_with_the_reason(
-    pool: Pool, tmp_path: Path, layout: dict[str, int]
+    pool: Pool, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     corpus = write_corpus(tmp_path)
     with Path(f"{corpus}.bin").open("r+b") as file:  # one token of all, in a sample that one of two replicas reads

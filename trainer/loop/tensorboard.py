@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from trainer.loop.log_line import TrainingLine, perplexity
 from trainer.loop.progress import Progress
-from trainer.options import Options
+from trainer.options import Options, OptionsError
 
 GIGA = 1e9
 
@@ -22,12 +22,15 @@ class ScalarWriter(Protocol):
 
 
 def open_writer(options: Options) -> ScalarWriter:
-    """A writer into --tensorboard-dir."""
+    """A writer into --tensorboard-dir. Raises OptionsError when it cannot be written."""
     from torch.utils.tensorboard import SummaryWriter
 
     folder = Path(options.tensorboard_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    writer: ScalarWriter = SummaryWriter(str(folder), max_queue=options.tensorboard_queue_size)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writer: ScalarWriter = SummaryWriter(str(folder), max_queue=options.tensorboard_queue_size)
+    except OSError as error:
+        raise OptionsError(f"--tensorboard-dir {folder}: {error.strerror}") from None
     return writer
 
 

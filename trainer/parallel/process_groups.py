@@ -63,7 +63,7 @@ def initialize(options: Options) -> Parallel:
     """Join the process group and find this rank's place. Collective; calling it again starts from a fresh group.
 
     RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT come from the launcher; without them there is one rank. gloo on a CPU,
-    nccl on a GPU. Raises OptionsError when the ranks do not divide by TP x PP.
+    nccl on a GPU. Raises OptionsError when the ranks do not divide by TP x PP, and for nccl without a GPU.
     """
     import deepspeed
 
@@ -75,6 +75,8 @@ def initialize(options: Options) -> Parallel:
     if world_size % (tensor_size * pipeline_size):
         raise OptionsError(f"{world_size} ranks are not divisible by TP {tensor_size} x PP {pipeline_size}")
     on_gpu = torch.cuda.is_available()
+    if options.distributed_backend == "nccl" and not on_gpu:
+        raise OptionsError("--distributed-backend nccl needs a GPU, and there is none here: leave the option out")
     if on_gpu:
         torch.cuda.set_device(local_rank)
     if not dist.is_initialized():

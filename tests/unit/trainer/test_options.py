@@ -136,6 +136,7 @@ def test_what_the_trainer_cannot_do_is_refused_by_name_with_the_reason(name: str
         (["--num-layers", "4.5"], "--num-layers 4.5: must be a whole number"),
         (["--num-layers", "0"], "--num-layers 0: must be at least 1"),
         (["--lr", "nan"], "must be finite"),
+        (["--seed", "5_000_000_000"], "--seed 5000000000: must be below"),
         (["--hidden-dropout", "1"], "must be below 1"),
         (["--hidden-dropout", "default=0.2"], "the default is 0.1"),
         (["--position-embedding-type", "rotary"], "must be one of absolute, alibi"),
