@@ -92,7 +92,9 @@ def main(argv: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except click.ClickException as error:
-        sys.stderr.write(f"opsctl: {error.format_message()}\n")
+        said = error.format_message()
+        is_help = said.startswith("Usage: ")  # a group called without a command
+        sys.stderr.write(f"{said}\n" if is_help else f"opsctl: {said}\n")
         sys.exit(3 if is_check else error.exit_code)
     except OpsctlError as error:
         sys.stderr.write(f"opsctl: {error}\n")

@@ -12,6 +12,7 @@ from trainer.data.check import data_errors
 from trainer.data.errors import DataError
 from trainer.data.header import read_header
 from trainer.data.sources import SPLITS
+from trainer.data.vocabulary_source import vocab_size
 from trainer.options import BY_KEY
 
 _WEIGHTED = re.compile(r"[\d.eE+-]+\s+[\d.]+:[\d.]+\s+(?P<prefix>[^\s,\"]+)")
@@ -41,7 +42,8 @@ def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[
 
 
 def share_problems(options: Mapping[str, Any]) -> list[str]:
-    """What is wrong with how options of all tables share the data out, a line each: splits, weighted groups, sizes.
+    """What is wrong with how options of all tables share the data out, a line each: splits, weighted groups, sizes,
+    a vocabulary smaller than the data's.
 
     For files that `data_problems` found whole. A job would refuse the same, three times, and trip the chain's brake.
     """
@@ -50,6 +52,11 @@ def share_problems(options: Mapping[str, Any]) -> list[str]:
     if not isinstance(complete["seq_length"], int):
         return []
     problems = data_errors(complete, SPLITS if complete["eval_iters"] else ("train",))
+    if not problems and complete["vocab_size"]:  # a tokenizer by name may be one that only compute nodes have
+        try:
+            vocab_size(complete)
+        except DataError as error:
+            problems.append(str(error))
     return [f"[data] {problem}" for problem in dict.fromkeys(problems)]
 
 

@@ -25,6 +25,7 @@ TORCH_FREE = {
     "data.errors",
     "data.check",
     "data.header",
+    "data.vocabulary_source",
 }
 HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
 
@@ -70,6 +71,13 @@ def test_every_command_explains_itself(command: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"Usage: opsctl {command} ")
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["kill-switch"], 2), (["watch"], 3)])
+def test_without_a_command_the_help_is_shown_as_it_is(words: list[str], code: int) -> None:
+    done = subprocess.run([sys.executable, "-m", "opsctl", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("Usage: opsctl ")
 
 
 def test_a_misspelt_command_is_one_line_with_the_nearest_name() -> None:

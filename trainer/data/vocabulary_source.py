@@ -31,7 +31,7 @@ def vocab_size(options: Mapping[str, Any]) -> int:
         if metadata["vocab_size"] > size:
             raise DataError(
                 f"{metadata['path']} was made with a vocabulary of {metadata['vocab_size']:,} tokens, "
-                f"the tokenizer given has {size:,}; give the one that it was made with "
+                f"the vocabulary given has {size:,}; give the one that it was made with "
                 f"({metadata.get('tokenizer', 'unknown')})"
             )
     return size

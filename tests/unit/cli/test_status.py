@@ -101,7 +101,6 @@ def test_a_broken_run_file_from_which_nothing_was_published_is_an_error(tmp_path
         ["training", "--no-such-option"],
         ["training", "--cluster", "nowhere"],
         ["no-such-check"],
-        [],
     ],
 )
 def test_a_check_that_is_called_wrongly_is_unknown(tmp_path: Path, words: list[str]) -> None:

@@ -218,6 +218,12 @@ class TestData:
         assert "test data is smaller than one sample: 1 of 3 documents" in problem
         assert find_problems(loaded(tmp_path, text.replace("lr = 3e-3", "lr = 3e-3\neval_iters = 0"))).problems == ()
 
+    def test_a_vocabulary_smaller_than_the_datas_is_a_problem(self, tmp_path: Path, corpus: Path) -> None:
+        Path(f"{corpus}.json").write_text('{"vocab_size": 1024, "tokenizer": "/t/tokenizer.json"}')
+        assert find_problems(loaded(tmp_path, VALID)).problems == ()
+        (problem,) = find_problems(loaded(tmp_path, changed("vocab_size = 1_024", "vocab_size = 1_000"))).problems
+        assert "was made with a vocabulary of 1,024 tokens, the vocabulary given has 1,000" in problem
+
     def test_no_data_at_all_is_a_problem(self, tmp_path: Path) -> None:
         assert "[data] names no training data" in find_problems(loaded(tmp_path, changed("data_path", "#"))).problems[0]
 
