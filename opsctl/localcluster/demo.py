@@ -245,6 +245,7 @@ class Demo:
             stdout=subprocess.PIPE,
             timeout=COMMAND_TIMEOUT_S,
             check=True,
+            start_new_session=True,  # Ctrl-C is the demo's, not that of a look in passing
         )
         return json.loads(done.stdout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -44,6 +45,8 @@ def test_who_only_looks_says_so_in_one_line_and_never_that_nothing_runs(
     for words, (out, err, code) in answers.items():
         assert code == ASKING[words], (words, out, err)
         assert "Slurm does not answer" in out + err
+        if kind == "hung":  # by our deadline, not by Slurm's own time-out, which is hardly longer
+            assert re.search(r"no answer within [1-8] s", out + err), (words, out, err)
         assert "not RUNNING" not in out + err and "NOT IN THE QUEUE" not in out
         assert (out if words == "watch training" else err).count("\n") == 1
     assert "iteration 100 of 160" in answers["status"][0] and "iteration 80, saved" in answers["status"][0]
