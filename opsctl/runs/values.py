@@ -31,6 +31,8 @@ OWN_SBATCH_OPTIONS = frozenset(
 )
 #: sbatch options whose names begin like one of ours and are not an abbreviation of it.
 _OTHER_SBATCH_OPTIONS = frozenset({"mem", "hint", "exclusive", "hold", "wait-all-nodes"})
+#: Names whose values nobody should write into a file that a group shares.
+_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)", re.IGNORECASE)
 _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 
 
@@ -131,12 +133,22 @@ def _expect(file: RunFile) -> str | None:
     return None
 
 
+def _is_path(value: str) -> bool:
+    """A path only says where a secret is, as HF_TOKEN_PATH does."""
+    return value.startswith(("/", "~", "./", "${")) and "/" in value
+
+
 def _env(file: RunFile) -> str | None:
     for name, value in file.env.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             return f"[env] {shown_key(name)} is not a variable's name: letters, digits and _, not starting with a digit"
         if name in _LAUNCHER_VARIABLES or name.startswith("SLURM_"):
             return f"[env] {name} is set for every rank by Slurm and the launcher; leave it out"
+        if _SECRET.search(name) and not _is_path(value):
+            return (
+                f"[env] {name} looks like a secret, and the whole group reads what is written here: export it in the "
+                "environment script, or name a file that holds it"
+            )
         if any(character in value for character in "\n\r\0"):
             return f"[env] {name} = {shown(value)}: allowed is text on one line"
     return None

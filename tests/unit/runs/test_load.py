@@ -64,6 +64,11 @@ def test_a_valid_file_gives_its_values_and_the_defaults(tmp_path: Path) -> None:
         ("[data]", '[env]\n"A B" = "1"\n[data]', "is not a variable's name"),
         (
             "[data]",
+            '[env]\nHF_TOKEN = "hf_abc"\n[data]',
+            "[env] HF_TOKEN looks like a secret, and the whole group reads what is written here: export it in the",
+        ),
+        (
+            "[data]",
             '[env]\nRANK = "1"\n[data]',
             "[env] RANK is set for every rank by Slurm and the launcher; leave it out",
         ),
@@ -175,6 +180,10 @@ class TestVariables:
         for use in (lambda: run.paths, lambda: expand(run)):
             with pytest.raises(RunFileError, match=r"\[run\] output: \$\{SCRATCH\} is not set; export SCRATCH"):
                 use()
+
+    def test_where_a_secret_is_may_be_said(self, tmp_path: Path) -> None:
+        for where in ("/secure/token", "${HOME}/token"):
+            loaded(tmp_path, VALID + f'\n[env]\nHF_TOKEN_PATH = "{where}"\n')
 
     def test_plain_values_of_env_count_as_set(self, tmp_path: Path) -> None:
         run = loaded(tmp_path, self.TEXT + '\n[env]\nSCRATCH = "/from/env"\n', SCRATCH="/from/shell")
