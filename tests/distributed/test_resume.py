@@ -136,9 +136,18 @@ def test_a_checkpoint_without_optimizer_states_is_refused_until_told_to_go_witho
     options = {"data_path": [corpus], "train_iters": 4}
     of_every_rank(pool.run(1, run_training, {**options, **stored(tmp_path), "exit_interval": 2, "no_save_optim": True}))
     assert not list(tmp_path.glob("global_step2/*optim_states*"))
-    (refused,) = resumed(pool, corpus, tmp_path)
-    assert refused.status == 1
-    assert "--no-load-optim" in refused.errors
+    for again in ({}, {"no_save_optim": True}):
+        (refused,) = resumed(pool, corpus, tmp_path, **again)
+        assert refused.status == 1
+        assert "--no-load-optim" in refused.errors
     (taken,) = resumed(pool, corpus, tmp_path, no_load_optim=True)
     assert taken.status == 0
     assert len(taken.losses) == 2
+
+
+def test_another_optimizers_states_are_refused_also_where_none_will_be_saved(
+    pool: Pool, corpus: str, saved: Path
+) -> None:
+    (refused,) = resumed(pool, corpus, saved, optimizer="sgd", no_save_optim=True)
+    assert refused.status == 1
+    assert "was saved with --optimizer adam, this training has sgd: " in refused.errors

@@ -11,6 +11,9 @@ from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.manifest import Manifest
 from trainer.schedule import LearningRateSchedule
 
+#: In a manifest, the optimizer of a checkpoint without optimizer states.
+NO_OPTIMIZER = "none"
+
 # The schedule's fields, as Megatron calls them when it refuses.
 _SCHEDULE_NAMES = {
     "max_lr": "learning rate",
@@ -46,7 +49,7 @@ def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
         "world_size": world_size,
         "partition_method": options["pp_partition_method"],
         "zero_stage": 1 if options["bf16"] else options["zero_stage"],
-        "optimizer": "none" if options["no_save_optim"] else options["optimizer"],
+        "optimizer": options["optimizer"],
     }
 
 
@@ -88,8 +91,10 @@ def refuse_other_layout(
             f"give {'neither --bf16 nor --fp16' if manifest.precision == 'fp32' else '--' + manifest.precision}, "
             "or --finetune"
         )
+    if manifest.layout.get("optimizer") == NO_OPTIMIZER:
+        raise CheckpointError(f"{folder} was saved without optimizer states (--no-save-optim): give --no-load-optim")
     for part in ("zero_stage", "optimizer"):
-        if manifest.layout.get(part) != layout[part] and layout[part] != "none":
+        if manifest.layout.get(part) != layout[part]:
             raise CheckpointError(
                 f"{folder} was saved with --{part.replace('_', '-')} {manifest.layout.get(part)}, this training has "
                 f"{layout[part]}: give the checkpoint's, or --no-load-optim"

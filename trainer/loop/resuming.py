@@ -11,6 +11,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal
 from trainer.checkpoint.compatible import (
+    NO_OPTIMIZER,
     layout_facts,
     model_facts,
     precision_of,
@@ -97,12 +98,13 @@ def saver(
     if not options.save:
         return None
     root = Path(options.save)
+    layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
 
     def save(progress: Progress) -> float:
         manifest = Manifest(
             **progress.as_json(),
             precision=identity.precision,
-            layout=identity.layout,
+            layout=layout,
             model=identity.model,
             learning_rate=asdict(schedule),
             files={},
