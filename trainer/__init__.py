@@ -1,1 +1,1 @@
-"""A GPT trainer with tensor, pipeline and data parallelism; needs no opsctl: `torchrun -m trainer.pretrain_gpt --help`."""
+"""A GPT trainer with tensor, pipeline and data parallelism, without opsctl too: torchrun -m trainer.pretrain_gpt."""
