@@ -33,6 +33,8 @@ _SAVING = re.compile(r"\s*saving checkpoint at iteration\s+(?P<iteration>\d+) to
 _SAVED = re.compile(r"\s*successfully saved checkpoint at iteration\s+(?P<iteration>\d+) to (?P<folder>.+)")
 _LOADED = re.compile(r"\s*successfully loaded checkpoint from (?P<folder>.+) at iteration\s+(?P<iteration>\d+)")
 _TIMERS = re.compile(r"\s*time \(ms\)(?P<parts>.*)")
+#: What `opsctl job run` writes as an attempt begins and ends.
+_JOB_TIME = re.compile(r"(?P<what>START TIME|END TIME): (?P<at>\S+) attempt ")
 _STAMP = re.compile(r"\s*\[(?P<what>[^\]]+)\] datetime: (?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _LEFT = (
     ("kill-switch", re.compile(r"Detected kill switch at (?P<detail>.+?)(?:\. Exiting|, iteration=\d+\. Exiting|$)")),
@@ -71,6 +73,8 @@ def split_prefix(line: str) -> tuple[int | None, str]:
 def parse_line(line: str) -> Record | None:
     """The record in this line, or None. Line ends inside it, where a mail program wrapped it, are taken out."""
     _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
+    if match := _JOB_TIME.match(text):
+        return _job_time(match)
     if "iteration" in text and (match := _ITERATION.match(text)):
         return _iteration(match)
     if "loss at" in text and (match := _EVALUATION.match(text)):
@@ -147,6 +151,15 @@ def _stamp_or_left(text: str) -> Record | None:
             if match := form.search(stamp["what"] if stamp else text):
                 return Left(reason, match["detail"] or "", at)
     return Stamp(stamp["what"], at) if stamp and at else None
+
+
+def _job_time(match: re.Match[str]) -> Stamp | None:
+    try:
+        at = datetime.fromisoformat(match["at"])
+    except ValueError:
+        return None
+    # Local time without a zone, as the trainer's stamps have it.
+    return Stamp(match["what"], at.astimezone().replace(tzinfo=None) if at.tzinfo else at)
 
 
 def _numbers(parts: str) -> dict[str, float]:

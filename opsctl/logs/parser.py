@@ -28,7 +28,7 @@ __all__ = ["iteration_losses", "measure", "measured", "parse_line", "parse_lines
 
 #: In every training line; what a search from the end looks for.
 _ITERATION_MARK = b"consumed samples:"
-_MARKS = (_ITERATION_MARK, b"time (ms) |", b" loss at ", b"checkpoint", b"datetime: ", b"] PULSE: ")
+_MARKS = (_ITERATION_MARK, b"time (ms) |", b" loss at ", b"checkpoint", b"datetime: ", b"] PULSE: ", b" TIME: ")
 #: How much of a log's end `measured` and `recent` look at.
 TAIL_BYTES = 4 * 1024 * 1024
 #: Iterations over which durations are taken.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -100,6 +100,8 @@ def test_the_age_of_the_last_iteration_is_bounded_by_the_first_time_after_it() -
     assert found(pulses[0], train(1, 2.0)).stamped_after_it is None
     first = datetime(2026, 3, 1, 11).astimezone()
     assert found(train(1, 2.0), *pulses).stamped_after_it == first
+    ended = "END TIME: 2026-03-01T10:00:00+00:00 attempt 1 ended: failed, exit code 1, last checkpoint none"
+    assert found(train(1, 2.0), ended, *pulses).stamped_after_it == datetime(2026, 3, 1, 10, tzinfo=UTC)
 
 
 def log_of(tmp_path: Path, text: str) -> RunPaths:
