@@ -228,6 +228,20 @@ def test_a_sample_that_cannot_be_used_ends_the_training_at_once_with_the_reason(
         assert errors.count("\n") == 1
 
 
+def test_the_end_of_document_mask_takes_the_token_noted_beside_the_data(pool: Pool, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path)
+    (plain,) = pool.run(1, run_training, {"data_path": [corpus], "train_iters": 1})
+    (refused,) = pool.run(1, run_training, {"data_path": [corpus], "train_iters": 1, "eod_mask_loss": True})
+    assert refused.status == 2
+    assert "which token ends a document" in refused.errors
+    Path(f"{corpus}.json").write_text(json.dumps({"eod": 5}))
+    weighted = {"train_weighted_split_paths": [f"train: 1 0:0.8 {corpus}"], "train_iters": 1}
+    for source in ({"data_path": [corpus], "train_iters": 1}, weighted):
+        (masked,) = pool.run(1, run_training, {**source, "eod_mask_loss": True})
+        assert masked.status == 0, masked.errors
+        assert masked.losses != plain.losses
+
+
 def test_every_validation_group_is_evaluated_and_the_training_goes_on_unchanged(
     pool: Pool, corpus: str, tmp_path: Path
 ) -> None:

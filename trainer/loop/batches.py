@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.data.build import DataError, Dataset, MicroBatches
+from trainer.data.sources import groups
 from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
 from trainer.model.batch import EngineItem, engine_item
 from trainer.options import Options
@@ -64,8 +65,8 @@ def end_of_document_id(options: Options) -> int | None:
     """The token that ends a document, for --eod-mask-loss; None without it. Raises DataError when nobody knows it."""
     if not options.eod_mask_loss:
         return None
-    for prefix in options.data_path or ():
-        noted = Path(f"{prefix}.json")
+    for source in (source for group in groups(options, "train") for source in group.sources):
+        noted = Path(f"{source.prefix}.json")
         if noted.is_file():
             found = json.loads(noted.read_text()).get("eod")
             if found is not None:
