@@ -62,7 +62,7 @@ def plan_inputs(inputs: Inputs) -> list[Section]:
     )
     sections = [section for section in candidates if section is not None]
     if not sections:
-        raise UsageError(f"{_flags(inputs)} alone give no plan; {_WHAT_IT_TAKES}")
+        raise UsageError(f"nothing can be planned from {_flags(inputs)} alone: {_WHAT_IT_TAKES}")
     return sections
 
 

@@ -167,4 +167,4 @@ def _margin(loaded: LoadedRun, options: Mapping[str, Any]) -> tuple[list[str], l
 
 
 def _seconds(value: float) -> str:
-    return f"{value:,.0f} s" if value >= 10 else f"{value:g} s"
+    return f"{value:,.0f} s" if value >= 10 else f"{value:.3g} s"

@@ -174,7 +174,7 @@ class TestFromNumbers:
         assert plan_json("--tokens", "260e9", "--sequence-length", "2048")["samples"]["samples"] == 126_953_125
 
     def test_too_few_numbers_say_what_is_missing(self) -> None:
-        with pytest.raises(OpsctlError, match="--gpus alone give no plan; days take --params --tokens"):
+        with pytest.raises(OpsctlError, match="nothing can be planned from --gpus alone: days take --params --tokens"):
             CliRunner().invoke(command, ["--gpus", "8"], catch_exceptions=False)
 
     @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e31", "many", "1.5", "1e-31", "--", "0x10"])
