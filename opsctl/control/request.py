@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from opsctl.errors import UsageError
+from opsctl.errors import RunFileError, UsageError
 from opsctl.logs.parser import measured
 from opsctl.planning.measured import with_measured
 from opsctl.runs.checks import check_run
 from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.resumption import resumption_problem
 from opsctl.runs.revisions import contents
 from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
 from opsctl.slurm.arrays import one_at_a_time
@@ -43,7 +44,10 @@ def check(loaded: LoadedRun, wish: Wish, files: bool = True) -> tuple[Wish, list
     warnings = check_run(with_measured(asked, measured(asked.paths)), wish.nodes, files)
     contents(asked)
     check_arguments(asked, wish.arguments)
-    return wish, warnings
+    refused = resumption_problem(expand(asked), wish.arguments)
+    if refused and files:
+        raise RunFileError(f"{loaded.path}: the trainer would not go on with it: {refused}")
+    return wish, [*warnings, *([refused] if refused else [])]
 
 
 def with_nodes(loaded: LoadedRun, nodes: int | None) -> LoadedRun:

@@ -1,0 +1,56 @@
+"""Would the trainer go on from the run's last checkpoint? Asked before a chain waits in the queue to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from opsctl.runs.load import LoadedRun
+from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
+from trainer.checkpoint.compatible import (
+    layout_facts,
+    model_facts,
+    precision_of,
+    refuse_other_layout,
+    refuse_other_model,
+    schedule_to_use,
+)
+from trainer.checkpoint.errors import CheckpointError
+from trainer.checkpoint.manifest import latest_folder, read_manifest
+from trainer.loop.lengths import lengths
+from trainer.options import OptionsError, parse
+from trainer.vocabulary import padded_vocab_size
+
+
+def resumption_problem(expanded: LoadedRun, arguments: Sequence[str] = ()) -> str | None:
+    """Why the trainer would refuse the newest checkpoint, in its own words; None when there is none or it would not.
+
+    `arguments` are a chain's one-off trainer arguments. Options that cannot be are left to `check_run` to name.
+    """
+    world_size = layout_of(expanded).world_size
+    try:
+        options = parse([*trainer_arguments(expanded), *arguments], world_size)
+        schedule = lengths(options).schedule
+    except (OptionsError, ValueError):
+        return None
+    if not options.load:
+        return None
+    try:
+        folder = latest_folder(Path(options.load))
+        if folder is None:
+            return None
+        manifest = read_manifest(folder)
+        # Without a vocabulary size of its own the tokenizer decides, and only the trainer can ask that.
+        padded: int = manifest.model.get("padded_vocab_size", 0)
+        if options.vocab_size is not None:
+            padded = padded_vocab_size(options.vocab_size, options)
+        refuse_other_model(folder, manifest, model_facts(options, padded))
+        with_optimizer = not (options.no_load_optim or options.finetune)
+        refuse_other_layout(folder, manifest, layout_facts(options, world_size), precision_of(options), with_optimizer)
+        if not options.finetune:
+            schedule_to_use(
+                folder, manifest, schedule, options.override_lr_scheduler, options.use_checkpoint_lr_scheduler
+            )
+    except (CheckpointError, ValueError) as error:
+        return str(error)
+    return None

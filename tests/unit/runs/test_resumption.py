@@ -1,0 +1,93 @@
+"""A change that the trainer would refuse at the last checkpoint is refused before a chain waits for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opsctl.control.request import Wish, check
+from opsctl.errors import RunFileError
+from opsctl.runs.load import LoadedRun, load_run_file
+from tests.tiny_run import write_run
+
+#: What the trainer writes for the tiny run: 300 tokens padded to 384, 2 nodes x 2 GPUs, 4,000 samples at 1e-3.
+MANIFEST = {
+    "schema_version": 1,
+    "iteration": 10,
+    "consumed_train_samples": 80,
+    "consumed_train_tokens": 1280,
+    "consumed_valid_samples": 0,
+    "precision": "fp32",
+    "layout": {
+        "tensor": 1,
+        "pipeline": 1,
+        "data": 4,
+        "world_size": 4,
+        "partition_method": "type:transformer",
+        "zero_stage": 1,
+        "optimizer": "adam",
+    },
+    "model": {
+        "num_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "ffn_hidden_size": 128,
+        "padded_vocab_size": 384,
+        "position_embedding_type": "absolute",
+        "max_position_embeddings": 16,
+        "embed_layernorm": False,
+    },
+    "learning_rate": {
+        "max_lr": 1e-3,
+        "min_lr": 0.0,
+        "warmup_samples": 0,
+        "decay_samples": 4000,
+        "style": "linear",
+    },
+    "files": {},
+}
+
+
+def run_with_a_checkpoint(folder: Path, **changes: object) -> LoadedRun:
+    run = load_run_file(write_run(folder, **changes), {})  # type: ignore[arg-type]
+    saved = run.paths.checkpoints / "global_step10"
+    saved.mkdir(parents=True, exist_ok=True)
+    (saved / "manifest.json").write_text(json.dumps(MANIFEST))
+    run.paths.latest.write_text("global_step10")
+    return run
+
+
+def test_a_run_that_nobody_changed_goes_on(tmp_path: Path) -> None:
+    assert check(run_with_a_checkpoint(tmp_path), Wish())[1] == []
+
+
+def test_another_learning_rate_is_refused_unless_the_trainer_is_told_which_to_believe(tmp_path: Path) -> None:
+    run = run_with_a_checkpoint(tmp_path, lr="5e-4")
+    with pytest.raises(RunFileError, match=r"learning rate 0.001 -> 0.0005\): give --override-lr-scheduler"):
+        check(run, Wish())
+    check(run, Wish(arguments=("--override-lr-scheduler",)))
+    check(run, Wish(arguments=("--finetune",)))
+
+
+def test_a_longer_training_whose_decay_would_change_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFileError, match="total number of iterations 4000 -> 8000"):
+        check(run_with_a_checkpoint(tmp_path, train_samples=8000), Wish())
+
+
+def test_other_nodes_than_the_checkpoints_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFileError, match=r"the trainer would not go on with it: .*was saved with .* DP 4"):
+        check(run_with_a_checkpoint(tmp_path), Wish(nodes=4))
+
+
+def test_who_only_looks_at_the_script_is_warned(tmp_path: Path) -> None:
+    _, warnings = check(run_with_a_checkpoint(tmp_path, lr="5e-4"), Wish(), files=False)
+    assert "learning rate schedule changed" in warnings[-1]
+
+
+def test_a_latest_that_names_nothing_is_refused_by_name(tmp_path: Path) -> None:
+    run = run_with_a_checkpoint(tmp_path)
+    run.paths.latest.write_text("global_step11")
+    with pytest.raises(RunFileError, match="names global_step11, which is not in"):
+        check(run, Wish())
