@@ -5,11 +5,18 @@ Each tier stays on one worker, so that its parts start once.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 TIERS = ("cluster", "distributed")
+
+
+def pytest_configure() -> None:
+    # A shell that starts us in the background has SIGINT ignored, and so would every program that a test interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
