@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -48,6 +49,41 @@ OMP_NUM_THREADS = "1"
 """
 
 
+#: What the trainer writes of a checkpoint of this run: 300 tokens padded to 384, 2 nodes x 2 GPUs, 4,000 samples, 1e-3.
+MANIFEST = {
+    "schema_version": 1,
+    "consumed_valid_samples": 0,
+    "precision": "fp32",
+    "layout": {
+        "tensor": 1,
+        "pipeline": 1,
+        "data": 4,
+        "world_size": 4,
+        "partition_method": "type:transformer",
+        "zero_stage": 1,
+        "optimizer": "adam",
+    },
+    "model": {
+        "num_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "ffn_hidden_size": 128,
+        "padded_vocab_size": 384,
+        "position_embedding_type": "absolute",
+        "max_position_embeddings": 16,
+        "embed_layernorm": False,
+    },
+    "learning_rate": {
+        "max_lr": 1e-3,
+        "min_lr": 0.0,
+        "warmup_samples": 0,
+        "decay_samples": 4000,
+        "style": "linear",
+    },
+    "files": {},
+}
+
+
 def write_run(
     folder: Path,
     *,
@@ -75,3 +111,17 @@ def write_data(prefix: Path, documents: int = 8, tokens_each: int = 64) -> None:
     pointers = struct.pack(f"<{documents}q", *(2 * tokens_each * n for n in range(documents)))
     boundaries = struct.pack(f"<{documents + 1}q", *range(documents + 1))
     prefix.with_suffix(".idx").write_bytes(header + sizes + pointers + boundaries)
+
+
+def write_checkpoint(folder: Path, iteration: int, consumed_samples: int) -> None:
+    """Make the newest checkpoint one of that iteration: its manifest, without the files it would describe."""
+    checkpoints = folder / "output" / "checkpoints"
+    saved = checkpoints / f"global_step{iteration}"
+    saved.mkdir(parents=True, exist_ok=True)
+    progress = {
+        "iteration": iteration,
+        "consumed_train_samples": consumed_samples,
+        "consumed_train_tokens": consumed_samples * 16,
+    }
+    (saved / "manifest.json").write_text(json.dumps({**MANIFEST, **progress}))
+    (checkpoints / "latest").write_text(saved.name)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
-from tests.tiny_run import write_run
+from tests.tiny_run import write_checkpoint, write_run
 
 
 @pytest.fixture
@@ -185,15 +185,13 @@ def test_a_triggered_kill_switch_refuses_a_submit(opsctl: Opsctl) -> None:
 
 
 def test_a_finished_training_refuses_a_submit_until_it_has_a_new_goal(opsctl: Opsctl) -> None:
-    tag = opsctl.folder / "output" / "checkpoints" / "global_step500"
-    tag.mkdir(parents=True)
-    manifest = {"schema_version": 1, "iteration": 500, "consumed_train_samples": 4000, "files": {}}
-    (tag / "manifest.json").write_text(json.dumps(manifest))
-    (tag.parent / "latest").write_text("global_step500")
+    write_checkpoint(opsctl.folder, 500, 4000)
     answer = opsctl("submit")
     assert answer.code == 1 and "tiny is finished" in answer.err and "train_samples" in answer.err
     write_run(opsctl.folder, train_samples=8000)
-    opsctl.submit()
+    answer = opsctl("submit")
+    assert answer.code == 2 and "total number of iterations 4000 -> 8000" in answer.err
+    opsctl.submit("--", "--override-lr-scheduler")
 
 
 def test_a_submit_names_a_word_that_belongs_to_nothing(opsctl: Opsctl) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,52 +9,12 @@ import pytest
 from opsctl.control.request import Wish, check
 from opsctl.errors import RunFileError
 from opsctl.runs.load import LoadedRun, load_run_file
-from tests.tiny_run import write_run
-
-#: What the trainer writes for the tiny run: 300 tokens padded to 384, 2 nodes x 2 GPUs, 4,000 samples at 1e-3.
-MANIFEST = {
-    "schema_version": 1,
-    "iteration": 10,
-    "consumed_train_samples": 80,
-    "consumed_train_tokens": 1280,
-    "consumed_valid_samples": 0,
-    "precision": "fp32",
-    "layout": {
-        "tensor": 1,
-        "pipeline": 1,
-        "data": 4,
-        "world_size": 4,
-        "partition_method": "type:transformer",
-        "zero_stage": 1,
-        "optimizer": "adam",
-    },
-    "model": {
-        "num_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "ffn_hidden_size": 128,
-        "padded_vocab_size": 384,
-        "position_embedding_type": "absolute",
-        "max_position_embeddings": 16,
-        "embed_layernorm": False,
-    },
-    "learning_rate": {
-        "max_lr": 1e-3,
-        "min_lr": 0.0,
-        "warmup_samples": 0,
-        "decay_samples": 4000,
-        "style": "linear",
-    },
-    "files": {},
-}
+from tests.tiny_run import write_checkpoint, write_run
 
 
 def run_with_a_checkpoint(folder: Path, **changes: object) -> LoadedRun:
     run = load_run_file(write_run(folder, **changes), {})  # type: ignore[arg-type]
-    saved = run.paths.checkpoints / "global_step10"
-    saved.mkdir(parents=True, exist_ok=True)
-    (saved / "manifest.json").write_text(json.dumps(MANIFEST))
-    run.paths.latest.write_text("global_step10")
+    write_checkpoint(folder, 10, 80)
     return run
 
 
