@@ -23,6 +23,7 @@ if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is impor
     sys.exit(0)
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
+from trainer.checkpoint.compatible import Identity
 from trainer.checkpoint.errors import CheckpointError
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.data.errors import SampleError
@@ -31,7 +32,7 @@ from trainer.loop.batches import end_of_document_id
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
 from trainer.loop.lengths import lengths
 from trainer.loop.log_line import argument_lines, stamp
-from trainer.loop.resuming import Identity, find_resumption, load_into, progress_on_disk, saver
+from trainer.loop.resuming import find_resumption, load_into, progress_on_disk, saver
 from trainer.loop.tensorboard import Curves, open_writer
 from trainer.loop.train import Training, train
 from trainer.options import Options, OptionsError, parse

@@ -7,14 +7,7 @@ from pathlib import Path
 
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
-from trainer.checkpoint.compatible import (
-    layout_facts,
-    model_facts,
-    precision_of,
-    refuse_other_layout,
-    refuse_other_model,
-    schedule_to_use,
-)
+from trainer.checkpoint.compatible import Identity, schedule_to_resume_with
 from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.manifest import latest_folder, read_manifest
 from trainer.loop.lengths import lengths
@@ -44,13 +37,8 @@ def resumption_problem(expanded: LoadedRun, arguments: Sequence[str] = ()) -> st
         padded: int = manifest.model.get("padded_vocab_size", 0)
         if options.vocab_size is not None:
             padded = padded_vocab_size(options.vocab_size, options)
-        refuse_other_model(folder, manifest, model_facts(options, padded))
-        with_optimizer = not (options.no_load_optim or options.finetune)
-        refuse_other_layout(folder, manifest, layout_facts(options, world_size), precision_of(options), with_optimizer)
-        if not options.finetune:
-            schedule_to_use(
-                folder, manifest, schedule, options.override_lr_scheduler, options.use_checkpoint_lr_scheduler
-            )
+        identity = Identity.of(options, world_size, padded)
+        schedule_to_resume_with(folder, manifest, identity, schedule, options)
     except (CheckpointError, ValueError) as error:
         return str(error)
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,36 @@ def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
 
 def precision_of(options: Mapping[str, Any]) -> str:
     return "bf16" if options["bf16"] else "fp16" if options["fp16"] else "fp32"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint of a training is a checkpoint of."""
+
+    model: dict[str, Any]
+    layout: dict[str, Any]
+    precision: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], world_size: int, padded_vocab_size: int) -> Identity:
+        return cls(model_facts(options, padded_vocab_size), layout_facts(options, world_size), precision_of(options))
+
+
+def schedule_to_resume_with(
+    folder: Path, manifest: Manifest, identity: Identity, given: LearningRateSchedule, options: Mapping[str, Any]
+) -> LearningRateSchedule:
+    """The schedule with which the training that `options` describe goes on from a checkpoint.
+
+    Raises CheckpointError, one line, for the first thing by which the checkpoint is another training's.
+    """
+    weights_only = options["finetune"]
+    with_optimizer = not (options["no_load_optim"] or weights_only)
+    refuse_other_model(folder, manifest, identity.model)
+    refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
+    if weights_only:
+        return given
+    override, use_checkpoint = options["override_lr_scheduler"], options["use_checkpoint_lr_scheduler"]
+    return schedule_to_use(folder, manifest, given, override, use_checkpoint)
 
 
 def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any]) -> None:

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal
-from trainer.checkpoint.compatible import (
-    NO_OPTIMIZER,
-    layout_facts,
-    model_facts,
-    precision_of,
-    refuse_other_layout,
-    refuse_other_model,
-    schedule_to_use,
-)
+from trainer.checkpoint.compatible import NO_OPTIMIZER, Identity, schedule_to_resume_with
 from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.load import Found, find_latest, load_checkpoint
 from trainer.checkpoint.manifest import Manifest, latest_folder, read_manifest
@@ -27,19 +18,6 @@ from trainer.checkpoint.save import save_checkpoint
 from trainer.loop.progress import Progress
 from trainer.options import Options
 from trainer.schedule import LearningRateSchedule
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What a checkpoint of this training is a checkpoint of."""
-
-    model: dict[str, Any]
-    layout: dict[str, Any]
-    precision: str
-
-    @classmethod
-    def of(cls, options: Options, world_size: int, padded_vocab_size: int) -> Identity:
-        return cls(model_facts(options, padded_vocab_size), layout_facts(options, world_size), precision_of(options))
 
 
 @dataclass(frozen=True)
@@ -61,18 +39,12 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
     if found is None:
         return Resumption(None, Progress(), schedule)
     folder, manifest = found.folder, found.manifest
-    weights_only = options.finetune
     try:
-        refuse_other_model(folder, manifest, identity.model)
-        with_optimizer = not (options.no_load_optim or weights_only)
-        refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
-        if weights_only:
-            return Resumption(found, Progress(), schedule)
-        schedule = schedule_to_use(
-            folder, manifest, schedule, options.override_lr_scheduler, options.use_checkpoint_lr_scheduler
-        )
+        schedule = schedule_to_resume_with(folder, manifest, identity, schedule, options)
     except CheckpointError as error:  # every rank has read the same manifest and comes to the same end
         raise Refusal(str(error)) from None
+    if options.finetune:
+        return Resumption(found, Progress(), schedule)
     progress = Progress(
         manifest.iteration,
         manifest.consumed_train_samples,
