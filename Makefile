@@ -15,7 +15,7 @@ setup:
 
 demo:
 	@.ci/setup trainer
-	@$(PY) -m opsctl.localcluster.demo $(if $(KEEP),--keep)
+	@$(PY) -m opsctl.demo $(if $(KEEP),--keep)
 
 test: setup lint
 	@$(PY) -m pytest -n 2 --dist loadgroup

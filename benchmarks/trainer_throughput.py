@@ -111,7 +111,7 @@ def _engine_step(alibi: bool) -> Step:
 
     from trainer.engine import build_engine, initialize, train_step
     from trainer.model.batch import engine_item
-    from trainer.options import parse, to_arguments
+    from trainer.recipe.options import parse, to_arguments
 
     options = parse(
         to_arguments(

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer.engine_config import engine_config, merged_with_file
 from trainer.model.batch import EngineItem
 from trainer.model.shape import ModelShape
-from trainer.options import Options, OptionsError
 from trainer.parallel.process_groups import Parallel, initialize
-from trainer.vocabulary import padded_vocab_size
+from trainer.recipe.engine_config import engine_config, merged_with_file
+from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.vocabulary import padded_vocab_size
 
 import deepspeed  # isort: skip  # process_groups has imported it the quick way
 from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip

@@ -17,29 +17,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is imported, which takes seconds
-    from trainer.option_help import help_text
+    from trainer.recipe.option_help import help_text
 
     print(help_text())
     sys.exit(0)
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
-from trainer.checkpoint.compatible import Identity
-from trainer.checkpoint.errors import CheckpointError
 from trainer.data.build import DataError, build_datasets, vocab_size
-from trainer.data.errors import SampleError
 from trainer.engine import build_engine, initialize, padded_vocab_size
+from trainer.formats.errors import CheckpointError, SampleError
+from trainer.formats.log_line import argument_lines, stamp
+from trainer.formats.resumable import Identity
 from trainer.loop.batches import end_of_document_id
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
-from trainer.loop.lengths import lengths
-from trainer.loop.log_line import argument_lines, stamp
 from trainer.loop.resuming import find_resumption, load_into, progress_on_disk, saver
 from trainer.loop.tensorboard import Curves, open_writer
 from trainer.loop.train import Training, train
-from trainer.options import Options, OptionsError, parse
 from trainer.parallel.process_groups import Parallel
 from trainer.preload import STARTED_AT
+from trainer.recipe.lengths import lengths
+from trainer.recipe.options import Options, OptionsError, parse
+from trainer.recipe.sizes import ModelShape, parameters
 from trainer.say import complain, say
-from trainer.sizes import ModelShape, parameters
 
 import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
 

@@ -19,13 +19,13 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     """
     import sys
 
+    from opsctl.attempts.events import read
+    from opsctl.attempts.lost import close_lost_attempts
+    from opsctl.attempts.table import attempt_json, attempt_table
     from opsctl.errors import OpsctlError, SlurmError
-    from opsctl.job.attempt_table import attempt_json, attempt_table
-    from opsctl.job.attempts import read
-    from opsctl.job.lost import close_lost_attempts
     from opsctl.output import message, print_json
-    from opsctl.runs.output_folder import output_of
-    from opsctl.slurm.cluster import choose_cluster
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.output_folder import output_of
     from opsctl.slurm.commands import client_for
 
     paths, _ = output_of(pick(run_argument, run))

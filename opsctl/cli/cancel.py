@@ -30,9 +30,9 @@ def command(
     from opsctl.control.cancel import advice, cancel
     from opsctl.control.overlap import describe
     from opsctl.output import message, print_json
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.locate import locate_run_file
     from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
-    from opsctl.slurm.cluster import choose_cluster
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
     name = loaded.file.run.name

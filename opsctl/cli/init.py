@@ -25,8 +25,8 @@ def command(name: str, example: str | None) -> None:
     An example's own name implies it: `opsctl init tr11-176B-ml`.
     """
     from opsctl.errors import OpsctlError
-    from opsctl.files import fsync_folder, make_shared_folder, write_atomically
-    from opsctl.runs.locate import RUN_FILE_NAME, remember_run
+    from opsctl.records.locate import RUN_FILE_NAME, remember_run
+    from opsctl.records.state_files import fsync_folder, make_shared_folder, write_atomically
 
     folder, run_name = _wanted_folder(name)
     examples = _examples()
@@ -92,7 +92,7 @@ def _say_what_next(folder: Path, example: str) -> None:
     """The run file's path on stdout; the next commands, whole, on stderr."""
     from opsctl.cli.local_cluster import DEFAULT_NAME
     from opsctl.output import message
-    from opsctl.runs.locate import RUN_FILE_NAME
+    from opsctl.records.locate import RUN_FILE_NAME
 
     click.echo(str(folder / RUN_FILE_NAME))
     steps = [("", f"cd {shlex.quote(os.path.relpath(folder))}")]

@@ -20,8 +20,8 @@ def command() -> None:
 def run(output_folder: Path, submitted_at: str, arguments: tuple[str, ...]) -> int:
     """Train with the newest revision until the end, the time limit, a signal or the kill switch."""
     from opsctl.job.batch import run_job
+    from opsctl.records.cluster import choose_cluster
     from opsctl.runs.paths import RunPaths
-    from opsctl.slurm.cluster import choose_cluster
 
     try:
         since = datetime.fromisoformat(submitted_at)

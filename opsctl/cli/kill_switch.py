@@ -9,7 +9,7 @@ import click
 from opsctl.cli.selection import json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.control.kill_switch import Change, KillSwitchState
+    from opsctl.records.kill_switch import Change, KillSwitchState
     from opsctl.runs.paths import RunPaths
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
@@ -30,7 +30,7 @@ def command() -> None:
 @dry_run_option
 def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Let the group trigger the run's switch; submit does it as well."""
-    from opsctl.control import kill_switch
+    from opsctl.records import kill_switch
 
     paths, group = _paths(run_argument, run)
     if dry_run:
@@ -48,7 +48,7 @@ def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool)
 @dry_run_option
 def trigger(run_argument: str | None, run: str | None, reason: str, as_json: bool, dry_run: bool) -> None:
     """Make the training save and leave, and queued tasks leave at their start."""
-    from opsctl.control import kill_switch
+    from opsctl.records import kill_switch
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
@@ -68,7 +68,7 @@ def trigger(run_argument: str | None, run: str | None, reason: str, as_json: boo
 @dry_run_option
 def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Remove the switch: the next task trains again."""
-    from opsctl.control import kill_switch
+    from opsctl.records import kill_switch
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
@@ -89,8 +89,8 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """Say whether the switch is armed and triggered, by whom and why."""
     import sys
 
-    from opsctl.control import kill_switch
     from opsctl.output import print_json
+    from opsctl.records import kill_switch
 
     paths, _ = _paths(run_argument, run)
     state = kill_switch.state(paths)
@@ -106,15 +106,15 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
 
 
 def _paths(run_argument: str | None, run: str | None) -> tuple[RunPaths, str | None]:
-    from opsctl.runs.output_folder import output_of
+    from opsctl.records.output_folder import output_of
 
     return output_of(pick(run_argument, run))
 
 
 def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> None:
     """What was done: a line for a person, or the state with whether it is news."""
-    from opsctl.control import kill_switch
     from opsctl.output import message, print_json
+    from opsctl.records import kill_switch
 
     message(line)
     if as_json:
@@ -123,7 +123,7 @@ def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> No
 
 def _warn_of_jobs_that_look_elsewhere(paths: RunPaths, state: KillSwitchState) -> None:
     """A live job keeps the path it was started with."""
-    from opsctl.job.attempts import read
+    from opsctl.attempts.events import read
     from opsctl.output import message
 
     for attempt in read(paths):

@@ -117,7 +117,7 @@ def _closed_to_others(folder: Path) -> Path | None:
 
 
 def _folder(name: str | None, folder: Path | None) -> Path:
-    from opsctl.slurm.cluster import local_clusters_folder
+    from opsctl.records.cluster import local_clusters_folder
 
     if folder is not None:
         return folder
@@ -132,7 +132,7 @@ def _reach(folder: Path) -> str:
     """What `--cluster` needs for this one: its name, or its folder quoted for a shell."""
     import shlex
 
-    from opsctl.slurm.cluster import local_clusters_folder
+    from opsctl.records.cluster import local_clusters_folder
 
     named = folder.parent == Path(os.path.realpath(local_clusters_folder()))
     return shlex.quote(folder.name if named else str(folder))
@@ -183,7 +183,7 @@ def down(name: str | None, folder: Path | None, quiet: bool) -> None:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...", required=True)
 def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> None:
     """Run a command with the cluster's environment; its exit status is ours."""
-    from opsctl.slurm.cluster import find_cluster
+    from opsctl.records.cluster import find_cluster
 
     cluster = find_cluster(str(_folder(name, folder).absolute()))
     environment = {**os.environ, **cluster.additions(dict(os.environ))}

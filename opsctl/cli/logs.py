@@ -24,7 +24,7 @@ def command(
     """
     from opsctl.logs.sources import main_source, rank_source
     from opsctl.output import message
-    from opsctl.runs.output_folder import output_of
+    from opsctl.records.output_folder import output_of
 
     paths, _ = output_of(pick(run_argument, run))
     source = main_source(paths) if rank is None else rank_source(paths, rank)

@@ -107,9 +107,9 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     from opsctl.output import message, print_json
     from opsctl.planning.from_run import plan_sections
     from opsctl.planning.screen import bullet_lines, lines_of
+    from opsctl.records.locate import locate_run_file
     from opsctl.runs.checks import find_problems
     from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
     from opsctl.runs.trainer_arguments import layout_of
 
     loaded = _with_what_the_log_shows(load_run_file(locate_run_file(chosen)))

@@ -9,7 +9,7 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.watch.run_view import RunView
+    from opsctl.records.run_view import RunView
 
 
 @click.command()
@@ -26,12 +26,12 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     import sys
 
     from opsctl.output import message, print_json
-    from opsctl.slurm.cluster import choose_cluster
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.own_jobs import Recorded, recorded
     from opsctl.slurm.commands import client_for
-    from opsctl.watch.members import interested
-    from opsctl.watch.own import Recorded, recorded
-    from opsctl.watch.queue import job_json, queue_table
-    from opsctl.watch.training import queue_order
+    from opsctl.status.members import interested
+    from opsctl.status.queue import job_json, queue_table
+    from opsctl.watch.detectors.training import queue_order
 
     seen = _run_if_any(pick(run_argument, run))
     paths = seen.paths if seen else None
@@ -54,7 +54,7 @@ def _run_if_any(chosen: str | None) -> RunView | None:
     import os
     from pathlib import Path
 
-    from opsctl.runs.locate import RUN_FILE_NAME
-    from opsctl.watch.run_view import view
+    from opsctl.records.locate import RUN_FILE_NAME
+    from opsctl.records.run_view import view
 
     return view(chosen) if chosen or os.environ.get("OPSCTL_RUN") or Path(RUN_FILE_NAME).is_file() else None

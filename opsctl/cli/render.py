@@ -23,10 +23,10 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
     from opsctl.control.request import Wish, check
     from opsctl.control.sending import preview
     from opsctl.output import message, print_json
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.locate import locate_run_file
+    from opsctl.records.revisions import contents, newest
     from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
-    from opsctl.runs.revisions import contents, newest
-    from opsctl.slurm.cluster import choose_cluster
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
     wish, warnings = check(loaded, Wish(), files=False)

@@ -34,9 +34,9 @@ def command(
 
     from opsctl.control.revise import revise
     from opsctl.output import message, print_json
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.locate import locate_run_file
     from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
-    from opsctl.slurm.cluster import choose_cluster
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
     done = revise(loaded, choose_cluster(cluster, loaded.paths), resubmit=resubmit, dry_run=dry_run)

@@ -38,13 +38,13 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     import sys
 
     from opsctl.output import message, print_json
-    from opsctl.slurm.cluster import choose_cluster
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
-    from opsctl.watch.gather import gather
-    from opsctl.watch.overview import findings
-    from opsctl.watch.run_view import view
-    from opsctl.watch.screen import status_lines
-    from opsctl.watch.status_json import status_json
+    from opsctl.status.gather import gather
+    from opsctl.status.overview import findings
+    from opsctl.status.screen import status_lines
+    from opsctl.status.status_json import status_json
 
     seen = view(chosen)
     overview = gather(seen, client_for(choose_cluster(cluster, seen.paths)))

@@ -47,9 +47,9 @@ def command(
     from opsctl.control.request import Wish
     from opsctl.control.submit import submit, submit_dry
     from opsctl.output import message, print_json
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.locate import locate_run_file
     from opsctl.runs.load import load_run_file
-    from opsctl.runs.locate import locate_run_file
-    from opsctl.slurm.cluster import choose_cluster
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
     where = choose_cluster(cluster, loaded.paths)

@@ -30,13 +30,13 @@ def training(
 
     from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json
-    from opsctl.slurm.cluster import choose_cluster
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
-    from opsctl.watch.findings import exit_code
-    from opsctl.watch.run_view import view
+    from opsctl.status.status_json import finding_json
+    from opsctl.watch.detectors.training import training_findings
+    from opsctl.watch.finding import exit_code
     from opsctl.watch.runner import append_to_log, pulse_lines, training_settings, training_snapshot
-    from opsctl.watch.status_json import finding_json
-    from opsctl.watch.training import training_findings
 
     seen = view(pick(run_argument, run))
     snapshot = training_snapshot(seen, client_for(choose_cluster(cluster, seen.paths)))

@@ -9,7 +9,7 @@ from opsctl.account import account_name
 from opsctl.control import live, overlap
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError
-from opsctl.files import locked
+from opsctl.records.state_files import locked
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for

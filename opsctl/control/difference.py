@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from opsctl.errors import OpsctlError
-from opsctl.runs.revisions import Revision
+from opsctl.records.revisions import Revision
 
 
 def files_difference(published: Revision | None, files: Mapping[str, str]) -> str:

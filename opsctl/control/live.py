@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.control import chains, kill_switch, overlap
+from opsctl.checkpoints.progress import is_finished, last_checkpoint
+from opsctl.control import overlap
 from opsctl.errors import OpsctlError
-from opsctl.job.progress import is_finished, last_checkpoint
+from opsctl.records import chains, kill_switch
+from opsctl.records.revisions import newest, slurm_part
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.revisions import newest, slurm_part
 from opsctl.runs.trainer_arguments import trainer_arguments
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

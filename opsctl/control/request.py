@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from opsctl.checkpoints.resumption import resumption_problem
 from opsctl.errors import RunFileError, UsageError
 from opsctl.logs.parser import measured
 from opsctl.planning.measured import with_measured
+from opsctl.records.revisions import contents
 from opsctl.runs.checks import check_run
 from opsctl.runs.load import LoadedRun, expand
-from opsctl.runs.resumption import resumption_problem
-from opsctl.runs.revisions import contents
 from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
 from opsctl.slurm.arrays import one_at_a_time
 
@@ -63,7 +63,7 @@ def with_nodes(loaded: LoadedRun, nodes: int | None) -> LoadedRun:
 
 def check_arguments(loaded: LoadedRun, arguments: Sequence[str]) -> None:
     """Raise UsageError for one-off trainer arguments that are unknown, wrong, or the run's own to set."""
-    from trainer.options import OptionsError, parse
+    from trainer.recipe.options import OptionsError, parse
 
     if not arguments:
         return

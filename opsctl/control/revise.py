@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from opsctl.account import account_name
-from opsctl.control import chains, live, overlap
-from opsctl.control.chains import Chain
+from opsctl.control import live, overlap
 from opsctl.control.difference import files_difference
 from opsctl.control.request import Wish, check, check_arguments, with_nodes
 from opsctl.control.sending import Submitted, send
 from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors, open_output
 from opsctl.errors import OpsctlError, SlurmError
-from opsctl.files import locked
+from opsctl.records import chains
+from opsctl.records.chains import Chain
+from opsctl.records.revisions import Revision, changed_values, contents, digest_of, newest, publish, withdraw
+from opsctl.records.state_files import locked
 from opsctl.runs.load import LoadedRun
-from opsctl.runs.revisions import Revision, changed_values, contents, digest_of, newest, publish, withdraw
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for

@@ -10,17 +10,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from opsctl.account import account_name
-from opsctl.control import chains, kill_switch
-from opsctl.control.chains import Chain
 from opsctl.control.refusals import way_out
 from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
-from opsctl.files import make_shared_folder, write_atomically, write_json
 from opsctl.moments import now
+from opsctl.records import chains, kill_switch
+from opsctl.records.chains import Chain
+from opsctl.records.revisions import Revision, newest, publish, withdraw
+from opsctl.records.state_files import make_shared_folder, write_atomically, write_json
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.revisions import Revision, newest, publish, withdraw
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 

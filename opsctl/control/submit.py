@@ -12,9 +12,9 @@ from opsctl.control import live, overlap
 from opsctl.control.request import Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
-from opsctl.files import FULL_DISK, locked, make_shared_folder
+from opsctl.records.locate import remember_run
+from opsctl.records.state_files import FULL_DISK, locked, make_shared_folder
 from opsctl.runs.load import LoadedRun
-from opsctl.runs.locate import remember_run
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for

@@ -12,27 +12,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from opsctl.control import kill_switch
-from opsctl.control.chains import jobs_of_run, read_chains, read_run_id
+from opsctl.attempts import events as attempts_file
+from opsctl.attempts.cause import describe
+from opsctl.attempts.events import Attempt, brake_trips, without_progress
+from opsctl.attempts.evidence import EXIT_REPORT, Evidence, exit_note, read_evidence, set_aside
+from opsctl.attempts.lost import close_lost_attempts
+from opsctl.attempts.outcome import StepEnd, closed
+from opsctl.checkpoints.progress import is_finished, last_checkpoint
 from opsctl.errors import OpsctlError, SlurmError
-from opsctl.files import make_shared_folder
-from opsctl.job import attempts as attempts_file
 from opsctl.job.allocation import Allocation, read_allocation
-from opsctl.job.attempts import Attempt, brake_trips, without_progress
 from opsctl.job.brake import chains_to_cancel
-from opsctl.job.cause import describe
-from opsctl.job.evidence import EXIT_REPORT, Evidence, exit_note, read_evidence, set_aside
 from opsctl.job.limit import exit_minutes, with_exit_duration
-from opsctl.job.lost import close_lost_attempts
 from opsctl.job.main_log import MainLog, stamp
-from opsctl.job.outcome import StepEnd, closed
-from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.moments import iso, now
+from opsctl.records import kill_switch
+from opsctl.records.chains import jobs_of_run, read_chains, read_run_id
+from opsctl.records.revisions import Revision, newest
+from opsctl.records.state_files import make_shared_folder
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.revisions import Revision, newest
 from opsctl.runs.trainer_arguments import option_values
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from opsctl.job.attempts import Attempt, brake_trips
+from opsctl.attempts.events import Attempt, brake_trips
 from opsctl.slurm.types import Job
 
 

@@ -8,8 +8,8 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.files import append_bytes, make_shared_folder
 from opsctl.moments import now
+from opsctl.records.state_files import append_bytes, make_shared_folder
 
 #: Longest that a whole line waits before it is in the file, seconds.
 FLUSH_S = 0.2

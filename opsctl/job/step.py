@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.attempts.outcome import LauncherExit
 from opsctl.job.main_log import FLUSH_S, MainLog
-from opsctl.job.outcome import LauncherExit
 from opsctl.job.stop import Signals, request_stop
 
 #: What is left of a step this long after the trainer said that it leaves is ended hard.

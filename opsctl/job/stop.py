@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from opsctl.files import make_shared_folder, write_json
 from opsctl.moments import iso, now
+from opsctl.records.state_files import make_shared_folder, write_json
 
 WARNINGS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from opsctl.errors import OpsctlError
-from opsctl.files import write_json
 from opsctl.localcluster.places import Places
 from opsctl.localcluster.ports import Ports
 from opsctl.localcluster.spec import Spec
+from opsctl.records.state_files import write_json
 from opsctl.slurm.cluster import Cluster
 
 

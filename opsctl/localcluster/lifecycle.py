@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
-from opsctl.files import locked
 from opsctl.localcluster.description import Description, read_description, write_description
 from opsctl.localcluster.installation import find_installation
 from opsctl.localcluster.layout import forget_jobs, lay_out
@@ -20,6 +19,7 @@ from opsctl.localcluster.ports import Ports, reserve
 from opsctl.localcluster.processes import Process, end, pid_of, processes_of
 from opsctl.localcluster.spec import MAX_NODES, Spec
 from opsctl.localcluster.startup import Progress, Starter, missing_daemons
+from opsctl.records.state_files import locked
 from opsctl.slurm.cluster import Cluster
 
 _LOCK_WAIT_S = 60

@@ -12,7 +12,8 @@ from opsctl.localcluster.installation import find_program
 from opsctl.localcluster.places import places_of
 from opsctl.localcluster.processes import processes_of
 from opsctl.localcluster.startup import expected_daemons, missing_daemons, node_states
-from opsctl.slurm.cluster import Cluster, local_clusters_folder
+from opsctl.records.cluster import local_clusters_folder
+from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.process import run_slurm
 
 DEADLINE_S = 8.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from trainer.schedule import BatchRamp
-from trainer.sizes import (
+from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.sizes import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     GIB,
     HALF_BYTES_PER_PARAMETER,

@@ -13,9 +13,9 @@ from opsctl.runs.checks import exit_duration_minutes
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.schema import ExpectTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
-from trainer.layout import Layout
-from trainer.schedule import BatchRamp
-from trainer.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, block_parameters, parameters, tflops_per_gpu
+from trainer.recipe.layout import Layout
+from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, block_parameters, parameters, tflops_per_gpu
 
 
 def size_sections(

@@ -8,8 +8,8 @@ from opsctl.errors import UsageError
 from opsctl.planning import arithmetic
 from opsctl.planning.cost_part import days_text
 from opsctl.planning.section import Section, amount, billions, gb_text, gib_text, whole
-from trainer.schedule import samples_of_tokens
-from trainer.sizes import (
+from trainer.recipe.schedule import samples_of_tokens
+from trainer.recipe.sizes import (
     MODEL_PASSES,
     ModelShape,
     block_parameters,

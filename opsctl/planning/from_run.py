@@ -9,8 +9,8 @@ from opsctl.planning.schedule_part import batch_section, ramp_of, schedule_secti
 from opsctl.planning.section import Section
 from opsctl.runs.checks import all_options
 from opsctl.runs.load import LoadedRun
-from trainer.layout import Layout
-from trainer.options import with_derived
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import with_derived
 
 
 def plan_sections(loaded: LoadedRun, layout: Layout | None) -> list[Section]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opsctl.planning.section import Section
-from trainer.layout import Layout, blocks_per_stage
+from trainer.recipe.layout import Layout, blocks_per_stage
 
 #: Beyond this nobody reads lists of ranks.
 MOST_RANKS_LISTED = 65_536

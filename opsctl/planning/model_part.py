@@ -7,8 +7,8 @@ from typing import Any
 
 from opsctl.planning import arithmetic
 from opsctl.planning.section import Section, billions, whole
-from trainer.sizes import ModelShape, block_parameters, formula_parameters, parameters
-from trainer.vocabulary import padded_vocab_size
+from trainer.recipe.sizes import ModelShape, block_parameters, formula_parameters, parameters
+from trainer.recipe.vocabulary import padded_vocab_size
 
 
 def model_shape(options: Mapping[str, Any]) -> ModelShape | None:

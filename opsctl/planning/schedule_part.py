@@ -8,8 +8,8 @@ from typing import Any
 from opsctl.planning import arithmetic
 from opsctl.planning.section import Section, billions, whole
 from opsctl.runs.checks import MOST_RAMP_STAGES
-from trainer.layout import Layout
-from trainer.schedule import BatchRamp, samples_of_tokens, train_iterations
+from trainer.recipe.layout import Layout
+from trainer.recipe.schedule import BatchRamp, samples_of_tokens, train_iterations
 
 _STAGES_SHOWN = 4
 

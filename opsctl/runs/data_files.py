@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.runs.expansion import is_number
-from trainer.data.check import data_errors
-from trainer.data.errors import DataError
-from trainer.data.header import read_header
-from trainer.data.sources import SPLITS
-from trainer.data.vocabulary_source import vocab_size
-from trainer.options import BY_KEY
+from trainer.formats.data_check import data_errors
+from trainer.formats.data_sources import SPLITS
+from trainer.formats.errors import DataError
+from trainer.formats.index_header import read_header
+from trainer.formats.vocabulary_files import vocab_size
+from trainer.recipe.options import BY_KEY
 
 _WEIGHTED = re.compile(r"[\d.eE+-]+\s+[\d.]+:[\d.]+\s+(?P<prefix>[^\s,\"]+)")
 

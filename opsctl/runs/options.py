@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.option_table import OPTIONS, REFUSED
-from trainer.options import BY_KEY, check_mapping
+from trainer.recipe.option_table import OPTIONS, REFUSED
+from trainer.recipe.options import BY_KEY, check_mapping
 
 OPTION_TABLES = ("trainer", "data", "checkpoints")
 _NAMES = {table: tuple(option.key for option in OPTIONS if option.table == table) for table in OPTION_TABLES}

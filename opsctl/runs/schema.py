@@ -55,7 +55,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole run file.
 
     `trainer`, `data` and `checkpoints` hold the trainer's options with `_` for `-`; which option belongs in which table
-    is `trainer.options.Option.table`.
+    is `trainer.recipe.options.Option.table`.
     """
 
     run: RunTable

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from opsctl.errors import RunFileError
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.options import option
-from trainer.layout import Layout
-from trainer.options import to_arguments
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import to_arguments
 
 
 def trainer_arguments(expanded: LoadedRun) -> list[str]:

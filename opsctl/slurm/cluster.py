@@ -1,15 +1,10 @@
-"""Which Slurm to talk to. A run remembers it, so that nobody has to export anything."""
+"""A Slurm installation: what must be set to reach it."""
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-
-from opsctl.errors import OpsctlError, UsageError
-from opsctl.runs.paths import RunPaths
 
 #: Variables that change what Slurm's commands print or do behind our back. SLURM_CONF is set from the cluster instead.
 _MISLEADING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_", "SALLOC_", "SRUN_", "SLURM_")
@@ -56,37 +51,3 @@ class Cluster:
             bin_folders=tuple(value.get("bin_folders") or ()),
             library_folders=tuple(value.get("library_folders") or ()),
         )
-
-
-def local_clusters_folder() -> Path:
-    """Where local clusters live unless told otherwise: `$XDG_STATE_HOME/opsctl/clusters`."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "opsctl" / "clusters"
-
-
-def find_cluster(name_or_folder: str) -> Cluster:
-    """The local cluster of that name, or in that folder. Raises UsageError."""
-    folder = Path(name_or_folder)
-    if os.sep not in name_or_folder:
-        folder = local_clusters_folder() / name_or_folder
-    try:
-        return Cluster.from_json(json.loads((folder / "cluster.json").read_text()))
-    except FileNotFoundError:
-        raise UsageError(f"no cluster {name_or_folder!r} ({folder}): opsctl local-cluster status lists them") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {folder / 'cluster.json'}: {error}") from None
-
-
-def choose_cluster(flag: str | None, paths: RunPaths | None) -> Cluster:
-    """`--cluster`, `$OPSCTL_CLUSTER`, the one the run was submitted to, this machine's own: the first that is there."""
-    chosen = flag or os.environ.get("OPSCTL_CLUSTER")
-    if chosen:
-        return find_cluster(chosen)
-    if paths is not None:
-        try:
-            return Cluster.from_json(json.loads(paths.cluster.read_text()))
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            raise OpsctlError(f"cannot read {paths.cluster}: {error}; remove it and submit with --cluster") from None
-    return Cluster()

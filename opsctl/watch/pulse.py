@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.types import NEVER_SATISFIED, Job
-from opsctl.watch.findings import Severity
+from opsctl.watch.finding import Severity
 
 #: States in which Slurm keeps a job until a person releases it.
 _HELD_STATES = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from opsctl.checkpoints.progress import is_finished, last_checkpoint
 from opsctl.errors import OpsctlError, SlurmUnreachable
-from opsctl.files import append_line
-from opsctl.job.progress import is_finished, last_checkpoint
 from opsctl.moments import now
+from opsctl.records.own_jobs import recorded
+from opsctl.records.run_view import RunView
+from opsctl.records.state_files import append_line
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
-from opsctl.watch.findings import Finding
-from opsctl.watch.own import recorded
-from opsctl.watch.run_view import RunView
-from opsctl.watch.training import Settings, Snapshot
+from opsctl.watch.detectors.training import Settings, Snapshot
+from opsctl.watch.finding import Finding
 
 
 def training_settings(run: RunView) -> Settings:

@@ -49,7 +49,7 @@ def test_an_earlier_demos_queue_is_forgotten_two_do_not_meet_and_control_c_leave
             lifecycle.down(clusters / "demo")
 
 
-_WORDS = [sys.executable, "-m", "opsctl.localcluster.demo"]
+_WORDS = [sys.executable, "-m", "opsctl.demo"]
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.job.attempts import Attempt, append_opened
+from opsctl.attempts.events import Attempt, append_opened
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training, environment_script

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.files import append_line
+from opsctl.records.state_files import append_line
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training

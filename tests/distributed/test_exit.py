@@ -15,7 +15,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import TINY, VOCABULARY, Seen, run_training, write_corpus
-from trainer.options import to_arguments
+from trainer.recipe.options import to_arguments
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 

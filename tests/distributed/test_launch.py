@@ -20,7 +20,7 @@ import pytest
 
 from tests.distributed.whole_training import TINY, write_corpus
 from tests.free_port import free_port
-from trainer.options import to_arguments
+from trainer.recipe.options import to_arguments
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 

@@ -23,7 +23,7 @@ TINY = {
 
 def tiny_options(world_size: int, **changes: Any) -> Any:
     """Options of the tiny model; `changes` by key (tensor_model_parallel_size=2, bf16=True, ...)."""
-    from trainer.options import parse, to_arguments
+    from trainer.recipe.options import parse, to_arguments
 
     return parse(to_arguments({**TINY, **changes}), world_size)
 

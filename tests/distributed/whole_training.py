@@ -66,7 +66,7 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
     """
     from trainer import pretrain_gpt
     from trainer.loop import train as loop
-    from trainer.options import to_arguments
+    from trainer.recipe.options import to_arguments
 
     seen = Seen(-1, "", "")
     step_for_real = loop.train_step

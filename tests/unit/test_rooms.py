@@ -12,48 +12,116 @@ import pytest
 from opsctl.cli import COMMANDS, HIDDEN
 
 ROOT = Path(__file__).resolve().parents[2]
-TORCH_FREE = {
-    "options",
-    "option_table",
-    "option_rules",
-    "sizes",
-    "layout",
-    "schedule",
-    "engine_config",
-    "vocabulary",
-    "checkpoint.compatible",
-    "checkpoint.errors",
-    "checkpoint.manifest",
-    "loop.lengths",
-    "data.sources",
-    "data.errors",
-    "data.check",
-    "data.header",
-    "data.vocabulary_source",
-}
 HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
+
+#: The house, from the ground up: every room with the rooms that it may import. All of them stand above it here, so no
+#: arrow goes up and no circle can be. Everybody may import its own package's ground.
+OPSCTL = {
+    "ground": set(),
+    "slurm": set(),
+    "runs": {"slurm", "trainer.recipe", "trainer.formats"},
+    "render": {"runs", "slurm"},
+    "logs": {"runs"},
+    "planning": {"logs", "runs", "slurm", "trainer.recipe"},
+    "records": {"render", "runs", "slurm", "trainer.recipe"},
+    "checkpoints": {"runs", "trainer.recipe", "trainer.formats"},
+    "attempts": {"checkpoints", "records", "runs", "slurm"},
+    "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.recipe"},
+    "watch": {"checkpoints", "records", "runs", "slurm"},
+    "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch"},
+    "job": {"attempts", "checkpoints", "records", "runs", "slurm"},
+    "localcluster": {"records", "slurm"},
+    "demo": {"localcluster", "logs", "records"},
+    "cli": {
+        *("attempts", "control", "job", "localcluster", "logs", "planning", "records", "runs", "slurm"),
+        *("status", "watch"),
+    },
+}
+TRAINER = {
+    "ground": set(),
+    "recipe": set(),
+    "formats": {"recipe"},
+    "parallel": {"recipe"},
+    "model": {"parallel", "recipe"},
+    "optim": {"recipe"},
+    "engine": {"model", "optim", "parallel", "recipe"},
+    "data": {"formats"},
+    "checkpoint": {"formats"},
+    "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
+    "pretrain_gpt": {"data", "engine", "formats", "loop", "parallel", "recipe"},
+    "launch": set(),
+}
+#: What is no folder: module -> room.
+SINGLE = {
+    **{f"opsctl.{name}": "ground" for name in ("", "account", "errors", "moments", "output", "shipped")},
+    **{"opsctl.demo": "demo", "opsctl.__main__": "cli"},
+    **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "preload", "say")},
+    **{f"trainer.{name}": "launch" for name in ("launch", "attempt_records", "first_failure")},
+    **{f"trainer.{name}": name for name in ("engine", "pretrain_gpt")},
+}
 
 
 def imported_names(source: Path) -> set[str]:
+    """Every module that `source` imports, wherever in it; `from package import name` counts as `package.name`."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def module_of(source: Path) -> str:
+    return ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def room_of(module: str) -> tuple[str, str]:
+    """(package, room) of a module of ours."""
+    package, _, rest = module.partition(".")
+    first = rest.partition(".")[0]
+    if (ROOT / package / first).is_dir() and first:
+        return package, first
+    return package, SINGLE.get(f"{package}.{first}", SINGLE[f"{package}."])
 
 
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+def arrows(package: str) -> dict[str, dict[str, str]]:
+    """room -> what it imports -> a module that does: rooms of its own package, and `trainer.ROOM` of the other."""
+    found: dict[str, dict[str, str]] = {}
+    for source in sources(package):
+        own = room_of(module_of(source))[1]
+        for name in imported_names(source):
+            if name.partition(".")[0] not in ("opsctl", "trainer"):
+                continue
+            other_package, room = room_of(name)
+            label = room if other_package == package else f"{other_package}.{room}"
+            if label not in (own, "ground"):
+                found.setdefault(own, {})[label] = str(source.relative_to(ROOT))
+    return found
+
+
+@pytest.mark.parametrize(("package", "house"), [("opsctl", OPSCTL), ("trainer", TRAINER)])
+def test_every_room_imports_what_the_table_says_and_nothing_else(package: str, house: dict[str, set[str]]) -> None:
+    found = arrows(package)
+    assert {room: set(found.get(room, {})) for room in house} == house, found
+    assert set(found) <= set(house)
+
+
+@pytest.mark.parametrize("house", [OPSCTL, TRAINER])
+def test_no_arrow_goes_up_and_none_in_a_circle(house: dict[str, set[str]]) -> None:
+    rooms = list(house)
+    for room, below in house.items():
+        above = {one for one in below if one in house and rooms.index(one) >= rooms.index(room)}
+        assert not above, f"{room} stands below {above}"
+
+
 @pytest.mark.parametrize("source", sources("opsctl"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_operations_need_no_torch(source: Path) -> None:
-    for name in imported_names(source):
-        assert name.split(".")[0] not in HEAVY, name
-        if name.startswith("trainer."):
-            assert name.removeprefix("trainer.") in TORCH_FREE, name
+    assert not {name for name in imported_names(source) if name.split(".")[0] in HEAVY}
 
 
 @pytest.mark.parametrize("source", sources("trainer"), ids=lambda path: str(path.relative_to(ROOT)))
@@ -61,9 +129,10 @@ def test_the_trainer_works_without_opsctl(source: Path) -> None:
     assert not {name for name in imported_names(source) if name.split(".")[0] == "opsctl"}
 
 
-@pytest.mark.parametrize("module", sorted(TORCH_FREE))
-def test_what_both_packages_share_loads_no_torch(module: str) -> None:
-    code = f"import sys, trainer.{module}; print(sorted(set({sorted(HEAVY)!r}) & sys.modules.keys()))"
+@pytest.mark.parametrize("room", ["recipe", "formats"])
+def test_what_both_packages_share_loads_no_torch(room: str) -> None:
+    modules = [module_of(source) for source in sources(f"trainer/{room}")]
+    code = f"import sys, {', '.join(modules)}; print(sorted(set({sorted(HEAVY)!r}) & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.stdout.strip() == "[]", done.stderr
 

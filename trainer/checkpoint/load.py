@@ -11,8 +11,8 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import from_first_rank, on_every_rank
-from trainer.checkpoint.errors import CheckpointError
-from trainer.checkpoint.manifest import LATEST, Manifest, check_checksums, check_sizes, latest_folder, read_manifest
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import LATEST, Manifest, check_checksums, check_sizes, latest_folder, read_manifest
 from trainer.say import say
 
 

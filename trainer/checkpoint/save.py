@@ -20,10 +20,10 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal, from_first_rank
-from trainer.checkpoint.errors import CheckpointError
-from trainer.checkpoint.manifest import LATEST, MANIFEST, TEMPORARY, Manifest
 from trainer.checkpoint.writer import RecordingCheckpointEngine
 from trainer.files import SHARED_FOLDER_MODE, fsync, make_shared_folder, write_atomically, write_json
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest
 from trainer.say import say
 
 _RENAME_EXCHANGE = 2

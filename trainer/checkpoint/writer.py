@@ -11,8 +11,8 @@ import torch
 import xxhash
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo, CheckpointEngine
 
-from trainer.checkpoint.errors import CheckpointError
 from trainer.files import SHARED_FILE_MODE
+from trainer.formats.errors import CheckpointError
 
 
 class RecordingCheckpointEngine(CheckpointEngine):

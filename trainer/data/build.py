@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.data import blend
-from trainer.data.errors import DataError
 from trainer.data.gpt_dataset import BlendedDataset, Dataset, GPTDataset, OrderSettings
 from trainer.data.index_cache import IndexCache
 from trainer.data.indexed import IndexedTokens
 from trainer.data.micro_batches import MicroBatches
-from trainer.data.sources import Group, Source, groups
-from trainer.data.vocabulary_source import vocab_size
+from trainer.formats.data_sources import Group, Source, groups
+from trainer.formats.errors import DataError
+from trainer.formats.vocabulary_files import vocab_size
 
 __all__ = ["DataError", "Dataset", "Datasets", "MicroBatches", "build_datasets", "vocab_size"]
 

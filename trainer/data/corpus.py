@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.data.errors import DataError
+from trainer.formats.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
 

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Folder, JsonLines, Skipped
-from trainer.data.errors import DataError
 from trainer.data.progress import Progress, Waiting
+from trainer.formats.errors import DataError
 
 #: A tokenizer is trained on no more than this from the start of the input, in characters.
 TRAINING_CHARACTERS = 1_000_000_000

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data import blend
-from trainer.data.check import too_small
-from trainer.data.errors import DataError
 from trainer.data.index_cache import Arrays, IndexCache, file_identity
 from trainer.data.indexed import IndexedTokens
 from trainer.data.indices import EpochPlan, build_order, plan_epochs
+from trainer.formats.data_check import too_small
+from trainer.formats.errors import DataError
 
 
 class Dataset(Protocol):

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.header import bin_path, idx_path
 from trainer.files import SHARED_FILE_MODE, make_shared_folder, write_json
+from trainer.formats.index_header import bin_path, idx_path
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -19,9 +19,9 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.errors import DataError
-from trainer.data.header import MAGIC, TOKEN_TYPES, VERSION, bin_path, corrupt, idx_path, read_header
 from trainer.files import SHARED_FILE_MODE
+from trainer.formats.errors import DataError
+from trainer.formats.index_header import MAGIC, TOKEN_TYPES, VERSION, bin_path, corrupt, idx_path, read_header
 
 #: A vocabulary below this is stored in 16 bits; Megatron's own bound.
 UINT16_VOCAB_LIMIT = 65_500

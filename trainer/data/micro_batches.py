@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from trainer.data.errors import SampleError
 from trainer.data.gpt_dataset import Dataset
+from trainer.formats.errors import SampleError
 
 
 class MicroBatches(Iterator[torch.Tensor]):

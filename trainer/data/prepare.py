@@ -28,11 +28,11 @@ from trainer.data import corpus_tokenizer
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpus, shown
 from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
-from trainer.data.errors import DataError
-from trainer.data.header import idx_path
 from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.progress import Progress
 from trainer.files import make_shared_folder, write_atomically, write_json
+from trainer.formats.errors import DataError
+from trainer.formats.index_header import idx_path
 
 #: Text encoded and written at a time, in characters.
 BATCH_CHARACTERS = 4_000_000

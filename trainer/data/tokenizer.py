@@ -23,7 +23,7 @@ import tiktoken
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from trainer.data.errors import DataError
+from trainer.formats.errors import DataError
 
 END_OF_DOCUMENT = "<|endoftext|>"
 #: Names under which vocabularies keep the end of a document, in order of preference.

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.data.build import DataError, Dataset, MicroBatches
-from trainer.data.sources import groups
 from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
+from trainer.formats.data_sources import groups
 from trainer.model.batch import EngineItem, engine_item
-from trainer.options import Options
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.options import Options
 
 
 class EngineItems(Iterator[EngineItem]):

@@ -12,8 +12,8 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from trainer.data.build import Dataset
 from trainer.engine import evaluate_step
 from trainer.loop.batches import open_items
-from trainer.options import Options
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.options import Options
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.files import write_json
-from trainer.loop.log_line import stamp
+from trainer.formats.log_line import stamp
 from trainer.loop.progress import Progress
 
 FINISHED = "finished"

@@ -9,15 +9,15 @@ from pathlib import Path
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal
-from trainer.checkpoint.compatible import NO_OPTIMIZER, Identity, schedule_to_resume_with
-from trainer.checkpoint.errors import CheckpointError
 from trainer.checkpoint.load import Found, find_latest, load_checkpoint
-from trainer.checkpoint.manifest import Manifest, latest_folder, read_manifest
 from trainer.checkpoint.random_states import random_states, restore_random_states
 from trainer.checkpoint.save import save_checkpoint
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import Manifest, latest_folder, read_manifest
+from trainer.formats.resumable import NO_OPTIMIZER, Identity, schedule_to_resume_with
 from trainer.loop.progress import Progress
-from trainer.options import Options
-from trainer.schedule import LearningRateSchedule
+from trainer.recipe.options import Options
+from trainer.recipe.schedule import LearningRateSchedule
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.loop.log_line import TrainingLine, perplexity
+from trainer.formats.log_line import TrainingLine, perplexity
 from trainer.loop.progress import Progress
-from trainer.options import Options, OptionsError
+from trainer.recipe.options import Options, OptionsError
 
 GIGA = 1e9
 

@@ -11,19 +11,19 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.data.build import Datasets
 from trainer.engine import StepResult, parameters_norm, train_step
+from trainer.formats.log_line import TrainingLine, evaluation_block, stamp, times_line, training_line
 from trainer.loop.batches import EngineItems, open_items
 from trainer.loop.evaluate import Evaluation, evaluate
 from trainer.loop.interval import Interval
 from trainer.loop.leaving import FINISHED, Leaving
-from trainer.loop.lengths import Lengths
-from trainer.loop.log_line import TrainingLine, evaluation_block, stamp, times_line, training_line
 from trainer.loop.progress import Progress
 from trainer.loop.tensorboard import Curves
-from trainer.options import Options
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.lengths import Lengths
+from trainer.recipe.options import Options
+from trainer.recipe.schedule import LearningRateSchedule
+from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, tflops_per_gpu
 from trainer.say import say
-from trainer.schedule import LearningRateSchedule
-from trainer.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, tflops_per_gpu
 
 
 @dataclass

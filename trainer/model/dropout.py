@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from trainer.model.initialization import seed_of
+from trainer.parallel.initialization import seed_of
 
 
 class DropoutClock:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from trainer.model.block import layernorm
 from trainer.model.dropout import DropoutClock, dropout
-from trainer.model.initialization import initial_weight
 from trainer.model.shape import ModelShape
+from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.tensor_parallel import VocabParallelEmbedding
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.options import Options
+from trainer.recipe.options import Options
 
 
 @dataclass(frozen=True)

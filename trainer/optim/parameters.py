@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.options import Options
+from trainer.recipe.options import Options
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

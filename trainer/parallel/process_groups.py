@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from trainer.options import Options, OptionsError
 from trainer.preload import import_engine, set_process_defaults
+from trainer.recipe.options import Options, OptionsError
 
 set_process_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 import_engine()

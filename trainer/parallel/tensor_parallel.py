@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.model.initialization import initial_weight
+from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import linear
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from opsctl.cli.init import command, with_run_name
 from opsctl.errors import OpsctlError, UsageError
+from opsctl.records.locate import locate_run_file
 from opsctl.runs.load import load_run_file
-from opsctl.runs.locate import locate_run_file
 from opsctl.shipped import templates_folder
 
 EXAMPLES = ("demo", "setup-test-n2", "tr1-13B", "tr11-176B-ml")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.control.chains import make_run_id
+from opsctl.records.chains import make_run_id
+from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
-from opsctl.runs.revisions import publish
 from tests.tiny_run import write_run
 
 

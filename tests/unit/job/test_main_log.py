@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.files import append_line
 from opsctl.job.main_log import FLUSH_S, MainLog, stamp
+from opsctl.records.state_files import append_line
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_line_without_an_end_is_cut_instead_of_kept_for_ever(path: Path) -> No
 def test_lines_that_others_append_never_split_ours(path: Path) -> None:
     path.parent.mkdir()
     code = (
-        "import sys; from pathlib import Path; from opsctl.files import append_line\n"
+        "import sys; from pathlib import Path; from opsctl.records.state_files import append_line\n"
         "for n in range(300): append_line(Path(sys.argv[1]), f'[2026-11-21 08:00:00] PULSE: run is running {n:06d}')"
     )
     watchdog = subprocess.Popen([sys.executable, "-c", code, str(path)])

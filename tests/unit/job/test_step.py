@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.attempts.outcome import LauncherExit
 from opsctl.job import step as step_module
 from opsctl.job.main_log import MainLog
-from opsctl.job.outcome import LauncherExit
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 

@@ -20,7 +20,8 @@ from opsctl.localcluster.processes import MARKER, end, is_daemon_of, pid_of, pro
 from opsctl.localcluster.shapes import bloom
 from opsctl.localcluster.spec import Account, Spec, plain
 from opsctl.localcluster.startup import is_ready
-from opsctl.slurm.cluster import Cluster, find_cluster
+from opsctl.records.cluster import find_cluster
+from opsctl.slurm.cluster import Cluster
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,8 @@ def test_other_lines_are_no_pulse(line: str) -> None:
 
 
 def test_what_we_print_is_read_back() -> None:
+    from opsctl.watch.detectors.training import Settings, Snapshot, training_findings
     from opsctl.watch.runner import pulse_lines
-    from opsctl.watch.training import Settings, Snapshot, training_findings
     from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_TASK
 
     findings = training_findings(Snapshot(NOW, (RUNNING, WAITING_FOR_TASK, HELD)), Settings("a run", "the team"))

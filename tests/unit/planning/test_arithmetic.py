@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from opsctl.planning import arithmetic
-from trainer.schedule import BatchRamp, samples_of_tokens
-from trainer.sizes import block_parameters, formula_parameters, rest_parameters
+from trainer.recipe.schedule import BatchRamp, samples_of_tokens
+from trainer.recipe.sizes import block_parameters, formula_parameters, rest_parameters
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ class TestTrainerArguments:
         assert f"--kill-switch-path {tmp_path}/output/kill-switch" in line
 
     def test_the_trainer_parses_them(self, tmp_path: Path) -> None:
-        from trainer.options import parse
+        from trainer.recipe.options import parse
 
         options = parse(trainer_arguments(expand(loaded(tmp_path))), world_size=8)
         assert options.train_samples == 5120 and options.save_interval == 40

@@ -10,7 +10,7 @@ from opsctl.runs.checks import find_problems
 from opsctl.runs.load import expand, load_run_file
 from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
 from opsctl.shipped import templates_folder
-from trainer.options import parse
+from trainer.recipe.options import parse
 
 EXAMPLES = sorted((templates_folder() / "examples").glob("*.toml"))
 

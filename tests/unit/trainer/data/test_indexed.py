@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.unit.trainer.data.conftest import MakePair
-from trainer.data.errors import DataError
 from trainer.data.indexed import IndexedTokens, IndexedWriter, token_dtype
+from trainer.formats.errors import DataError
 
 
 def test_the_index_of_1000_documents_has_the_known_header_and_size(make_pair: MakePair) -> None:

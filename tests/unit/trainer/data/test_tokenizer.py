@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from trainer.data import tokenizer as bpe
-from trainer.data.errors import DataError
+from trainer.formats.errors import DataError
 
 TEXTS = ["def hello(name):\n    return f'hello {name}'\n" * 20, "naïve café — 漢字 и кириллица 123 4567\t\r\n" * 20]
 

@@ -1,0 +1,1 @@
+"""What ran and how it ended."""

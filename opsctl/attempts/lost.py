@@ -1,0 +1,124 @@
+"""Closing attempts that could not close themselves (node lost, kill -9, cancelled), from what Slurm knows of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from opsctl.account import account_and_host
+from opsctl.attempts.events import Attempt, append_closed, read
+from opsctl.attempts.evidence import read_evidence
+from opsctl.attempts.outcome import StepEnd, closed
+from opsctl.checkpoints.progress import Checkpoint, last_checkpoint
+from opsctl.moments import now
+from opsctl.runs.job_comment import parse_comment
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.types import Job, JobEnd
+
+#: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
+CLOCK_TOLERANCE = timedelta(minutes=2)
+#: States of a job that still has, or is about to lose, its allocation.
+_ON_NODES = frozenset(
+    {"CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+)
+
+
+def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
+    """All attempts, after writing a closing for each open one whose job has ended.
+
+    Two callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
+    not write here still gets the answer. `own_job_id`: of a job that has opened nothing yet, so that what is open under
+    its id is from before a requeue. Raises SlurmUnreachable when nothing can be known.
+    """
+    attempts = read(paths)
+    still_open = [attempt for attempt in attempts if attempt.is_open]
+    if not still_open:
+        return attempts
+    ids = {attempt.job_id for attempt in still_open}
+    queue = {job.job_id: job for job in client.jobs(job_ids=ids) if job.job_id in ids}
+    unsettled = [
+        attempt
+        for attempt in still_open
+        if attempt.job_id == own_job_id or not holds(attempt, queue.get(attempt.job_id))
+    ]
+    ends = client.ends({attempt.job_id for attempt in unsettled}) if unsettled else {}
+    settled = closings(unsettled, attempts, queue, ends, paths, account_and_host())
+    for attempt in settled:
+        with contextlib.suppress(OSError):
+            append_closed(paths, attempt)
+    by_id = {attempt.id: attempt for attempt in settled}
+    # What was appended meanwhile, the job's own closing above all, is in the file and wins.
+    return [by_id.get(attempt.id, attempt) if attempt.is_open else attempt for attempt in read(paths)]
+
+
+def holds(attempt: Attempt, job: Job | None) -> bool:
+    """Whether the queue's row for an open attempt's job is that very job, on its nodes.
+
+    Not one that Slurm has requeued since, and not another cluster's of the same id: those started later.
+    """
+    if job is None or job.state not in _ON_NODES:
+        return False
+    return not _starts_after(job.started_at, attempt)
+
+
+def closings(
+    lost: Sequence[Attempt],
+    attempts: Sequence[Attempt],
+    queue: Mapping[int, Job],
+    ends: Mapping[int, JobEnd],
+    paths: RunPaths,
+    closed_by: str,
+) -> list[Attempt]:
+    """`lost` attempts with what their folders and Slurm say about their end."""
+    found = []
+    for attempt in lost:
+        end = ends.get(attempt.job_id)
+        if end is not None and _is_other_job(end, attempt):
+            end = None
+        state, note = _slurm_word(attempt, queue.get(attempt.job_id), end)
+        evidence = read_evidence(paths.attempt_folder(attempt.job_id))
+        step = StepEnd(exit_code=_exit_code(end), slurm_state=state)
+        ended_at = (end.ended_at if end else None) or now()
+        reached = _checkpoint_of(attempt, attempts, last_checkpoint(paths.checkpoints))
+        found.append(closed(attempt, step, evidence, reached, ended_at, closed_by, note))
+    return found
+
+
+def _slurm_word(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[str, str]:
+    """(Slurm's state, or our word where it has none, a note for people)."""
+    if end is not None:
+        nodes = f" ({end.failed_node})" if end.failed_node else ""
+        return end.state, f"Slurm says {end.state}{nodes}"
+    if job is not None and parse_comment(job.comment) is not None:
+        return "REQUEUED", "Slurm has put the job back into the queue: a node failed, or it was preempted"
+    return "LOST", f"Slurm no longer knows job {attempt.job_id}"
+
+
+def _exit_code(end: JobEnd | None) -> int | None:
+    if end is None:
+        return None
+    return 128 + end.signal if end.signal else end.exit_code
+
+
+def _is_other_job(end: JobEnd, attempt: Attempt) -> bool:
+    ended_before = (
+        end.ended_at is not None
+        and attempt.opened_at is not None
+        and end.ended_at + CLOCK_TOLERANCE < attempt.opened_at
+    )
+    return ended_before or _starts_after(end.started_at, attempt)
+
+
+def _starts_after(started_at: datetime | None, attempt: Attempt) -> bool:
+    return started_at is not None and attempt.opened_at is not None and started_at > attempt.opened_at + CLOCK_TOLERANCE
+
+
+def _checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpoint | None) -> Checkpoint | None:
+    """The last checkpoint that can be this attempt's: a later attempt may have made newer ones since."""
+    later = [other for other in attempts if other.number > attempt.number]
+    if not later or newest is None:
+        return newest
+    started_from = later[0].iteration_at_start
+    return None if started_from is None else Checkpoint(newest.folder, started_from, 0)

@@ -1,0 +1,138 @@
+"""Why an attempt ended, decided from what is known when it does. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from opsctl.attempts.cause import elect, signal_of
+from opsctl.attempts.events import Attempt, Failure
+from opsctl.attempts.evidence import Evidence
+from opsctl.checkpoints.progress import Checkpoint
+
+#: Slurm's word for an end -> ours. COMPLETED and FAILED say less than the ranks do.
+SLURM_REASONS = {
+    "NODE_FAIL": "node-failure",
+    "BOOT_FAIL": "node-failure",
+    "TIMEOUT": "time-limit",
+    "DEADLINE": "time-limit",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+    "PREEMPTED": "preempted",
+    "OUT_OF_MEMORY": "out-of-memory",
+    "REQUEUED": "requeued",
+    "LOST": "unknown",
+}
+
+
+@dataclass(frozen=True)
+class LauncherExit:
+    """The first launcher to fail, as srun named it."""
+
+    nodes: str  # one, or several in Slurm's brackets
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """How the step ended, as the batch process saw it."""
+
+    exit_code: int | None  # srun's, 128 + signal when a signal ended it; None when nobody knows
+    was_told_to_end: bool = False  # Slurm sent SIGTERM to the batch process
+    limit_reached: bool = False  # that was at the time limit
+    slurm_state: str = ""  # Slurm's word, "" when it has none
+    lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
+    first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
+
+
+def reason_of(step: StepEnd, evidence: Evidence) -> str:
+    """The word for why an attempt ended.
+
+    What the trainer wrote as it left comes first, unless it left because a node was lost; then what Slurm did to the
+    job; then what the ranks' launchers saw.
+    """
+    node_lost = bool(step.lost_nodes) or SLURM_REASONS.get(step.slurm_state) == "node-failure"
+    if node_lost and evidence.exit_reason in (None, "stop-request"):
+        return "node-failure"
+    # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
+    told_by_signal = evidence.exit_reason == "stop-request" and (not evidence.stop_requested or _was_sent_away(step))
+    if evidence.exit_reason and not told_by_signal:
+        return evidence.exit_reason
+    if step.slurm_state in SLURM_REASONS:
+        return SLURM_REASONS[step.slurm_state]
+    if step.was_told_to_end:
+        return "time-limit" if step.limit_reached else "cancelled"
+    cause, _ = elect(evidence.failures)
+    if cause is not None:
+        return "signal" if signal_of(cause) is not None else "failed"
+    if step.first_exit is not None and step.first_exit.exit_code < 128:
+        return "failed"
+    if step.exit_code is not None and step.exit_code > 128:
+        return "signal"
+    if evidence.exit_reason:
+        return evidence.exit_reason
+    return "failed" if step.exit_code else "completed"
+
+
+def _was_sent_away(step: StepEnd) -> bool:
+    """Whether the stop request is the job's own note of a SIGTERM that was not the limit's."""
+    if step.slurm_state in SLURM_REASONS:
+        return SLURM_REASONS[step.slurm_state] in ("cancelled", "preempted")
+    return step.was_told_to_end and not step.limit_reached
+
+
+def closed(
+    attempt: Attempt,
+    step: StepEnd,
+    evidence: Evidence,
+    checkpoint: Checkpoint | None,
+    now: datetime,
+    closed_by: str = "job",
+    note: str = "",
+) -> Attempt:
+    """`attempt` with everything its closing says."""
+    cause, others = elect(evidence.failures)
+    at_checkpoint = checkpoint.iteration if checkpoint else None
+    return replace(
+        attempt,
+        closed_at=now,
+        closed_by=closed_by,
+        reason=reason_of(step, evidence),
+        exit_code=exit_code_of(step, cause),
+        signal=signal_of(cause) if cause else _signal_in(exit_code_of(step, None)),
+        iteration_at_end=_first_known(evidence.exit_iteration, evidence.logged_iteration, at_checkpoint),
+        checkpoint_at_end=at_checkpoint,
+        first_failure=cause,
+        other_failures=others,
+        error_files=evidence.error_files,
+        ranks=evidence.ranks,
+        lost_nodes=step.lost_nodes,
+        note=note or _launcher_note(step, cause),
+    )
+
+
+def exit_code_of(step: StepEnd, cause: Failure | None) -> int | None:
+    """The cause's own exit code where srun only tells that it ended the others for it (143), else srun's."""
+    if cause is None and step.exit_code and step.first_exit is not None:
+        return step.first_exit.exit_code
+    if cause is None or not step.exit_code:
+        return step.exit_code
+    ended_by = signal_of(cause)
+    return 128 + ended_by if ended_by is not None else cause.exit_code or step.exit_code
+
+
+def _launcher_note(step: StepEnd, cause: Failure | None) -> str:
+    """Where to look when no rank is known to have failed: a launcher, the environment script or Python itself did."""
+    if cause is not None or not step.exit_code or step.first_exit is None:
+        return ""
+    found = step.first_exit
+    return f"no rank failed, the launcher on {found.nodes} exited with code {found.exit_code}: opsctl logs says why"
+
+
+def _first_known(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _signal_in(exit_code: int | None) -> int | None:
+    """The signal in a shell's way of telling it."""
+    return exit_code - 128 if exit_code is not None and 128 < exit_code < 128 + 65 else None

@@ -1,0 +1,71 @@
+"""Attempts as people and programs read them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from opsctl.attempts.cause import describe
+from opsctl.attempts.events import Attempt
+from opsctl.moments import iso
+from opsctl.slurm.durations import format_duration
+
+_HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXIT", "WHY")
+
+
+def attempt_table(attempts: Sequence[Attempt], is_known: bool) -> list[str]:
+    """Lines of a table, oldest first. `is_known`: whether Slurm said which of the open ones still run."""
+    rows = [_HEAD, *(_row(attempt, is_known) for attempt in attempts)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    return [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])).rstrip()
+        for row in rows
+    ]
+
+
+def state_word(attempt: Attempt, is_known: bool) -> str:
+    """How it ended, or whether it runs."""
+    if attempt.reason is not None:
+        return attempt.reason
+    return "running" if is_known else "not known"
+
+
+def attempt_json(attempt: Attempt, is_known: bool) -> dict[str, Any]:
+    """Every field, and `state`: running, ended or not known."""
+    state = "ended" if attempt.reason is not None else state_word(attempt, is_known)
+    return {**attempt.to_json(), "job": attempt.display_id, "state": state, "made_checkpoint": attempt.made_checkpoint}
+
+
+def _row(attempt: Attempt, is_known: bool) -> tuple[str, ...]:
+    return (
+        str(attempt.number),
+        attempt.display_id,
+        _moment(attempt.opened_at),
+        _duration(attempt),
+        f"{_number(attempt.iteration_at_start, '0')} -> {_number(attempt.iteration_at_end, '?')}",
+        _number(attempt.checkpoint_at_end, "-"),
+        state_word(attempt, is_known),
+        _number(attempt.exit_code, "-"),
+        _why(attempt),
+    )
+
+
+def _why(attempt: Attempt) -> str:
+    lost = f"lost {', '.join(attempt.lost_nodes)}" if attempt.lost_nodes else ""
+    failed = describe(attempt.first_failure) if attempt.first_failure else ""
+    return "; ".join(filter(None, (lost, failed, attempt.note)))
+
+
+def _moment(moment: datetime | None) -> str:
+    return iso(moment) or "?"
+
+
+def _duration(attempt: Attempt) -> str:
+    if attempt.opened_at is None or attempt.closed_at is None:
+        return "-"
+    return format_duration((attempt.closed_at - attempt.opened_at).total_seconds())
+
+
+def _number(value: int | None, otherwise: str) -> str:
+    return otherwise if value is None else str(value)

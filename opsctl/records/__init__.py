@@ -1,0 +1,1 @@
+"""A run's state on disk: what is written there, and the one way to open and write it."""

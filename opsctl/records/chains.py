@@ -1,0 +1,169 @@
+"""What has been submitted for a run: its id, its chains, and a submission that may not have come to its end.
+
+`chains.jsonl` has one line per sbatch. `submitting.json` is written before sbatch and removed once its outcome is on
+record: if it is there when a command looks, somebody was cut off, and Slurm is asked for its token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import OpsctlError
+from opsctl.records.state_files import append_line, write_atomically, write_json
+from opsctl.runs.job_comment import parse_comment
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm.types import Job
+
+#: Ids start over on a new cluster: a job that carries no comment of ours is a chain's if submitted when that was.
+_SAME_SUBMISSION = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One sbatch of a job array."""
+
+    chain: int  # the array's job id; 0 while it is not known
+    token: str
+    submitted_at: datetime  # with zone, just before sbatch
+    user: str
+    host: str
+    revision: str  # name of the newest revision then
+    array: str
+    after: tuple[str, ...] = ()  # what it waits for
+    arguments: tuple[str, ...] = ()  # one-off trainer arguments
+    nodes: int | None = None  # None: the run file's
+    exclude: str | None = None  # beside the run file's
+    begin: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "submitted_at": self.submitted_at.isoformat(timespec="seconds")}
+
+
+def read_chains(paths: RunPaths) -> list[Chain]:
+    """The run's chains, oldest first. Lines that are no chain are passed over."""
+    try:
+        lines = paths.chains.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    return [chain for chain in map(_chain_of_line, lines) if chain is not None]
+
+
+def append_chain(paths: RunPaths, chain: Chain) -> None:
+    """Record a chain that Slurm has taken."""
+    append_line(paths.chains, json.dumps(chain.to_json()))
+
+
+def read_run_id(paths: RunPaths) -> str | None:
+    """The run's id; None before its first submit."""
+    try:
+        return paths.run_id.read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def make_run_id(paths: RunPaths) -> str:
+    """Give the run its id. The caller holds the run's lock and has seen that there is none."""
+    run_id = secrets.token_hex(8)
+    write_atomically(paths.run_id, run_id + "\n")
+    return run_id
+
+
+def new_token() -> str:
+    """Finds one submission again among all jobs."""
+    return secrets.token_hex(6)
+
+
+def token_of(job: Job) -> str | None:
+    """The submission a job came from, as its comment says."""
+    comment = parse_comment(job.comment)
+    return comment.token if comment else None
+
+
+def jobs_of_run(jobs: Iterable[Job], run_id: str | None, chains: Iterable[Chain]) -> list[Job]:
+    """Those of `jobs` that belong to the run, whatever their names are and whoever submitted them.
+
+    A job is the run's when its comment carries the run's id, or when its comment says nothing and it is a recorded
+    chain: same id, same owner, submitted at that time.
+    """
+    recorded = {chain.chain: chain for chain in chains}
+    return [job for job in jobs if _is_of_run(job, run_id, recorded.get(job.array_job_id))]
+
+
+def _is_of_run(job: Job, run_id: str | None, chain: Chain | None) -> bool:
+    comment = parse_comment(job.comment)
+    if comment is not None:
+        return comment.run_id == run_id
+    if chain is None or job.user != chain.user or job.submitted_at is None:
+        return False
+    return abs(job.submitted_at - chain.submitted_at) < _SAME_SUBMISSION
+
+
+def write_submitting(paths: RunPaths, chain: Chain) -> None:
+    """Say that sbatch is about to be called."""
+    write_json(_submitting(paths), chain.to_json())
+
+
+def clear_submitting(paths: RunPaths) -> None:
+    """The outcome is known."""
+    with contextlib.suppress(FileNotFoundError):
+        _submitting(paths).unlink()
+
+
+def settle_submitting(paths: RunPaths, jobs: Iterable[Job]) -> Chain | None:
+    """Record the submission that somebody could not finish, if Slurm has it after all; returns it then.
+
+    `jobs` is the queue as it is now. The caller holds the run's lock, so nobody is submitting meanwhile.
+    """
+    try:
+        chain = _chain_of(json.loads(_submitting(paths).read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise OpsctlError(f"cannot read {_submitting(paths)}: {error}; remove it and try again") from None
+    found = None
+    if chain is not None:
+        job_id = next((job.array_job_id for job in jobs if token_of(job) == chain.token), None)
+        if job_id is not None:
+            found = replace(chain, chain=job_id)
+            if all(known.token != chain.token for known in read_chains(paths)):
+                append_chain(paths, found)
+    clear_submitting(paths)
+    return found
+
+
+def _submitting(paths: RunPaths) -> Path:
+    return paths.state / "submitting.json"
+
+
+def _chain_of_line(line: bytes) -> Chain | None:
+    try:
+        return _chain_of(json.loads(line))
+    except ValueError:
+        return None
+
+
+def _chain_of(value: Any) -> Chain | None:
+    try:
+        return Chain(
+            chain=int(value["chain"]),
+            token=str(value.get("token") or ""),
+            submitted_at=datetime.fromisoformat(value["submitted_at"]).astimezone(),
+            user=str(value["user"]),
+            host=str(value.get("host") or ""),
+            revision=str(value.get("revision") or ""),
+            array=str(value["array"]),
+            after=tuple(str(one) for one in value.get("after") or ()),
+            arguments=tuple(str(one) for one in value.get("arguments") or ()),
+            nodes=value.get("nodes"),
+            exclude=value.get("exclude"),
+            begin=value.get("begin"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,45 @@
+"""Which Slurm is meant. A run remembers it, so that nobody has to export anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from opsctl.errors import OpsctlError, UsageError
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm.cluster import Cluster
+
+
+def local_clusters_folder() -> Path:
+    """Where local clusters live unless told otherwise: `$XDG_STATE_HOME/opsctl/clusters`."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "opsctl" / "clusters"
+
+
+def find_cluster(name_or_folder: str) -> Cluster:
+    """The local cluster of that name, or in that folder. Raises UsageError."""
+    folder = Path(name_or_folder)
+    if os.sep not in name_or_folder:
+        folder = local_clusters_folder() / name_or_folder
+    try:
+        return Cluster.from_json(json.loads((folder / "cluster.json").read_text()))
+    except FileNotFoundError:
+        raise UsageError(f"no cluster {name_or_folder!r} ({folder}): opsctl local-cluster status lists them") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {folder / 'cluster.json'}: {error}") from None
+
+
+def choose_cluster(flag: str | None, paths: RunPaths | None) -> Cluster:
+    """`--cluster`, `$OPSCTL_CLUSTER`, the one the run was submitted to, this machine's own: the first that is there."""
+    chosen = flag or os.environ.get("OPSCTL_CLUSTER")
+    if chosen:
+        return find_cluster(chosen)
+    if paths is not None:
+        try:
+            return Cluster.from_json(json.loads(paths.cluster.read_text()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise OpsctlError(f"cannot read {paths.cluster}: {error}; remove it and submit with --cluster") from None
+    return Cluster()

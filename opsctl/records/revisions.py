@@ -1,0 +1,256 @@
+"""Revisions: what the tasks of a chain train, written by submit and revise only, never changed afterwards.
+
+A revision is a folder `.opsctl/revisions/NNNN-HASH12/` with revision.json, run.json (the run file, every value
+expanded), trainer-arguments.json, engine.json and step.sh. It appears by one rename, so a task sees all of it or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opsctl.account import account_and_host
+from opsctl.errors import OpsctlError, RunFileError
+from opsctl.moments import iso, now
+from opsctl.records.state_files import FULL_DISK, fsync_folder, make_shared_folder, write_atomically
+from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.schema import RunFile
+
+_NAME = re.compile(r"(?P<number>\d{4,})-(?P<hash>[0-9a-f]{12})")
+#: The keys of [slurm] that Slurm reads at submission: tasks already queued keep the old value.
+FIXED_AT_SUBMIT = (
+    "nodes",
+    "gpus_per_node",
+    "time",
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "reservation",
+    "gpu_type",
+    "cpus_per_task",
+    "exclude",
+    "nice",
+    "extra",
+)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One published revision. Its files are read when asked for."""
+
+    number: int
+    digest: str  # sha256 of its content: two revisions with the same one train the same
+    folder: Path
+    created_at: datetime  # with zone
+    created_by: str  # user@host
+    note: str
+    run_file: Path  # where it came from
+    run_file_sha256: str
+
+    @property
+    def name(self) -> str:
+        """The folder's name, `NNNN-HASH12`, by which attempts and chains call it."""
+        return self.folder.name
+
+    @cached_property
+    def file(self) -> RunFile:
+        """The run file as published: expanded, with absolute paths."""
+        return msgspec.convert(self._json("run.json"), RunFile)
+
+    @cached_property
+    def trainer_arguments(self) -> list[str]:
+        """What the trainer is started with, before a chain's one-off arguments and what only the job knows."""
+        return [str(argument) for argument in self._json("trainer-arguments.json")]
+
+    @property
+    def engine_config(self) -> Path:
+        return self.folder / "engine.json"
+
+    @property
+    def step_script(self) -> Path:
+        return self.folder / "step.sh"
+
+    @property
+    def slurm(self) -> dict[str, Any]:
+        """What Slurm fixes at submission, by the names of [slurm]."""
+        return slurm_part(self.file)
+
+    def _json(self, name: str) -> Any:
+        try:
+            return json.loads((self.folder / name).read_bytes())
+        except (OSError, ValueError) as error:
+            raise OpsctlError(
+                f"cannot read {self.folder / name}: {error}; opsctl revise publishes a new revision"
+            ) from None
+
+
+def slurm_part(file: RunFile) -> dict[str, Any]:
+    """The values of [slurm] that Slurm fixes at submission."""
+    return {key: msgspec.to_builtins(getattr(file.slurm, key)) for key in FIXED_AT_SUBMIT}
+
+
+def contents(loaded: LoadedRun) -> dict[str, str]:
+    """File name -> text of what a revision of `loaded` would hold, revision.json left out. Raises RunFileError."""
+    from opsctl.render.step import step_script
+    from opsctl.runs.trainer_arguments import trainer_arguments
+    from trainer.recipe.engine_config import engine_config
+    from trainer.recipe.options import OptionsError, parse
+
+    expanded = expand(loaded)
+    arguments = trainer_arguments(expanded)
+    try:
+        options = parse(arguments, loaded.file.slurm.nodes * loaded.file.slurm.gpus_per_node)
+    except OptionsError as error:
+        raise RunFileError(f"{loaded.path}: {error}") from None
+    return {
+        "run.json": _pretty(msgspec.to_builtins(expanded.file)),
+        "trainer-arguments.json": _pretty(arguments),
+        "engine.json": _pretty(engine_config(options)),
+        "step.sh": step_script(expanded.file),
+    }
+
+
+def digest_of(files: Mapping[str, str]) -> str:
+    """sha256 over names and texts."""
+    digest = hashlib.sha256()
+    for name, text in sorted(files.items()):
+        digest.update(f"{name}\0{len(text.encode())}\0{text}".encode())
+    return digest.hexdigest()
+
+
+def publish(loaded: LoadedRun, note: str = "") -> Revision:
+    """Make `loaded` the newest revision; if the newest already says the same, return that one and change nothing.
+
+    The caller has validated the run and holds `RunPaths.lock`. A full disk or a kill leaves nothing that counts.
+    Raises OpsctlError when it cannot be written.
+    """
+    paths = loaded.paths
+    files = contents(loaded)
+    digest = digest_of(files)
+    last = newest(paths)
+    if last is not None and last.digest == digest:
+        return last
+    number = 1 if last is None else last.number + 1
+    about = {
+        "schema_version": 1,
+        "number": number,
+        "digest": digest,
+        "created_at": iso(now()),
+        "created_by": account_and_host(),
+        "note": note,
+        "run_file": str(loaded.path),
+        "run_file_sha256": loaded.sha256,
+        "slurm": slurm_part(loaded.file),
+    }
+    target = paths.revisions / f"{number:04d}-{digest[:12]}"
+    building = paths.revisions / f".new-{socket.gethostname()}-{os.getpid()}"
+    try:
+        make_shared_folder(paths.revisions)
+        make_shared_folder(building)
+        for name, text in {**files, "revision.json": _pretty(about)}.items():
+            write_atomically(building / name, text, 0o775 if name.endswith(".sh") else 0o664)
+        building.rename(target)
+        fsync_folder(paths.revisions)
+    except OSError as error:
+        raise OpsctlError(_cannot_write(error, paths.revisions)) from None
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return _read(target)
+
+
+def withdraw(revision: Revision) -> None:
+    """Take back a revision that was published for a submission that Slurm refused. The caller holds `RunPaths.lock`."""
+    going = revision.folder.with_name(f".withdrawn-{revision.name}")
+    with contextlib.suppress(OSError):
+        revision.folder.rename(going)
+        shutil.rmtree(going, ignore_errors=True)
+
+
+def revisions(paths: RunPaths) -> list[Revision]:
+    """All published revisions, oldest first."""
+    return [_read(folder) for _, folder in sorted(_folders(paths))]
+
+
+def newest(paths: RunPaths) -> Revision | None:
+    """The revision that tasks starting now would take; None before the first submit."""
+    last = max(_folders(paths), default=None)
+    return None if last is None else _read(last[1])
+
+
+def differs_from_published(loaded: LoadedRun, revision: Revision) -> list[str]:
+    """The keys, as `table.key`, whose value in the run file is not the published one; comments and order do not count.
+
+    An unchanged file costs one comparison of hashes. Raises RunFileError for a run file that cannot be expanded.
+    """
+    return [] if loaded.sha256 == revision.run_file_sha256 else list(changed_values(loaded, revision))
+
+
+def changed_values(loaded: LoadedRun, revision: Revision) -> dict[str, tuple[Any, Any]]:
+    """`table.key` -> (published value, value in the run file), where they differ; None where there is none."""
+    now, then = _flat(expand(loaded).file), _flat(revision.file)
+    return {key: (then.get(key), now.get(key)) for key in {**then, **now} if then.get(key) != now.get(key)}
+
+
+def _flat(file: RunFile) -> dict[str, Any]:
+    """`table.key` -> value, of everything that is set."""
+    return {
+        f"{table}.{key}": value
+        for table, values in msgspec.to_builtins(file).items()
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _folders(paths: RunPaths) -> Iterator[tuple[int, Path]]:
+    try:
+        entries = list(paths.revisions.iterdir())
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        match = _NAME.fullmatch(entry.name)
+        if match:
+            yield int(match["number"]), entry
+
+
+def _read(folder: Path) -> Revision:
+    path = folder / "revision.json"
+    try:
+        about = json.loads(path.read_bytes())
+        return Revision(
+            number=int(about["number"]),
+            digest=str(about["digest"]),
+            folder=folder,
+            created_at=datetime.fromisoformat(about["created_at"]),
+            created_by=str(about["created_by"]),
+            note=str(about["note"]),
+            run_file=Path(about["run_file"]),
+            run_file_sha256=str(about["run_file_sha256"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OpsctlError(f"cannot read {path}: {error}; move {folder} away and run opsctl revise") from None
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _cannot_write(error: OSError, folder: Path) -> str:
+    full = FULL_DISK.get(error.errno or 0)
+    if full:
+        return f"cannot publish a revision: {full} at {folder}; nothing was changed: free some space and try again"
+    return f"cannot publish a revision in {folder}: {error.strerror or error}; nothing was changed"

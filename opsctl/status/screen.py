@@ -1,0 +1,241 @@
+"""`status` as text: one screen that is read at a glance. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from datetime import datetime
+
+from opsctl.attempts.cause import describe
+from opsctl.attempts.events import Attempt
+from opsctl.moments import iso
+from opsctl.output import printable
+from opsctl.slurm.durations import format_duration
+from opsctl.slurm.types import Job
+from opsctl.status.overview import Overview
+from opsctl.status.queue import shortened, why
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.pulse import is_held
+
+_LABEL = 13
+_BAR = 24
+#: Rows that are shown of longer lists.
+_QUEUE_ROWS = 4
+_ATTEMPT_ROWS = 3
+_NAME = 40
+_HEADLINES = {
+    "unknown": "UNKNOWN: Slurm does not answer",
+    "held": "HELD: nothing starts until it is released",
+    "finished": "FINISHED",
+    "absent": "NOT IN THE QUEUE: nothing runs and nothing waits",
+    "unsubmitted": "NOT SUBMITTED YET",
+}
+#: SGR codes: green, yellow, red.
+_GREEN, _YELLOW, _RED = "32", "33", "31"
+_COLOURS = {"running": _GREEN, "configuring": _GREEN, "finished": _GREEN, "waiting": _YELLOW, "unsubmitted": _YELLOW}
+
+
+def status_lines(overview: Overview, findings: Sequence[Finding], width: int, colour: bool) -> list[str]:
+    """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
+    name, headline = shortened(overview.name, _NAME), _headline(overview)
+    clock = iso(overview.now, "minutes")
+    gap = width - len(name) - len(headline) - len(clock) - 2
+    first = f"{_paint(name, '1', colour)}  {_paint(headline, '1;' + _COLOURS.get(overview.state, _RED), colour)}"
+    lines = [first + (" " * gap + clock if gap >= 2 else "")]
+    for finding in findings:
+        code = _YELLOW if finding.severity is Severity.WARNING else _RED
+        word = _paint(f"{finding.severity.name.lower():<{_LABEL}}", "1;" + code, colour)
+        first_line, *more = _wrapped(finding.text, width)
+        lines += [f"{word}{first_line}", *(" " * _LABEL + line for line in more)]
+    for label, text in _rows(overview):
+        first_line, *more = _wrapped(text, width)
+        lines += [f"{label:<{_LABEL}}{first_line}", *(" " * _LABEL + line for line in more)]
+    return lines
+
+
+def _rows(overview: Overview) -> list[tuple[str, str]]:
+    started = bool(overview.attempts) or overview.iteration is not None
+    rows = [*_job_rows(overview)]
+    if started:
+        rows += [
+            ("progress", _progress(overview)),
+            ("speed", _speed(overview)),
+            ("left", _left(overview)),
+            ("loss", _loss(overview)),
+            ("checkpoint", _checkpoint(overview)),
+            *_attempt_rows(overview),
+        ]
+    return [
+        *rows,
+        ("kill switch", _kill_switch(overview)),
+        ("revision", _revision(overview)),
+        ("output", str(overview.output)),
+    ]
+
+
+def _headline(overview: Overview) -> str:
+    job = overview.running
+    if job is not None and overview.state == job.state.lower():
+        said = f"{job.state} for {format_duration(job.elapsed_s)}"
+        if job.time_limit_s is not None and job.state == "RUNNING":
+            said += f", {format_duration(job.time_limit_s - job.elapsed_s)} left of its time"
+        return said
+    if overview.state == "waiting":
+        said = _waits(overview.behind[0], overview.now)
+        return f"WAITING{said.removeprefix('waits')}" if said.startswith("waits") else f"WAITING: {said}"
+    return _HEADLINES.get(overview.state, overview.state.upper())
+
+
+def _job_rows(overview: Overview) -> list[tuple[str, str]]:
+    if overview.blind is not None:
+        return [("jobs", "unknown")]
+    rows: list[tuple[str, str]] = []
+    job = overview.running
+    if job is not None:
+        until = f", until {iso(job.ends_at, 'minutes')}" if job.ends_at else ""
+        nodes = f"{job.node_count} node{'s' if job.node_count != 1 else ''} {job.nodes}"
+        rows.append(("job", f"{job.display_id} of {job.user} on {job.partition}: {nodes}{until}"))
+    behind = overview.behind
+    for number, one in enumerate(behind[:_QUEUE_ROWS]):
+        rows.append(("" if number else "queue", f"{one.display_id} of {one.user} {_waits(one, overview.now)}"))
+    if len(behind) > _QUEUE_ROWS:
+        rows.append(("", f"and {len(behind) - _QUEUE_ROWS} more: opsctl queue"))
+    if not behind and overview.state not in ("finished", "unsubmitted"):
+        what = "nothing behind it: opsctl submit --after auto" if job is not None else "empty: opsctl submit"
+        rows.append(("queue", what))
+    if overview.state == "unsubmitted":
+        rows.append(("queue", "empty: opsctl plan, then opsctl submit"))
+    return rows
+
+
+def _waits(job: Job, now: datetime) -> str:
+    """What a job that does not run waits for."""
+    if job.state != "PENDING" and not is_held(job):
+        return f"is {job.state.lower()}"
+    said = why(job)
+    if job.started_at is None or is_held(job):
+        return said
+    return f"expected in {_ago(job.started_at, now, -1)}, {said}"
+
+
+def _progress(overview: Overview) -> str:
+    if overview.iteration is None:
+        return "no iteration yet"
+    said = f"iteration {overview.iteration}"
+    if overview.iterations_in_all:
+        said += f" of {overview.iterations_in_all}"
+    if overview.samples is not None:
+        said += f", {_count(overview.samples)}"
+        said += f" of {_count(overview.total_samples)} samples" if overview.total_samples else " samples"
+    if overview.share is None:
+        return said
+    full = int(overview.share * _BAR)
+    return f"[{'#' * full}{'-' * (_BAR - full)}] {100 * overview.share:.1f} %  {said}"
+
+
+def _speed(overview: Overview) -> str:
+    measured = overview.measured
+    parts = []
+    if measured.seconds_per_iteration is not None:
+        parts.append(f"{_figures(measured.seconds_per_iteration)} s/iteration")
+    if measured.samples_per_second is not None:
+        parts.append(f"{_figures(measured.samples_per_second)} samples/s")
+    if measured.tflops:  # a CPU's are 0.00 in the log: nothing to tell
+        parts.append(f"{_figures(measured.tflops)} TFLOPs per GPU")
+    return ", ".join(parts) or "not known yet"
+
+
+def _left(overview: Overview) -> str:
+    if overview.is_finished:
+        return "nothing"
+    if overview.left_s is None:
+        return "not known yet"
+    length = format_duration(overview.left_s)
+    at = overview.finishes_at
+    if at is None:
+        return f"{length} of training at that speed"
+    return f"{length}, done at {iso(at, 'minutes')} if it goes on like this"
+
+
+def _loss(overview: Overview) -> str:
+    last, at = overview.measured.last_iteration, overview.last_logged_at
+    if last is None or at is None:
+        return "none logged yet"
+    value = "not a number" if last.loss is None else f"{last.loss:.6g}"
+    least = "at least " if overview.is_loss_age_a_minimum and overview.running is not None else ""
+    return f"{value} at iteration {last.iteration}, logged {least}{_ago(at, overview.now)} ago"
+
+
+def _checkpoint(overview: Overview) -> str:
+    if overview.checkpoint is None:
+        return "none yet"
+    said = f"iteration {overview.checkpoint.iteration}"
+    if overview.checkpoint_at is not None:
+        said += f", saved {_ago(overview.checkpoint_at, overview.now)} ago at {iso(overview.checkpoint_at, 'minutes')}"
+    return said
+
+
+def _attempt_rows(overview: Overview) -> list[tuple[str, str]]:
+    newest = overview.attempts[: -_ATTEMPT_ROWS - 1 : -1]
+    rows = [("" if number else "attempts", _attempt(one, overview)) for number, one in enumerate(newest)]
+    return rows or [("attempts", "none yet")]
+
+
+def _attempt(attempt: Attempt, overview: Overview) -> str:
+    said = f"{attempt.number}: {attempt.display_id} "
+    if attempt.is_open:
+        said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
+        if overview.blind is None and all(job.job_id != attempt.job_id for job in overview.jobs):
+            said += "; its job is gone: opsctl attempts says how it ended"
+        return said
+    said += f"{attempt.reason}"
+    if attempt.iteration_at_end is not None:
+        said += f" at iteration {attempt.iteration_at_end}"
+    if attempt.closed_at is not None:
+        said += f", {_ago(attempt.closed_at, overview.now)} ago"
+    return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
+
+
+def _kill_switch(overview: Overview) -> str:
+    switch = overview.kill_switch
+    if switch is None:
+        return "not known"
+    if switch.is_triggered:
+        return f"TRIGGERED {switch.story}"
+    return "not triggered; armed" if switch.is_armed else "not triggered; not armed: opsctl kill-switch arm"
+
+
+def _revision(overview: Overview) -> str:
+    published = overview.published
+    if published is None:
+        return "none published yet: submit publishes the run file"
+    said = f"{published.name}, published {iso(published.at, 'minutes')} by {published.by}"
+    if published.differs:
+        return f"{said}; the run file differs in {', '.join(published.differs)}"
+    return said
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    clean = printable(text, " ")
+    room = max(20, width - _LABEL)
+    return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _ago(moment: datetime, now: datetime, sign: int = 1) -> str:
+    return format_duration(sign * (now - moment).total_seconds())
+
+
+def _count(number: int) -> str:
+    """87600 as it stands, 220000000 as 220M."""
+    if number < 1_000_000:
+        return str(number)
+    return f"{number / 1e6:.4g}M" if number < 1e9 else f"{number / 1e9:.4g}B"
+
+
+def _figures(value: float) -> str:
+    """Three figures, four from 1000 on."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
+
+
+def _paint(text: str, code: str, colour: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else text

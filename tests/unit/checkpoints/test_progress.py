@@ -1,0 +1,68 @@
+"""The last whole checkpoint, and whether it is the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opsctl.checkpoints.progress import Checkpoint, is_finished, last_checkpoint
+
+
+def save(folder: Path, iteration: int, samples: int, tag: str | None = None) -> None:
+    step = folder / f"global_step{iteration}"
+    step.mkdir(parents=True)
+    manifest = {"schema_version": 1, "iteration": iteration, "consumed_train_samples": samples}
+    (step / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "latest").write_text(tag or step.name)
+
+
+def test_latest_names_the_last_checkpoint(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path) is None
+    save(tmp_path, 10, 40)
+    save(tmp_path, 20, 80)
+    assert last_checkpoint(tmp_path) == Checkpoint(tmp_path / "global_step20", 20, 80)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["", "global_step99", "../elsewhere/global_step5", "../global_step10", "main", "global_step10\nglobal_step20"],
+)
+def test_a_latest_that_names_no_whole_checkpoint_counts_as_none(tmp_path: Path, tag: str) -> None:
+    save(tmp_path / "elsewhere", 5, 20)
+    save(tmp_path / "checkpoints", 10, 40)
+    (tmp_path / "checkpoints" / "latest").write_text(tag)
+    assert last_checkpoint(tmp_path / "checkpoints") is None
+
+
+@pytest.mark.parametrize("manifest", ["", "[]", '{"iteration": "x"}', "null"])
+def test_a_damaged_manifest_counts_as_none(tmp_path: Path, manifest: str) -> None:
+    save(tmp_path, 10, 40)
+    (tmp_path / "global_step10" / "manifest.json").write_text(manifest)
+    assert last_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finished"),
+    [
+        (["--train-samples", "400"], True),
+        (["--train-samples", "401"], False),
+        (["--train-samples=4_00"], True),
+        (["--train-iters", "100"], True),
+        (["--train-iters", "101"], False),
+        (["--train-samples", "400", "--train-samples", "500"], False),  # a one-off argument comes later and wins
+        ([], False),
+        (["--train-samples", "all"], False),
+        (["--train-samples", "403", "--global-batch-size", "4"], True),  # 3 samples make no further step
+        (["--train-samples", "404", "--global-batch-size", "4"], False),
+        (["--train-samples", "403", "--global-batch-size", "16", "--rampup-batch-size", "4", "4", "2_000"], True),
+        (["--train-samples", "404", "--global-batch-size", "16", "--rampup-batch-size", "4", "4", "2_000"], False),
+    ],
+)
+def test_finished_is_when_the_samples_or_iterations_asked_for_are_reached(arguments: list[str], finished: bool) -> None:
+    assert is_finished(arguments, Checkpoint(Path("/c"), 100, 400)) is finished
+
+
+def test_without_a_checkpoint_nothing_is_finished() -> None:
+    assert not is_finished(["--train-samples", "0"], None)

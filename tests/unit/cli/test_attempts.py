@@ -1,0 +1,71 @@
+"""`opsctl attempts`, also where no Slurm is to be had."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.attempts.events import Attempt, Failure, append_closed, append_opened
+from opsctl.cli import main
+from opsctl.runs.paths import RunPaths
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    (tmp_path / "run.toml").write_text('[run]\nname = "small"\noutput = "out"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
+    for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    return RunPaths(tmp_path / "out")
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["attempts", *words])
+    return int(stop.value.code or 0)
+
+
+def record(paths: RunPaths) -> None:
+    first = Attempt(1, "a", 13, array_job_id=12, array_task="1", opened_at=NOON, iteration_at_start=40)
+    append_opened(paths, first)
+    killed = Failure(rank=3, node="x02", signal=9)
+    ended = replace(first, reason="signal", exit_code=137, closed_at=NOON + timedelta(minutes=90), closed_by="job")
+    append_closed(paths, replace(ended, first_failure=killed, iteration_at_end=61, checkpoint_at_end=60))
+    append_opened(paths, Attempt(2, "b", 12, array_job_id=12, array_task="2", opened_at=NOON, iteration_at_start=60))
+
+
+def test_without_attempts_it_says_so_and_json_is_an_empty_list(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call() == 0
+    assert capsys.readouterr().err == "no attempts yet\n"
+    assert call("--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "attempts": []}
+
+
+def test_the_table_says_why_each_ended(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    record(paths)
+    assert call() == 0
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 3
+    for words in ("12_1", "1:30:00", "40 -> 61", " 60 ", "signal", "137", "rank 3 on x02 ended by SIGKILL"):
+        assert words in out[1]
+
+
+def test_without_slurm_what_is_open_is_not_known(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    record(paths)
+    assert call() == 0
+    said = capsys.readouterr()
+    assert "not known" in said.out.splitlines()[2] and "running" not in said.out
+    assert said.err.count("\n") == 1
+    call("--json")
+    first, second = json.loads(capsys.readouterr().out)["attempts"]
+    assert (first["state"], second["state"], second["reason"]) == ("ended", "not known", None)
+    assert first["first_failure"]["rank"] == 3 and first["made_checkpoint"] is True

@@ -1,0 +1,62 @@
+"""`opsctl render` needs no Slurm and leaves no trace."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opsctl.cli import main
+from opsctl.records import revisions
+from opsctl.runs.load import load_run_file
+from tests.tiny_run import write_run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    for name in ("OPSCTL_CLUSTER", "OPSCTL_RUN"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def opsctl(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    return int(stop.value.code or 0)
+
+
+def test_everything_a_submit_hands_over_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(folder.rglob("*"))
+    assert opsctl("render") == 0
+    text = capsys.readouterr().out
+    names = ["batch.sh", "run.json", "trainer-arguments.json", "engine.json", "step.sh"]
+    assert [line[4:-4] for line in text.splitlines() if line.startswith("==> ")] == names
+    assert "made-at-first-submit" in text and "#SBATCH --array=1-3%1" in text
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_json_has_the_files_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("render", "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema_version"] == 1 and value["files"]["step.sh"].startswith("#!/bin/bash\n")
+
+
+def test_the_difference_from_what_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = revisions.publish(load_run_file(folder / "run.toml"))
+    assert opsctl("render", "--diff") == 0
+    answer = capsys.readouterr()
+    assert answer.out == "" and f"nothing differs from revision {first.name}" in answer.err
+    write_run(folder, lr="5e-4")
+    assert opsctl("render", "--diff") == 0
+    text = capsys.readouterr().out
+    assert '-    "lr": 0.001,\n+    "lr": 0.0005,\n' in text and f"--- {first.name}/run.json" in text
+    assert revisions.newest(load_run_file(folder / "run.toml").paths) == first
+
+
+def test_a_bad_run_file_is_one_line_and_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(folder, slurm="cpus_per_tusk = 4")
+    assert opsctl("render") == 2
+    answer = capsys.readouterr()
+    assert answer.out == "" and len(answer.err.splitlines()) == 1 and "cpus_per_task" in answer.err

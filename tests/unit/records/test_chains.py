@@ -1,0 +1,67 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from opsctl.records import chains
+from opsctl.records.chains import Chain
+from opsctl.runs.paths import RunPaths
+from tests.unit.control.test_overlap import job
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+CHAIN = Chain(11, "70ce", NOW, "alice", "login1", "0001-abc", "1-3%1", ("9",), ("--lr", "it's"), 4, "x1", "now+1hour")
+OURS = replace(job(12, 11, "1", "RUNNING"), comment="opsctl run=5eed submit=70ce", submitted_at=NOW)
+
+
+def run_paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path)
+    paths.state.mkdir(parents=True)
+    return paths
+
+
+def test_a_chain_is_read_back_as_it_was_recorded(tmp_path: Path) -> None:
+    paths = run_paths(tmp_path)
+    chains.append_chain(paths, CHAIN)
+    assert chains.read_chains(paths) == [CHAIN]
+
+
+def test_half_a_line_of_a_crashed_writer_hides_no_other_chain(tmp_path: Path) -> None:
+    paths = run_paths(tmp_path)
+    paths.chains.write_text('{"chain": 5, "subm')
+    chains.append_chain(paths, CHAIN)
+    assert chains.read_chains(paths) == [CHAIN]
+
+
+def test_a_renamed_job_of_another_user_is_still_the_runs() -> None:
+    other = replace(OURS, name="something else", user="bob", array_job_id=77)
+    assert chains.jobs_of_run([other], "5eed", [CHAIN]) == [other]
+
+
+def test_a_job_of_another_run_is_not() -> None:
+    assert chains.jobs_of_run([replace(OURS, comment="opsctl run=0ther submit=70ce")], "5eed", [CHAIN]) == []
+    assert chains.jobs_of_run([replace(OURS, comment="", array_job_id=99)], "5eed", [CHAIN]) == []
+
+
+def test_a_job_whose_comment_was_changed_is_known_by_its_chain() -> None:
+    changed = replace(OURS, comment="see ticket")
+    assert chains.jobs_of_run([changed], "5eed", [CHAIN]) == [changed]
+
+
+def test_a_job_of_a_new_cluster_with_the_same_id_is_not_the_chains() -> None:
+    stranger = replace(OURS, comment="", submitted_at=NOW + timedelta(days=1))
+    assert chains.jobs_of_run([stranger, replace(OURS, comment="", user="bob")], "5eed", [CHAIN]) == []
+
+
+def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) -> None:
+    paths = run_paths(tmp_path)
+    chains.write_submitting(paths, replace(CHAIN, chain=0))
+    assert chains.settle_submitting(paths, [OURS]) == CHAIN
+    assert chains.settle_submitting(paths, [OURS]) is None
+    assert chains.read_chains(paths) == [CHAIN]
+
+
+def test_a_cut_off_submission_that_slurm_does_not_have_is_forgotten(tmp_path: Path) -> None:
+    paths = run_paths(tmp_path)
+    chains.write_submitting(paths, replace(CHAIN, chain=0))
+    assert chains.settle_submitting(paths, [replace(OURS, comment="opsctl run=5eed submit=0ld")]) is None
+    assert chains.read_chains(paths) == []
+    assert chains.settle_submitting(paths, [OURS]) is None

@@ -1,0 +1,120 @@
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import OpsctlError
+from opsctl.records import revisions
+from opsctl.records import state_files as files
+from opsctl.runs.load import LoadedRun, load_run_file
+from tests.tiny_run import write_run
+
+
+def loaded(folder: Path, **changes: object) -> LoadedRun:
+    return load_run_file(write_run(folder, **changes), {"HOME": "/nowhere"})  # type: ignore[arg-type]
+
+
+def test_a_revision_holds_all_that_a_task_needs(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    revision = revisions.publish(run, note="why")
+    assert sorted(path.name for path in revision.folder.iterdir()) == [
+        "engine.json",
+        "revision.json",
+        "run.json",
+        "step.sh",
+        "trainer-arguments.json",
+    ]
+    assert revision.folder.name == f"0001-{revision.digest[:12]}"
+    assert revision.file.run.output == str(tmp_path / "output")
+    assert revision.trainer_arguments[:2] == ["--num-layers", "2"]
+    assert json.loads(revision.engine_config.read_text())["train_batch_size"] == 8
+    assert revision.step_script.stat().st_mode & 0o111
+    assert revision.created_at.tzinfo is not None
+    assert (revision.note, revision.run_file, revision.run_file_sha256) == ("why", run.path, run.sha256)
+    assert revisions.newest(run.paths) == revision
+
+
+def test_publishing_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    first = revisions.publish(loaded(tmp_path))
+    run = loaded(tmp_path)
+    run.path.write_text("# only a comment\n" + run.path.read_text())
+    assert revisions.publish(load_run_file(run.path, {})) == first
+    assert len(revisions.revisions(run.paths)) == 1
+
+
+def test_each_change_is_a_new_revision_and_the_old_stays(tmp_path: Path) -> None:
+    first = revisions.publish(loaded(tmp_path))
+    second = revisions.publish(loaded(tmp_path, lr="2e-3"))
+    assert (first.number, second.number) == (1, 2)
+    assert first.digest != second.digest
+    assert revisions.revisions(loaded(tmp_path).paths) == [first, second]
+
+
+def test_going_back_to_old_content_is_a_revision_of_its_own(tmp_path: Path) -> None:
+    first = revisions.publish(loaded(tmp_path))
+    revisions.publish(loaded(tmp_path, lr="2e-3"))
+    third = revisions.publish(loaded(tmp_path))
+    assert third.number == 3 and third.digest == first.digest
+
+
+def test_a_withdrawn_revision_is_gone(tmp_path: Path) -> None:
+    first = revisions.publish(loaded(tmp_path))
+    revisions.withdraw(revisions.publish(loaded(tmp_path, lr="2e-3")))
+    assert revisions.newest(loaded(tmp_path).paths) == first
+    assert [path.name for path in loaded(tmp_path).paths.revisions.iterdir()] == [first.name]
+
+
+@pytest.mark.parametrize("failing", range(1, 6))
+def test_a_full_disk_at_any_file_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    calls = 0
+
+    def write(path: Path, data: str | bytes, mode: int = 0o664) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        files.write_atomically(path, data, mode)
+
+    monkeypatch.setattr(revisions, "write_atomically", write)
+    with pytest.raises(OpsctlError, match=r"no space left at .*; nothing was changed"):
+        revisions.publish(loaded(tmp_path))
+    assert list(loaded(tmp_path).paths.revisions.iterdir()) == []
+
+
+def test_what_a_killed_publish_left_does_not_count(tmp_path: Path) -> None:
+    paths = loaded(tmp_path).paths
+    (paths.revisions / ".new-host-1").mkdir(parents=True)
+    assert revisions.newest(paths) is None
+    assert revisions.publish(loaded(tmp_path)).number == 1
+
+
+def test_the_run_file_differs_where_a_value_does_not_where_a_comment_does(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    revision = revisions.publish(run)
+    run.path.write_text("# a comment\n" + run.path.read_text())
+    assert revisions.differs_from_published(load_run_file(run.path, {}), revision) == []
+    edited = loaded(tmp_path, lr="2e-3", nodes=4, slurm='constraint = "fast"')
+    assert sorted(revisions.differs_from_published(edited, revision)) == [
+        "slurm.constraint",
+        "slurm.nodes",
+        "trainer.lr",
+    ]
+
+
+def test_the_tenth_thousandth_revision_is_newer_than_the_one_before(tmp_path: Path) -> None:
+    first = revisions.publish(loaded(tmp_path))
+    about = json.loads((first.folder / "revision.json").read_text())
+    for number in (9999, 10000):
+        folder = first.folder.with_name(f"{number:04d}-{first.digest[:12]}")
+        folder.mkdir()
+        (folder / "revision.json").write_text(json.dumps({**about, "number": number}))
+    found = revisions.newest(loaded(tmp_path).paths)
+    assert found is not None and found.number == 10000
+
+
+def test_a_broken_revision_is_named(tmp_path: Path) -> None:
+    revision = revisions.publish(loaded(tmp_path))
+    (revision.folder / "revision.json").write_text("{")
+    with pytest.raises(OpsctlError, match=f"cannot read {revision.folder}/revision.json"):
+        revisions.newest(loaded(tmp_path).paths)

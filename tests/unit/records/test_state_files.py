@@ -1,0 +1,99 @@
+"""State files and logs that several processes write."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import pwd
+import time
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import OpsctlError
+from opsctl.records import state_files as files
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside(tmp_path: Path) -> None:
+    target = tmp_path / "state.json"
+    files.write_json(target, {"old": 1})
+    before = target.read_bytes()
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError):
+            files.write_atomically(target, "x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert target.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def write_lines(path: Path, word: str) -> None:
+    for _ in range(200):
+        files.append_line(path, word * 50)
+
+
+def test_lines_of_several_writers_never_split_each_other(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    writers = [multiprocessing.get_context("fork").Process(target=write_lines, args=(log, word)) for word in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    lines = log.read_text().splitlines()
+    assert sorted(set(lines)) == ["a" * 50, "b" * 50, "c" * 50]
+    assert len(lines) == 600
+
+
+def test_a_line_after_half_a_one_starts_afresh(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"whole\nhal")
+    files.append_line(log, "next")
+    assert log.read_text() == "whole\nhal\nnext\n"
+
+
+def hold(path: Path, has_it: multiprocessing.synchronize.Event) -> None:
+    fd = os.open(path, os.O_RDWR)
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    has_it.set()
+    time.sleep(60)
+
+
+def test_a_writer_that_hangs_with_the_lock_does_not_stop_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "APPEND_LOCK_WAIT_S", 0.2)
+    log = tmp_path / "log"
+    log.write_text("first\n")
+    context = multiprocessing.get_context("fork")
+    has_it = context.Event()
+    hanging = context.Process(target=hold, args=(log, has_it))
+    hanging.start()
+    try:
+        assert has_it.wait(10)
+        files.append_line(log, "second")
+        assert log.read_text() == "first\nsecond\n"
+        with pytest.raises(OpsctlError, match="cannot try it: first holds"), files.locked(log, 0.2, "try it"):
+            pass
+    finally:
+        hanging.kill()
+        hanging.join(10)
+
+
+def test_a_lock_file_left_behind_blocks_nobody(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.write_text("somebody@elsewhere pid 1\n")
+    with files.locked(lock, 0.2, "try it"):
+        assert str(os.getpid()) in lock.read_text()
+
+
+def test_a_lock_names_the_real_account_whatever_the_environment_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER", "somebody-else")
+    with files.locked(tmp_path / "lock", 1, "test"):
+        assert (tmp_path / "lock").read_text().startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@")

@@ -1,0 +1,68 @@
+"""The queue as a table and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from opsctl.status.queue import job_json, queue_table, shortened
+from tests.unit.watch.jobs import HELD, NOW, RUNNING, pending
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_runs_own_jobs_are_marked() -> None:
+    head, own, other = queue_table([(RUNNING, True), (HELD, False)], None)
+    assert head.split() == ["JOB", "USER", "NAME", "PART.", "STATE", "NODES", "TIME", "LIMIT", "WHERE", "OR", "WHY"]
+    assert own.startswith("* 12_1 ") and own.endswith("node[1-4]")
+    assert other.startswith("  30_[1-3%1] ") and other.endswith("held by its owner") and " held " in other
+
+
+def test_on_a_screen_long_names_are_shortened_and_elsewhere_never() -> None:
+    long = replace(RUNNING, name="a very long name " * 20)
+    assert max(len(line) for line in queue_table([(long, True), (HELD, False)], 100)) <= 100
+    assert long.name in queue_table([(long, True)], None)[1]
+
+
+def test_an_expected_start_is_shown_with_its_zone() -> None:
+    job = pending("Priority", starts_at=NOW + timedelta(hours=1))
+    assert queue_table([(job, False)], None)[1].endswith("at 2026-03-01T11:00+00:00, waits for jobs of higher priority")
+
+
+def test_a_name_with_line_ends_stays_one_row() -> None:
+    lines = queue_table([(replace(RUNNING, name="two\nlines\x1b[2J"), False)], None)
+    assert len(lines) == 2 and "two?lines?[2J" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"), [("abcdefgh", 8, "abcdefgh"), ("abcdefgh", 7, "abc…fgh"), ("ab", 1, "…")]
+)
+def test_the_middle_of_a_name_goes_first(text: str, width: int, expected: str) -> None:
+    assert shortened(text, width) == expected
+
+
+def test_programs_get_the_whole_name_and_times_with_zone() -> None:
+    value = job_json(replace(RUNNING, name="a b|c"), own=True)
+    assert (value["id"], value["own"], value["name"], value["elapsed_s"]) == ("12_1", True, "a b|c", 7805)
+    assert (value["started_at"], value["expected_start_at"]) == ("2026-03-01T07:49:55+00:00", None)
+
+
+def test_programs_get_an_expected_start_under_its_own_name() -> None:
+    value = job_json(pending("Priority", starts_at=NOW), own=False)
+    assert (value["started_at"], value["expected_start_at"], value["held"]) == (
+        None,
+        "2026-03-01T10:00:00+00:00",
+        False,
+    )
+    assert job_json(HELD, own=False)["held"] is True

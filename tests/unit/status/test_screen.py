@@ -1,0 +1,167 @@
+"""The one screen of `status`, as a person reads it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.attempts.events import Attempt, Failure
+from opsctl.checkpoints.progress import Checkpoint
+from opsctl.logs.records import Measured
+from opsctl.status.overview import KillSwitch, Overview, Published, findings
+from opsctl.status.screen import status_lines
+from opsctl.status.status_json import status_json
+from tests.unit.status.test_overview import iteration, run
+from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
+
+HEALTHY = run(
+    jobs=(RUNNING, WAITING_FOR_TASK, WAITING_FOR_CHAIN),
+    published=Published("0003-ab12cd34ef56", NOW - timedelta(days=1), "ana@login"),
+    measured=Measured(last_iteration=iteration(), seconds_per_iteration=105.2, samples_per_second=19.47, tflops=149.02),
+    log_written_at=NOW - timedelta(seconds=61),
+    total_samples=220_000_000,
+    checkpoint=Checkpoint(Path("/o/checkpoints/global_step400"), 400, 12800),
+    checkpoint_at=NOW - timedelta(hours=1),
+    attempts=(
+        Attempt(
+            number=1,
+            id="a",
+            job_id=11,
+            array_job_id=10,
+            array_task="1",
+            opened_at=NOW - timedelta(hours=9),
+            closed_at=NOW - timedelta(hours=4),
+            reason="signal",
+            iteration_at_end=400,
+            first_failure=Failure(rank=37, node="iam12", exit_code=-9, signal=9),
+        ),
+        Attempt(number=2, id="b", job_id=13, array_job_id=12, array_task="1", opened_at=NOW, iteration_at_start=400),
+    ),
+    kill_switch=KillSwitch(Path("/o/kill-switch"), True, False),
+)
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def screen(overview: Overview, width: int = 100) -> str:
+    return "\n".join(status_lines(overview, findings(overview), width, colour=False))
+
+
+def test_a_healthy_run_on_one_screen() -> None:
+    assert (
+        screen(HEALTHY)
+        == """\
+demo  RUNNING for 2:10:05, 17:49:55 left of its time                          2026-03-01T10:00+00:00
+job          12_1 of ana on gpu_p5: 4 nodes node[1-4], until 2026-03-02T03:49+00:00
+queue        12_[2-3%1] of ana waits for the task before it
+             20_[1-3%1] of ana waits for the chain before it
+progress     [------------------------] 0.0 %  iteration 500 of 1000, 16000 of 220M samples
+speed        105.2 s/iteration, 19.5 samples/s, 149 TFLOPs per GPU
+left         130-18:30:13, done at 2026-07-10T04:30+00:00 if it goes on like this
+loss         2.5 at iteration 500, logged 0:01:01 ago
+checkpoint   iteration 400, saved 1:00:00 ago at 2026-03-01T09:00+00:00
+attempts     2: 12_1 began at 2026-03-01T10:00+00:00 from iteration 400
+             1: 10_1 signal at iteration 400, 4:00:00 ago; rank 37 on iam12 ended by SIGKILL
+kill switch  not triggered; armed
+revision     0003-ab12cd34ef56, published 2026-02-28T10:00+00:00 by ana@login
+output       /o"""
+    )
+
+
+def test_what_needs_somebody_comes_right_after_the_headline() -> None:
+    lines = screen(replace(HEALTHY, jobs=(HELD,))).splitlines()
+    assert lines[0].startswith("demo  HELD: nothing starts until it is released")
+    assert lines[1].startswith("critical     demo is held (JobHeldUser)")
+
+
+def test_a_blind_status_shows_the_rest_and_never_says_not_running() -> None:
+    text = screen(replace(HEALTHY, jobs=(), blind="Slurm does not answer"))
+    assert text.startswith("demo  UNKNOWN: Slurm does not answer")
+    assert "jobs         unknown" in text and "iteration 500 of 1000" in text
+    assert "not RUNNING" not in text and "NOT IN THE QUEUE" not in text and "is gone" not in text
+
+
+def test_an_empty_queue_behind_a_running_task_says_what_to_type() -> None:
+    assert "queue        nothing behind it: opsctl submit --after auto" in screen(replace(HEALTHY, jobs=(RUNNING,)))
+
+
+def test_an_attempt_whose_job_is_gone_says_where_its_end_is_told() -> None:
+    text = screen(replace(HEALTHY, jobs=(WAITING_FOR_CHAIN,)))
+    assert "its job is gone: opsctl attempts" in " ".join(text.split())
+    assert text.startswith("demo  WAITING for the chain before it")
+
+
+def test_a_fresh_run_shows_no_empty_rows() -> None:
+    fresh = Overview(name="demo", team="t", output=Path("/o"), now=NOW)
+    assert [line.split()[0] for line in screen(fresh).splitlines()] == ["demo", "queue", "kill", "revision", "output"]
+
+
+def test_an_edited_run_file_says_what_differs() -> None:
+    edited = Published("0003-ab12cd34ef56", NOW, "ana@login", ("trainer.lr", "slurm.nodes"))
+    text = screen(replace(HEALTHY, published=edited))
+    assert "edited, not published: opsctl revise" in text and "differs in trainer.lr, slurm.nodes" in " ".join(
+        text.split()
+    )
+
+
+def test_a_waiting_run_says_when_slurm_expects_it() -> None:
+    job = pending("Priority", starts_at=NOW + timedelta(hours=2))
+    headline = screen(replace(HEALTHY, jobs=(job,))).splitlines()[0]
+    assert headline.startswith(
+        "demo  WAITING: expected in 2:00:00, at 2026-03-01T12:00+00:00, waits for jobs of higher"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_line_is_longer_than_the_screen(width: int) -> None:
+    crowded = replace(HEALTHY, jobs=(RUNNING, *[replace(HELD, job_id=n, array_job_id=n) for n in range(50, 60)]))
+    text = screen(crowded, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "and 6 more: opsctl queue" in text
+
+
+def test_colour_changes_no_word() -> None:
+    plain = status_lines(HEALTHY, [], 100, colour=False)
+    painted = status_lines(HEALTHY, [], 100, colour=True)
+    assert "\x1b[1;32mRUNNING" in painted[0]
+    for code in ("1", "1;32"):
+        painted = [line.replace(f"\x1b[{code}m", "") for line in painted]
+    assert [line.replace("\x1b[0m", "") for line in painted] == plain
+
+
+def test_control_characters_in_what_others_wrote_do_not_reach_the_terminal() -> None:
+    switch = KillSwitch(Path("/o/kill-switch"), True, True, "by \x1b[2Jeve")
+    assert "\x1b" not in screen(replace(HEALTHY, name="de\x1b[2Jmo", kill_switch=switch))
+
+
+def test_programs_get_the_same_with_units_in_the_names() -> None:
+    value = json.loads(json.dumps(status_json(HEALTHY, findings(HEALTHY))))
+    assert value["state"] == "running" and value["job"]["id"] == "12_1" and value["findings"] == []
+    assert [job["id"] for job in value["queue"]] == ["12_[2-3%1]", "20_[1-3%1]"]
+    assert value["loss"] == {
+        "iteration": 500,
+        "lm_loss": 2.5,
+        "logged_by": "2026-03-01T09:58:59+00:00",
+        "age_s": 61.0,
+        "age_is_a_minimum": False,
+    }
+    assert value["progress"]["total_samples"] == 220_000_000
+
+
+def test_programs_are_told_that_the_queue_is_unknown() -> None:
+    blind = replace(HEALTHY, jobs=(), blind="no answer")
+    value = status_json(blind, findings(blind))
+    assert (value["state"], value["queue"], value["slurm_problem"]) == ("unknown", None, "no answer")

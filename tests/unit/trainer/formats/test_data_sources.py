@@ -1,0 +1,111 @@
+"""What options say the data is: splits, blends and weighted split paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.trainer.data.conftest import options_for
+from trainer.formats.data_sources import Group, Source, groups, parse_file, parse_group, split_bounds
+from trainer.formats.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("split", "bounds"),
+    [
+        ("949,50,1", [0, 9490, 9990, 10000]),
+        ("0.949, 0.05, 0.001", [0, 9490, 9990, 10000]),
+        ("969, 30, 1", [0, 9690, 9990, 10000]),
+        ("9/1", [0, 9000, 10000, 10000]),
+        ("1", [0, 10000, 10000, 10000]),
+    ],
+)
+def test_split_gives_ranges_of_documents(split: str, bounds: list[int]) -> None:
+    assert split_bounds(split, 10000) == bounds
+
+
+@pytest.mark.parametrize("split", ["", "a,b", "0,0,0", "-1,2", "1,2,3,4", "nan,1", "inf", "1,,1"])
+def test_a_split_that_is_none_is_refused_by_name(split: str) -> None:
+    with pytest.raises(DataError, match=r"--split .*: expected up to three shares"):
+        split_bounds(split, 10)
+
+
+def test_a_blend_takes_the_same_range_of_every_file() -> None:
+    options = options_for(data_path=["0.3", "a", 0.7, "b"], split="8,2")
+    assert groups(options, "valid") == [Group("valid", (Source("a", 0.8, 1.0, 0.3), Source("b", 0.8, 1.0, 0.7)))]
+    assert groups(options, "test") == []
+
+
+def test_groups_of_a_weighted_file_keep_names_weights_and_ranges(tmp_path: Path) -> None:
+    file = tmp_path / "valid.txt"
+    file.write_text('"ALL: 0.6 0.95:1.0 /d/en, 0.4 0.95:1.0 /d/fr" "EN: 1 0:0.5 /d/en"\n')
+    assert parse_file(file) == [
+        Group("ALL", (Source("/d/en", 0.95, 1.0, 0.6), Source("/d/fr", 0.95, 1.0, 0.4))),
+        Group("EN", (Source("/d/en", 0.0, 0.5, 1.0),)),
+    ]
+    assert groups(options_for(valid_weighted_split_paths_path=str(file)), "valid") == parse_file(file)
+
+
+def test_range_bounds_round_halves_to_even() -> None:
+    assert Source("p", 0.375, 0.625, 1.0).documents(4) == (2, 2)
+    assert Source("p", 0.07, 0.25, 1.0).documents(50) == (4, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0.5 0:1 p", "has no name"),
+        ("A:", "names no data"),
+        ("A: 0.5 p", "'0.5 p' in group 'A' has 2 parts; expected WEIGHT START:END PREFIX"),
+        ("A: 1 0:1 p q", "has 4 parts"),
+        ("A: x 0:1 p", "'x' is no weight above 0"),
+        ("A: 0 0:1 p", "'0' is no weight above 0"),
+        ("A: nan 0:1 p", "'nan' is no weight above 0"),
+        ("A: 1 0-1 p", "'0-1' is no range; expected START:END like 0:0.95"),
+        ("A: 1 0.5:0.5 p", "the range 0.5:0.5 must satisfy 0 <= START < END <= 1"),
+        ("A: 1 0:1.5 p", "the range 0:1.5 must satisfy"),
+    ],
+)
+def test_a_weighted_group_that_cannot_be_read_is_refused_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(DataError) as refusal:
+        parse_group(text, "--train-weighted-split-paths")
+    assert said in str(refusal.value) and str(refusal.value).startswith("--train-weighted-split-paths")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "has 0 lines"),
+        ('"A: 1 0:1 p"\n"B: 1 0:1 q"\n', "has 2 lines"),
+        ("A: 1 0:1 p\n", "stands outside double quotes"),
+        ('"A: 1 0:1 p" B\n', "'B' stands outside double quotes"),
+    ],
+)
+def test_a_weighted_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "split.txt"
+    file.write_text(content)
+    with pytest.raises(DataError) as refusal:
+        parse_file(file)
+    assert said in str(refusal.value) and str(file) in str(refusal.value)
+
+
+def test_a_missing_or_binary_weighted_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*none.txt: No such file"):
+        parse_file(tmp_path / "none.txt")
+    (tmp_path / "binary").write_bytes(b'"\xff\xfe"\n')
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        parse_file(tmp_path / "binary")
+
+
+def test_training_takes_one_group_and_names_may_not_repeat() -> None:
+    two = ["A: 1 0:1 p", "B: 1 0:1 q"]
+    with pytest.raises(DataError, match=r"2 groups \(A, B\) to train on"):
+        groups(options_for(train_weighted_split_paths=two), "train")
+    with pytest.raises(DataError, match="two groups are called 'A'"):
+        groups(options_for(valid_weighted_split_paths=["A: 1 0:1 p", "A: 1 0:1 q"]), "valid")
+
+
+def test_no_data_at_all_is_refused() -> None:
+    with pytest.raises(DataError, match="no training data: give --data-path"):
+        groups(options_for(), "train")

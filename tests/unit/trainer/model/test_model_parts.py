@@ -1,0 +1,149 @@
+"""Pieces of the model that need no ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.model.alibi import alibi_slopes, feature_count, key_features, query_features
+from trainer.model.batch import engine_item
+from trainer.model.dropout import DropoutClock, dropout
+from trainer.model.shape import ModelShape
+from trainer.parallel import cross_entropy, products
+from trainer.parallel.cross_entropy import masked_mean_cross_entropy
+from trainer.parallel.initialization import initial_weight
+from trainer.parallel.process_groups import Parallel
+from trainer.recipe.options import parse, to_arguments
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "seq_length": 32,
+    "micro_batch_size": 2,
+    "lr": 1e-3,
+    "train_iters": 10,
+    "vocab_size": 64,
+}
+
+
+def alone() -> Parallel:
+    """The only rank, without any process group."""
+    sizes = {"world_size": 1, "tensor_size": 1, "pipeline_size": 1, "data_size": 1}
+    ranks = {"rank": 0, "local_rank": 0, "tensor_rank": 0, "pipeline_rank": 0, "data_rank": 0}
+    groups: dict[str, Any] = dict.fromkeys(("tensor_group", "pipeline_group", "data_group", "topology"))
+    return Parallel(**sizes, **ranks, **groups, device=CPU)
+
+
+def test_alibi_slopes_are_the_papers() -> None:
+    assert alibi_slopes(8) == [2.0**-power for power in range(1, 9)]
+    slopes = alibi_slopes(112)
+    assert len(slopes) == 112
+    assert slopes[0] == pytest.approx(0.917004, abs=1e-6)
+    assert slopes[64] == pytest.approx(0.957603, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 2e-5)])
+def test_alibi_features_multiply_to_slope_times_position(dtype: torch.dtype, tolerance: float) -> None:
+    slopes, head, length = torch.tensor(alibi_slopes(112), dtype=torch.float64), 128, 2048
+    query, key = query_features(slopes, head, dtype).double(), key_features(length, head, dtype).double()
+    bias_ns = query @ key.T / math.sqrt(head)
+    wanted_ns = slopes[:, None] * torch.arange(length, dtype=torch.float64)
+    assert torch.allclose(bias_ns, wanted_ns, rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("head", [8, 32, 64, 80, 128])
+def test_heads_with_features_stay_aligned(head: int) -> None:
+    assert (head + feature_count(head)) % 8 == 0
+    assert feature_count(head) >= 4
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_slices_of_a_weight_are_slices_of_the_whole(dim: int, ranks: int) -> None:
+    shape = (24, 100_000)  # more than one block of rows
+    whole = initial_weight("a", shape, 0.02, seed=1)
+    share = shape[dim] // ranks
+    parts = [initial_weight("a", shape, 0.02, 1, dim, rank * share, share) for rank in range(ranks)]
+    assert torch.equal(torch.cat(parts, dim), whole)
+    assert whole.std().item() == pytest.approx(0.02, rel=1e-2)
+    assert not torch.equal(whole, initial_weight("b", shape, 0.02, 1))
+    assert not torch.equal(whole, initial_weight("a", shape, 0.02, 2))
+
+
+@pytest.mark.parametrize("chunk_logits", [1, 16 * 7, 1 << 20])
+def test_the_loss_in_chunks_is_torchs_with_its_gradients(monkeypatch: pytest.MonkeyPatch, chunk_logits: int) -> None:
+    monkeypatch.setitem(cross_entropy._CHUNK_LOGITS, "cpu", chunk_logits)
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 5, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True)
+    labels, mask = torch.randint(0, 16, (3, 5)), (torch.rand(3, 5) > 0.3).float()
+    losses = torch.nn.functional.cross_entropy((x @ weight.T).flatten(0, 1), labels.flatten(), reduction="none")
+    wanted = (losses * mask.flatten()).sum() / mask.sum()
+    wanted_gradients = torch.autograd.grad(wanted * 3, (x, weight))
+    loss = masked_mean_cross_entropy(x, weight, labels, mask, alone())
+    gradients = torch.autograd.grad(loss * 3, (x, weight))
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    for got, expected in zip(gradients, wanted_gradients, strict=True):
+        assert torch.allclose(got, expected, atol=1e-6)
+
+
+def test_a_batch_without_any_label_has_loss_zero() -> None:
+    x, labels = torch.randn(1, 4, 8), torch.zeros(1, 4, dtype=torch.long)
+    assert masked_mean_cross_entropy(x, torch.randn(16, 8), labels, torch.zeros(1, 4), alone()).item() == 0
+
+
+def test_labels_are_the_next_tokens_and_the_mask_hides_ends_of_documents() -> None:
+    samples = torch.tensor([[5, 0, 7, 8]], dtype=torch.int32)
+    tokens, (labels, mask) = engine_item(samples)
+    assert tokens.tolist() == [[5, 0, 7]] and labels.tolist() == [[0, 7, 8]] and mask.tolist() == [[1, 1, 1]]
+    assert tokens.dtype == labels.dtype == torch.int64
+    assert engine_item(samples, end_of_document=0)[1][1].tolist() == [[1, 0, 1]]
+
+
+def test_dropout_masks_follow_from_where_they_are_drawn_not_when() -> None:
+    clock, x = DropoutClock(seed=1, tensor_rank=0), torch.ones(1000)
+    with clock.at(64):
+        first = dropout(x, 0.5, True, clock, layer=3, spot="mlp output")
+        elsewhere = dropout(x, 0.5, True, clock, layer=4, spot="mlp output")
+        torch.rand(17)
+        again = dropout(x, 0.5, True, clock, layer=3, spot="mlp output")
+    with clock.at(72):
+        later = dropout(x, 0.5, True, clock, layer=3, spot="mlp output")
+    assert torch.equal(first, again)
+    assert not torch.equal(first, elsewhere) and not torch.equal(first, later)
+    assert clock.sample == 0
+    assert torch.equal(dropout(x, 0.5, False, clock, 3, "mlp output"), x)
+
+
+def test_a_cpu_without_bf16_multiplies_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "cpu_multiplies_bf16", lambda: False)
+    x, weight = torch.randn(4, 8).bfloat16(), torch.randn(6, 8).bfloat16()
+    assert products.is_slow_half(x)
+    got = products.linear(x, weight)
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, (x.float() @ weight.float().T).bfloat16())
+
+
+def test_blocks_are_dealt_to_stages_as_planned() -> None:
+    from deepspeed.runtime.utils import partition_balanced
+
+    from trainer.model.block import TransformerBlock
+    from trainer.model.embedding import Embedding
+    from trainer.model.pipeline import layer_specs
+    from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING, blocks_per_stage
+
+    for layers, stages, method in [(70, 12, BY_BLOCK_AND_EMBEDDING), (40, 4, BY_BLOCK), (4, 2, BY_BLOCK)]:
+        counted = {TransformerBlock, Embedding} if method == BY_BLOCK_AND_EMBEDDING else {TransformerBlock}
+        options = parse(to_arguments({**SMALL, "num_layers": layers}))
+        shape = ModelShape.of(options, 64)
+        kinds = [getattr(spec, "typename", None) for spec in layer_specs(shape, alone(), DropoutClock(1, 0))]
+        bounds = partition_balanced([int(kind in counted) for kind in kinds], stages)
+        blocks = [kinds[start:stop].count(TransformerBlock) for start, stop in itertools.pairwise(bounds)]
+        assert blocks == blocks_per_stage(layers, stages, method)
+        if layers == 70:
+            assert blocks == [5, *[6] * 10, 5]

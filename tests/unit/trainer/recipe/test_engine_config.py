@@ -1,0 +1,82 @@
+"""DeepSpeed's configuration from options."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trainer.recipe.engine_config import engine_config, merged_with_file
+from trainer.recipe.options import Options, parse, to_arguments
+from trainer.recipe.vocabulary import padded_vocab_size
+
+
+def options(**changes: Any) -> Options:
+    small = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "seq_length": 32, "micro_batch_size": 2}
+    rest = {"lr": 1e-3, "train_samples": 1000, "vocab_size": 100, "global_batch_size": 64}
+    return parse(to_arguments({**small, **rest, **changes}), world_size=2)
+
+
+def test_the_first_batch_is_the_ramps() -> None:
+    assert engine_config(options())["train_batch_size"] == 64
+    assert engine_config(options(rampup_batch_size=[16, 16, 100]))["train_batch_size"] == 16
+
+
+def test_bf16_accumulates_in_fp32_and_shards() -> None:
+    config = engine_config(options(bf16=True, clip_grad=0.5))
+    assert config["bf16"] == {"enabled": True}
+    assert config["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert config["zero_optimization"]["stage"] == 1
+    assert config["gradient_clipping"] == 0.5
+    assert "fp16" not in config
+
+
+def test_fp16_scales_the_loss_dynamically_unless_told() -> None:
+    assert engine_config(options(fp16=True))["fp16"]["loss_scale"] == 0
+    assert engine_config(options(fp16=True))["fp16"]["initial_scale_power"] == 32
+    fixed = engine_config(options(fp16=True, loss_scale=1024.0, initial_loss_scale=4096))["fp16"]
+    assert (fixed["loss_scale"], fixed["initial_scale_power"]) == (1024.0, 12)
+
+
+def test_the_configuration_is_plain_json() -> None:
+    config = engine_config(options(bf16=True))
+    assert json.loads(json.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    "vocab_size, changes, padded",
+    [
+        (50257, {}, 50304),  # 393 x 128
+        (50257, {"tensor_model_parallel_size": 2}, 50432),  # 197 x 256
+        (250680, {"pad_vocab_size_to": 250880, "vocab_size": None, "tokenizer_name_or_path": "t"}, 250880),
+    ],
+)
+def test_the_vocabulary_is_padded_for_every_rank_alike(vocab_size: int, changes: dict[str, Any], padded: int) -> None:
+    assert padded_vocab_size(vocab_size, options(**changes)) == padded
+
+
+def test_a_vocabulary_larger_than_its_padded_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="--pad-vocab-size-to 128 is smaller than the vocabulary, 300"):
+        padded_vocab_size(300, options(pad_vocab_size_to=128))
+
+
+def test_a_deepspeed_file_adds_to_the_options_and_does_not_overrule_them() -> None:
+    loaded = {
+        "train_micro_batch_size_per_gpu": 7,
+        "train_batch_size": 7,
+        "gradient_accumulation_steps": 3,
+        "gradient_clipping": 9.0,
+        "zero_optimization": {"stage": 0, "overlap_comm": True},
+        "bf16": {"enabled": True},
+        "steps_per_print": 5,
+        "wall_clock_breakdown": True,
+    }
+    merged = merged_with_file(options(bf16=True), loaded)
+    assert (merged["train_micro_batch_size_per_gpu"], merged["train_batch_size"]) == (2, 64)
+    assert merged["gradient_clipping"] == 1.0
+    assert "gradient_accumulation_steps" not in merged
+    assert merged["zero_optimization"]["stage"] == 1 and merged["zero_optimization"]["overlap_comm"]
+    assert (merged["steps_per_print"], merged["wall_clock_breakdown"]) == (5, True)
+    with pytest.raises(ValueError, match="it enables bf16, but --bf16 is not given"):
+        merged_with_file(options(), loaded)

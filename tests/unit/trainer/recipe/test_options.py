@@ -1,0 +1,291 @@
+"""Options: what parses, what is refused and in which words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.recipe.option_help import help_text, markdown
+from trainer.recipe.option_table import REFUSED
+from trainer.recipe.options import BY_KEY, OPTIONS, OptionsError, check_mapping, nearest, parse, to_arguments
+
+SMALL: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "seq_length": 32,
+    "micro_batch_size": 2,
+    "lr": 1e-3,
+    "train_iters": 10,
+    "vocab_size": 100,
+}
+
+# The argument blocks of the two runs as their launch notes have them, shell variables filled in.
+TR1_13B = """
+    --num-layers 40 --hidden-size 5120 --ffn-hidden-size 20480 --num-attention-heads 32
+    --seq-length 2048 --max-position-embeddings 2048
+    --micro-batch-size 1 --rampup-batch-size 16 16 5_000_000 --global-batch-size 1024
+    --train-samples 300_000_000
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4
+    --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt --data-path oscar_text_document
+    --seed 42 --init-method-std 0.02 --fp16
+    --optimizer adam --adam-beta1 0.9 --adam-beta2 0.999 --adam-eps 1e-8
+    --lr 1e-4 --min-lr 1e-5 --lr-decay-style cosine --lr-decay-samples 126_953_125 --lr-warmup-samples 216_320
+    --clip-grad 1.0 --weight-decay 1e-1
+    --tensorboard-dir tb --tensorboard-queue-size 5 --log-timers-to-tensorboard --log-batch-size-to-tensorboard
+    --log-validation-ppl-to-tensorboard
+    --codecarbon-dir codecarbon
+    --deepspeed-activation-checkpointing
+    --exit-duration-in-mins 1190 --exit-interval 100 --save ckpt --load ckpt --save-interval 300
+"""
+TR11_176B = """
+    --num-layers 70 --hidden-size 14336 --num-attention-heads 112
+    --pp-partition-method type:transformer|embedding
+    --seq-length 2048 --max-position-embeddings 2048
+    --micro-batch-size 2 --rampup-batch-size 192 16 9_765_625 --global-batch-size 2048 --train-samples 220_000_000
+    --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12
+    --optimizer adam --adam-beta1 0.9 --adam-beta2 0.95 --adam-eps 1e-8
+    --lr 6e-5 --min-lr 6e-6 --lr-decay-style cosine --lr-decay-samples 200_000_000 --lr-warmup-samples 183_105
+    --clip-grad 1.0 --weight-decay 1e-1
+    --attention-dropout 0.1 --hidden-dropout default=0.1
+    --init-method-std 0.0048 --position-embedding-type alibi --embed-layernorm --sync-tp-duplicated-parameters
+    --tokenizer-type PretrainedFromHF --tokenizer-name-or-path a/tokenizer --pad-vocab-size-to 250880
+    --train-weighted-split-paths-path train-splits.txt --valid-weighted-split-paths-path valid-splits.txt
+    --num-workers 2 --valid-num-workers 0 --abort-on-unmet-fused-kernel-constraints
+    --bf16 --deepspeed --deepspeed_config ds_config.1.json --zero-stage 1 --deepspeed-activation-checkpointing
+    --exit-duration-in-mins 5990 --kill-switch-path kill-switch --save-interval 250 --save ckpt
+"""
+
+
+def small(**changes: Any) -> list[str]:
+    return to_arguments(SMALL | changes)
+
+
+def refusal(*argv: str, world_size: int | None = None, **changes: Any) -> str:
+    with pytest.raises(OptionsError) as caught:
+        parse([*small(**changes), *argv], world_size)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("block, ranks", [(TR1_13B, 128), (TR11_176B, 384)])
+def test_the_argument_blocks_of_the_big_runs_parse_as_they_stand(block: str, ranks: int) -> None:
+    options = parse(block.split(), ranks)
+    assert options.train_samples in (300_000_000, 220_000_000)
+    assert options.hidden_dropout == 0.1
+
+
+def test_numbers_may_have_underscores_and_exponents() -> None:
+    options = parse([*small(train_iters=None), "--train-samples", "5_000_000", "--min-lr", "6e-6"])
+    assert (options.train_samples, options.min_lr) == (5_000_000, 6e-6)
+
+
+def test_what_follows_from_other_options_is_filled_in() -> None:
+    options = parse(small(), world_size=4)
+    assert (options.ffn_hidden_size, options.kv_channels) == (256, 8)
+    assert (options.max_position_embeddings, options.global_batch_size) == (32, 8)
+
+
+def test_a_name_may_be_cut_short_while_one_option_fits() -> None:
+    assert parse([*small(train_iters=None), "--train-iter", "7"]).train_iters == 7
+    assert "--log-interval" in refusal("--log", "7")
+
+
+def test_underscores_serve_for_dashes_and_equals_for_the_space() -> None:
+    options = parse([*small(), "--weight_decay=0.5", "--data-path=a"])
+    assert (options.weight_decay, options.data_path) == (0.5, ["a"])
+
+
+def test_the_last_of_two_values_counts() -> None:
+    assert parse([*small(), "--lr", "1", "--lr", "2"]).lr == 2
+
+
+def test_options_cannot_be_changed() -> None:
+    options = parse(small())
+    with pytest.raises(AttributeError):
+        options.num_layers = 5
+    assert options.replace(num_layers=5).num_layers == 5
+    assert options.num_layers == 4
+    with pytest.raises(AttributeError, match="did you mean num_layers"):
+        _ = options.num_layer
+
+
+def test_a_misspelt_option_names_the_nearest() -> None:
+    assert refusal("--num-layerz", "5") == "--num-layerz is no option of the trainer; did you mean --num-layers?"
+    assert nearest("hiden_size") == "--hidden-size"
+    assert nearest("zzzzzz") is None
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_trainer_cannot_do_is_refused_by_name_with_the_reason(name: str) -> None:
+    assert name not in {option.name for option in OPTIONS}
+    assert refusal(name, "1") == f"{name} is refused: {REFUSED[name]}"
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["--num-layers", "4.5"], "--num-layers 4.5: must be a whole number"),
+        (["--num-layers", "0"], "--num-layers 0: must be at least 1"),
+        (["--lr", "nan"], "must be finite"),
+        (["--seed", "5_000_000_000"], "--seed 5000000000: must be below"),
+        (["--hidden-dropout", "1"], "must be below 1"),
+        (["--hidden-dropout", "default=0.2"], "the default is 0.1"),
+        (["--position-embedding-type", "rotary"], "must be one of absolute, alibi"),
+        (["--rampup-batch-size", "1", "2"], "--rampup-batch-size needs 3 values, got 1 2"),
+        (["--lr"], "--lr needs a number, got nothing"),
+        (["--bf16=no"], "is a flag and takes no value"),
+        (["stray"], "'stray' belongs to no option"),
+        (["--bf16", "true"], "'true' belongs to no option"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: str) -> None:
+    assert words in refusal(*argv)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"num_attention_heads": 7}, "--hidden-size 64 is not divisible by --num-attention-heads 7"),
+        (
+            {"tensor_model_parallel_size": 3},
+            "--num-attention-heads 8 is not divisible by --tensor-model-parallel-size 3",
+        ),
+        ({"pipeline_model_parallel_size": 3}, "--num-layers 4 is not divisible by --pipeline-model-parallel-size 3"),
+        (
+            {"pipeline_model_parallel_size": 4, "pp_partition_method": "type:transformer|embedding"},
+            "--num-layers 4 + 2 embeddings is not divisible by --pipeline-model-parallel-size 4",
+        ),
+        (
+            {"pipeline_model_parallel_size": 6, "pp_partition_method": "type:transformer|embedding"},
+            "without a block",
+        ),
+        ({"global_batch_size": 12}, "12 is not divisible by --micro-batch-size 2 x DP 4 = 8"),
+        ({"global_batch_size": 8, "rampup_batch_size": [4, 4, 10]}, "needs --train-samples"),
+        ({"max_position_embeddings": 16}, "--max-position-embeddings 16 is smaller than --seq-length 32"),
+        ({"train_samples": 100}, "count in samples or in iterations"),
+        ({"lr_warmup_samples": 5}, "count in samples or in iterations"),
+        ({"lr_warmup_fraction": 0.1, "lr_warmup_iters": 5}, "give the warm-up once"),
+        ({"lr_warmup_iters": 10}, "is not below the decay's length"),
+        ({"min_lr": 1.0}, "--min-lr 1 is above --lr 0.001"),
+        ({"fp16": True, "bf16": True}, "choose one"),
+        ({"initial_loss_scale": 1000}, "no power of two"),
+        ({"pad_vocab_size_to": 64}, "--pad-vocab-size-to 64 is smaller than --vocab-size 100"),
+        ({"pad_vocab_size_to": 200}, "not divisible by --make-vocab-size-divisible-by 128"),
+        ({"vocab_file": "v.json"}, "--vocab-file without --merge-file"),
+        ({"tokenizer_type": "PretrainedFromHF"}, "without --tokenizer-name-or-path"),
+        ({"tokenizer_type": "GPT2BPETokenizer"}, "without --vocab-file"),
+        ({"data_path": ["a"], "valid_weighted_split_paths": ["v: 1 0:1 p"]}, "give the data once"),
+        ({"data_path": ["1", "a", "2"]}, "WEIGHT PREFIX pairs"),
+        ({"data_path": ["-1", "a"]}, "must be a weight above 0"),
+        ({"save_interval": 5}, "--save-interval without --save"),
+        ({"lr": None}, "--lr is missing"),
+        ({"train_iters": None}, "--train-iters or --train-samples is missing"),
+        ({"vocab_size": None}, "no vocabulary"),
+    ],
+)
+def test_a_wrong_combination_is_one_line(changes: dict[str, Any], words: str) -> None:
+    assert words in refusal(world_size=4 if changes.get("pipeline_model_parallel_size", 1) < 3 else 12, **changes)
+
+
+@pytest.mark.parametrize(
+    "ramp, words",
+    [
+        ([12, 8, 100], "the start of --rampup-batch-size, 12 is not divisible by --micro-batch-size 2 x DP 4 = 8"),
+        ([8, 4, 100], "the increment of --rampup-batch-size, 4 is not divisible"),
+        ([8, 24, 100], "from 8 to 64 is no whole number of increments of 24"),
+        ([64, 8, 100], "starts at 64, not below --global-batch-size 64"),
+    ],
+)
+def test_a_ramp_must_fit_the_batch_and_the_layout(ramp: list[int], words: str) -> None:
+    changes = {"train_iters": None, "train_samples": 1000, "global_batch_size": 64, "rampup_batch_size": ramp}
+    assert words in refusal(world_size=4, **changes)
+
+
+def test_ranks_must_divide_by_the_layout() -> None:
+    changes = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}
+    assert "6 ranks are not divisible by TP 2 x PP 2" in refusal(world_size=6, **changes)
+
+
+def test_options_that_change_nothing_say_so() -> None:
+    options = parse([*small(), "--codecarbon-dir", "x", "--no-masked-softmax-fusion"])
+    assert [notice.split()[0] for notice in options.notices] == ["--codecarbon-dir", "--no-masked-softmax-fusion"]
+
+
+def test_a_run_file_is_checked_key_by_key() -> None:
+    wrong = {"num_layer": 4, "lr": "fast", "bf16": 1, "seq_length": True, "universal_checkpoint": True}
+    errors = check_mapping(wrong, 8)
+    assert errors[0] == "num_layer is no option of the trainer; did you mean num_layers?"
+    assert errors[1] == "lr = 'fast': must be a number"
+    assert errors[2] == "bf16 = 1: must be true or false"
+    assert errors[3] == "seq_length = True: must be a whole number"
+    assert errors[4].startswith("universal_checkpoint is refused: ")
+    assert check_mapping(SMALL, 8) == []
+    assert check_mapping(SMALL | {"global_batch_size": 12}, 4) == [
+        "--global-batch-size 12 is not divisible by --micro-batch-size 2 x DP 4 = 8"
+    ]
+
+
+def test_a_run_file_may_mix_weights_and_prefixes() -> None:
+    mapping = SMALL | {"data_path": [0.3, "a", 0.7, "b"]}
+    assert check_mapping(mapping, 1) == []
+    assert parse(to_arguments(mapping)).data_path == ["0.3", "a", "0.7", "b"]
+
+
+def test_a_value_that_looks_like_an_option_survives_the_way_through_arguments() -> None:
+    assert parse(to_arguments(SMALL | {"load": "--odd"})).load == "--odd"
+    assert check_mapping(SMALL | {"data_path": ["--odd"]}, 1) != []
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "weight_decay": st.floats(0, 1),
+            "seed": st.integers(0, 2**31),
+            "bf16": st.booleans(),
+            "load": st.text(st.characters(exclude_characters="\0"), max_size=20),
+            "data_path": st.lists(st.just("prefix"), min_size=1, max_size=1),
+        },
+    )
+)
+def test_mappings_come_back_from_arguments_unchanged(mapping: dict[str, Any]) -> None:
+    options = parse(to_arguments(SMALL | mapping))
+    assert {key: options[key] for key in mapping} == mapping
+
+
+def test_every_option_is_described_and_belongs_to_a_table() -> None:
+    assert len({option.key for option in OPTIONS}) == len(OPTIONS) == len(BY_KEY)
+    for option in OPTIONS:
+        assert option.help.endswith("."), option.name
+        assert option.table in {"trainer", "data", "checkpoints", "opsctl"}
+        assert option.default is None or option.type is float or isinstance(option.default, option.type)
+
+
+def test_the_documented_options_are_the_tables() -> None:
+    page = Path(__file__).resolve().parents[4] / "docs" / "trainer-options.md"
+    assert page.read_text() == markdown() + "\n", "write it anew: python -m trainer.recipe.option_help --markdown"
+    assert all(option.name in help_text() for option in OPTIONS)
+    assert "python -m trainer.recipe.option_help" in refusal("--help")
+
+
+def test_options_import_neither_torch_nor_anything_slow() -> None:
+    heavy = {"torch", "numpy", "argparse", "deepspeed"}
+    code = f"import trainer.recipe.options, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_lists_the_options_without_waiting_for_torch() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "trainer.pretrain_gpt", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "--num-layers" in done.stdout
+    assert not re.search(r"\btorch\b", done.stderr)

@@ -1,0 +1,134 @@
+"""The batch ramp-up and the learning rate against the numbers that the published runs printed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.recipe.schedule import BatchRamp, LearningRateSchedule, learning_rate, samples_of_tokens, train_iterations
+
+TR1 = BatchRamp(16, 16, 5_000_000, 1024)
+TR11_AS_PRINTED = BatchRamp(16, 16, 9_765_625, 2048)
+
+
+def steps_by_the_rule(ramp: BatchRamp, train_samples: int) -> int:
+    """One step at a time, the way a training runs."""
+    consumed = steps = 0
+    while consumed + ramp.batch_at(consumed) <= train_samples:
+        consumed += ramp.batch_at(consumed)
+        steps += 1
+    return steps
+
+
+def test_the_ramp_of_the_13b_run_has_the_printed_table() -> None:
+    stages = TR1.stages()
+    assert TR1.intervals == 63
+    assert TR1.samples_per_interval == 79365
+    assert [stage.batch_size for stage in stages[:4]] == [16, 32, 48, 64]
+    assert [stage.nominal_steps for stage in stages[:4]] == [4960, 2480, 1653, 1240]
+    assert [stage.actual_steps for stage in stages[:4]] == [4961, 2480, 1654, 1240]
+    assert stages[-1].batch_size == 1024
+    assert stages[-1].actual_steps is None
+
+
+def test_the_ramp_printed_for_the_176b_run_has_the_printed_table() -> None:
+    stages = TR11_AS_PRINTED.stages()
+    assert TR11_AS_PRINTED.intervals == 127
+    assert TR11_AS_PRINTED.samples_per_interval == 76894
+    assert [stage.nominal_steps for stage in stages[:2]] == [4805, 2402]
+    assert [stage.actual_steps for stage in stages[:2]] == [4806, 2403]
+    assert TR11_AS_PRINTED.nominal_steps_through(384) == 18146
+    stage_of_384 = next(stage for stage in stages if stage.batch_size == 384)
+    assert stage_of_384.first_step - 1 == 17_948
+    assert stage_of_384.first_step - 1 + (stage_of_384.actual_steps or 0) == 18_148
+
+
+@pytest.mark.parametrize(
+    ("ramp", "train_samples", "iterations"), [(TR1, 300_000_000, 311_541), (TR11_AS_PRINTED, 220_000_000, 128_728)]
+)
+def test_train_iterations_are_the_printed_ones(ramp: BatchRamp, train_samples: int, iterations: int) -> None:
+    assert train_iterations(ramp, train_samples) == iterations
+
+
+@given(
+    start=st.integers(1, 12),
+    increment=st.integers(1, 7),
+    increments=st.integers(0, 9),
+    ramp_samples=st.integers(0, 3000),
+    train_samples=st.integers(0, 6000),
+)
+def test_stages_and_iterations_are_those_of_walking_step_by_step(
+    start: int, increment: int, increments: int, ramp_samples: int, train_samples: int
+) -> None:
+    ramp = BatchRamp(start, increment, ramp_samples, start + increment * increments)
+    assert train_iterations(ramp, train_samples) == steps_by_the_rule(ramp, train_samples)
+    consumed, step = 0, 1
+    for stage in ramp.stages():
+        assert (stage.first_sample, stage.first_step) == (consumed, step)
+        for _ in range(stage.actual_steps or 3):
+            assert ramp.batch_at(consumed) == stage.batch_size
+            consumed += stage.batch_size
+            step += 1
+
+
+def test_a_batch_stays_global_after_the_ramp_and_without_one() -> None:
+    assert TR1.batch_at(0) == 16
+    assert TR1.batch_at(79_365) == 16
+    assert TR1.batch_at(79_366) == 32
+    assert TR1.batch_at(5_000_001) == 1024
+    assert BatchRamp.constant(8).batch_at(0) == 8
+    assert BatchRamp(16, 0, 100, 16).batch_at(50) == 16  # start equals the end: the original divides by zero here
+    assert BatchRamp(4, 4, 0, 16).batch_at(0) == 16
+
+
+@pytest.mark.parametrize(
+    ("ramp", "complaint"),
+    [
+        ((16, 16, 100, 100), "84 is not a multiple of 16"),
+        ((16, 0, 100, 32), "increment must be positive"),
+        ((64, 16, 100, 32), "above the global batch size 32"),
+        ((16, 16, -1, 32), "cannot last -1 samples"),
+        ((0, 16, 100, 32), "must be positive"),
+    ],
+)
+def test_a_ramp_that_cannot_be_walked_is_refused_with_its_numbers(
+    ramp: tuple[int, int, int, int], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        BatchRamp(*ramp)
+
+
+@pytest.mark.parametrize(
+    ("consumed_samples", "printed"), [(59_312, "1.944E-05"), (9_841_584, "5.969E-05"), (158_692_272, "1.150E-05")]
+)
+def test_the_cosine_schedule_prints_the_published_learning_rates(consumed_samples: int, printed: str) -> None:
+    schedule = LearningRateSchedule(6e-5, 6e-6, 183_105, 200_000_000, "cosine")
+    assert f"{schedule.at(consumed_samples):.3E}" == printed
+
+
+def test_the_first_step_runs_at_zero_and_the_warm_up_ends_at_the_peak() -> None:
+    schedule = LearningRateSchedule(1e-3, 1e-5, 100, 1100, "linear")
+    assert schedule.at(0) == 0.0
+    assert schedule.at(50) == pytest.approx(5e-4)
+    assert schedule.at(100) == 1e-3
+    assert schedule.at(600) == pytest.approx((1e-3 + 1e-5) / 2)
+    assert schedule.at(1100) == pytest.approx(1e-5)
+    assert schedule.at(1101) == 1e-5
+    assert learning_rate(0, max_lr=1e-3, min_lr=0, warmup_samples=0, decay_samples=10) == 1e-3
+
+
+def test_the_constant_schedule_never_decays() -> None:
+    schedule = LearningRateSchedule(1e-3, 0.0, 10, 20, "constant")
+    assert [schedule.at(n) for n in (5, 10, 20, 10_000)] == [5e-4, 1e-3, 1e-3, 1e-3]
+
+
+def test_a_warm_up_longer_than_the_decay_is_refused() -> None:
+    with pytest.raises(ValueError, match="must end before"):
+        LearningRateSchedule(1e-3, 0.0, 20, 20, "cosine")
+    with pytest.raises(ValueError, match="choose one of constant, linear, cosine"):
+        LearningRateSchedule(1e-3, 0.0, 1, 20, "exponential")
+
+
+def test_tokens_become_samples() -> None:
+    assert samples_of_tokens(260_000_000_000, 2048) == 126_953_125

@@ -1,0 +1,161 @@
+"""What the watchdog says of every state a training's jobs can be in, and how bad it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from opsctl.slurm.types import LIVE_STATES, Job
+from opsctl.watch.detectors.training import Settings, Snapshot, training_findings
+from opsctl.watch.finding import Severity, exit_code
+from opsctl.watch.runner import pulse_lines
+from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
+
+SETTINGS = Settings("tr11-176B-ml", "Eng WG")
+
+
+@pytest.fixture(autouse=True)
+def paris(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stamps are local time: a fixed zone an hour from UTC."""
+    monkeypatch.setenv("TZ", "CET-1")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def said(*jobs: Job, finished: str | None = None, blind: str | None = None) -> tuple[int, list[str]]:
+    """(exit code, lines) for these jobs."""
+    findings = training_findings(Snapshot(NOW, jobs, finished, blind), SETTINGS)
+    return exit_code(findings), [
+        line.removeprefix("[2026-03-01 11:00:00] PULSE: ") for line in pulse_lines(findings, NOW)
+    ]
+
+
+def test_a_running_training_is_said_in_the_known_words_with_its_parentheses_closed() -> None:
+    assert said(RUNNING) == (
+        0,
+        ["tr11-176B-ml is running for 2:10:05 since 2026-03-01T08:49:55 (12_1 on 'gpu_p5' partition (node[1-4]))"],
+    )
+
+
+def test_the_rest_of_an_array_waits_for_the_task_before_it() -> None:
+    words = "is waiting for the previous Job Array job to finish before scheduling a new one"
+    assert said(WAITING_FOR_TASK) == (0, [f"tr11-176B-ml {words} (12_[2-3%1] on 'gpu_p5' partition)"])
+
+
+def test_a_chain_waits_for_the_one_before_it() -> None:
+    words = "is waiting for the previous job to finish before scheduling a new one using the dependency mechanism"
+    assert said(WAITING_FOR_CHAIN) == (0, [f"tr11-176B-ml {words} (20_[1-3%1] on 'gpu_p5' partition)"])
+
+
+@pytest.mark.parametrize("reason", ["Priority", "Resources", "None", "QOSMaxJobsPerUserLimit"])
+def test_without_an_expected_start_it_waits_to_be_scheduled(reason: str) -> None:
+    assert said(pending(reason)) == (0, ["tr11-176B-ml is waiting to be scheduled (12_[2-3%1] on 'gpu_p5' partition)"])
+
+
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [
+        (timedelta(minutes=5, seconds=7), "0:05:07 (at 2026-03-01T11:05:07)"),
+        (timedelta(days=1, hours=2), "1 day, 2:00:00 (at 2026-03-02T13:00:00)"),
+        (timedelta(days=3), "3 days, 0:00:00 (at 2026-03-04T11:00:00)"),
+        (timedelta(seconds=-20), "0:00:00 (at 2026-03-01T10:59:40)"),
+    ],
+)
+def test_with_an_expected_start_it_says_in_what_time(ahead: timedelta, words: str) -> None:
+    assert said(pending("Resources", starts_at=NOW + ahead)) == (
+        0,
+        [f"tr11-176B-ml is scheduled to start in {words} (12_[2-3%1] on 'gpu_p5' partition)"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (HELD, "is held (JobHeldUser) and starts when it is released (30_[1-3%1] on 'gpu_p5' partition)"),
+        (
+            pending("JobHeldAdmin", 30),
+            "is held (JobHeldAdmin) and starts when it is released (30_[2-3%1] on 'gpu_p5' partition)",
+        ),
+        (
+            replace(RUNNING, state="REQUEUE_HOLD"),
+            "is held (REQUEUE_HOLD) and starts when it is released (12_1 on 'gpu_p5' partition)",
+        ),
+        (
+            pending("launch_failed_requeued_held"),
+            "is held (launch_failed_requeued_held) and starts when it is released (12_[2-3%1] on 'gpu_p5' partition)",
+        ),
+        (NEVER, "waits for a dependency that can never be satisfied (40_[1-3%1] on 'gpu_p5' partition)"),
+        (
+            pending("BadConstraints"),
+            "cannot start as it was submitted (BadConstraints) (12_[2-3%1] on 'gpu_p5' partition)",
+        ),
+    ],
+)
+def test_what_only_a_person_can_start_is_critical(job: Job, words: str) -> None:
+    assert said(job) == (2, [f"***ALERT: tr11-176B-ml {words}! Alert someone at Eng WG***"])
+
+
+def test_what_is_held_behind_a_running_task_is_a_warning() -> None:
+    code, lines = said(HELD, RUNNING)
+    assert code == 1
+    assert lines[0].startswith("tr11-176B-ml is running") and lines[1].startswith("***ALERT: tr11-176B-ml is held")
+
+
+def test_two_held_chains_are_critical() -> None:
+    assert said(HELD, NEVER)[0] == 2
+
+
+def test_nothing_in_the_queue_is_the_known_alert() -> None:
+    assert said() == (2, ["***ALERT: tr11-176B-ml is not RUNNING or SCHEDULED! Alert someone at Eng WG***"])
+
+
+def test_a_finished_training_is_no_alert() -> None:
+    assert said(finished="iteration 160, 5120 samples") == (
+        0,
+        ["tr11-176B-ml is finished: iteration 160, 5120 samples"],
+    )
+
+
+def test_what_is_left_in_the_queue_of_a_finished_training_is_no_alert_either() -> None:
+    code, lines = said(HELD, finished="iteration 160, 5120 samples")
+    assert code == 0 and len(lines) == 2 and not any("ALERT" in line for line in lines)
+
+
+def test_a_blind_watcher_says_so_and_nothing_about_the_training() -> None:
+    code, lines = said(blind="Slurm does not answer (squeue: no answer within 8 s)")
+    assert code == 3
+    assert lines == ["tr11-176B-ml cannot be seen: Slurm does not answer (squeue: no answer within 8 s)"]
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "words"),
+    [
+        ("CONFIGURING", Severity.OK, "is getting its nodes ready since 2026-03-01T08:49:55"),
+        ("COMPLETING", Severity.OK, "is completing after 2:10:05"),
+        ("SUSPENDED", Severity.WARNING, "is suspended after 2:10:05"),
+        ("STOPPED", Severity.WARNING, "is stopped after 2:10:05"),
+        ("REQUEUED", Severity.OK, "is being put back into the queue"),
+        ("STAGE_OUT", Severity.OK, "is in state STAGE_OUT"),
+    ],
+)
+def test_states_that_the_original_did_not_know_are_named(state: str, severity: Severity, words: str) -> None:
+    job = replace(RUNNING, state=state)
+    assert said(job) == (severity, [f"tr11-176B-ml {words} (12_1 on 'gpu_p5' partition)"])
+
+
+@pytest.mark.parametrize("state", sorted(LIVE_STATES))
+def test_no_state_is_unknown(state: str) -> None:
+    code, lines = said(replace(RUNNING, state=state))
+    assert code < 3 and "unknown" not in lines[0]
+
+
+def test_what_runs_comes_first_and_the_older_chain_before_the_newer() -> None:
+    _, lines = said(HELD, WAITING_FOR_CHAIN, WAITING_FOR_TASK, RUNNING)
+    assert [line.split(" (")[-1].split(" ")[0] for line in lines[1:3]] == ["12_[2-3%1]", "20_[1-3%1]"]
+    assert "running" in lines[0] and "held" in lines[3]

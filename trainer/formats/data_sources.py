@@ -1,0 +1,170 @@
+"""What the options say the data is: groups of files, each with its share of documents and its weight."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.formats.errors import DataError
+
+#: Which of a file's documents each of these gets is `--split`'s three shares.
+SPLITS = ("train", "valid", "test")
+_FORM = '"NAME: WEIGHT START:END PREFIX, WEIGHT START:END PREFIX"'
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file's documents from `start` to `end`, shares in [0, 1]. weight None: the only file, unblended."""
+
+    prefix: str
+    start: float
+    end: float
+    weight: float | None
+
+    def documents(self, count: int) -> tuple[int, int]:
+        """The range of documents out of `count`; halves round to the even number, as in Megatron."""
+        return round(self.start * count), round(self.end * count)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sources that are blended into one dataset; `name` is how logs call it."""
+
+    name: str
+    sources: tuple[Source, ...]
+
+
+def groups(options: Mapping[str, Any], split: str) -> list[Group]:
+    """The groups of `split` (train, valid or test).
+
+    None when it gets no data, one from --data-path, any number from weighted paths.
+
+    Raises DataError when no data is given at all, and for anything that cannot be read.
+    """
+    key = f"{split}_weighted_split_paths"
+    if options.get(key):
+        name = f"--{key.replace('_', '-')}"
+        return _one_train_group(split, [parse_group(str(text), name) for text in options[key]], name)
+    if options.get(f"{key}_path"):
+        file = Path(options[f"{key}_path"])
+        return _one_train_group(split, parse_file(file), str(file))
+    if options.get("data_path"):
+        return _from_data_path([str(word) for word in options["data_path"]], str(options["split"]), split)
+    if split == "train":
+        raise DataError(
+            "no training data: give --data-path, or --train-weighted-split-paths (run file: data_path in [data])"
+        )
+    return []
+
+
+def split_bounds(shares: str, documents: int) -> list[int]:
+    """First document of train, validation and test, and the end: `949,50,1` of 10,000 gives 0, 9490, 9990, 10000."""
+    edges = _split_edges(shares)
+    return [round(edge * documents) for edge in edges]
+
+
+def parse_file(path: Path) -> list[Group]:
+    """The groups of a weighted split file: one line of groups in double quotes, separated by spaces."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise DataError(f"cannot read the weighted split file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"the weighted split file {path} is not UTF-8 text") from None
+    lines = [line for line in text.split("\n") if line.strip()]
+    if len(lines) != 1:
+        raise DataError(f"{path} has {len(lines)} lines; expected one line of groups like {_FORM}")
+    line = lines[0].strip()
+    quoted = re.findall(r'"([^"]*)"', line)
+    rest = re.sub(r'"[^"]*"', "", line).strip()
+    if not quoted or rest:
+        raise DataError(f"{path}: {rest or line!r} stands outside double quotes; expected groups like {_FORM}")
+    return [parse_group(group, str(path)) for group in quoted]
+
+
+def parse_group(text: str, where: str) -> Group:
+    """`NAME: WEIGHT START:END PREFIX, ...`. `where` is for messages."""
+    name, colon, items = text.strip().strip('"').partition(":")
+    name = name.strip()
+    if not colon or not name or " " in name:
+        raise DataError(f"{where}: {text!r} has no name; expected {_FORM}")
+    sources = tuple(_source(item.strip(), name, where) for item in items.split(",") if item.strip())
+    if not sources:
+        raise DataError(f"{where}: group {name!r} names no data; expected {_FORM}")
+    return Group(name, sources)
+
+
+def _source(item: str, group: str, where: str) -> Source:
+    fields = item.split()
+    at = f"{where}: {item!r} in group {group!r}"
+    if len(fields) != 3:
+        raise DataError(f"{at} has {len(fields)} parts; expected WEIGHT START:END PREFIX")
+    weight = _weight(fields[0], at)
+    start_text, colon, end_text = fields[1].partition(":")
+    try:
+        start, end = float(start_text), float(end_text)
+    except ValueError:
+        raise DataError(f"{at}: {fields[1]!r} is no range; expected START:END like 0:0.95") from None
+    if not colon or not 0 <= start < end <= 1:
+        raise DataError(f"{at}: the range {fields[1]} must satisfy 0 <= START < END <= 1")
+    return Source(fields[2], start, end, weight)
+
+
+def _one_train_group(split: str, found: list[Group], where: str) -> list[Group]:
+    names = [group.name for group in found]
+    if split == "train" and len(found) > 1:
+        raise DataError(
+            f"{where}: {len(found)} groups ({', '.join(names)}) to train on; put all sources into one group"
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise DataError(f"{where}: two groups are called {twice!r}; their losses could not be told apart")
+    return found
+
+
+def _from_data_path(words: Sequence[str], shares: str, split: str) -> list[Group]:
+    number = SPLITS.index(split)
+    edges = _split_edges(shares)
+    start, end = edges[number], edges[number + 1]
+    if start == end:
+        return []
+    if len(words) == 1:
+        return [Group(split, (Source(words[0], start, end, None),))]
+    if len(words) % 2:
+        raise DataError(f"--data-path has {len(words)} values; expected one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
+    pairs = zip(words[::2], words[1::2], strict=True)
+    sources = tuple(
+        Source(prefix.strip(), start, end, _weight(weight, f"--data-path {weight} {prefix}"))
+        for weight, prefix in pairs
+    )
+    return [Group(split, sources)]
+
+
+def _split_edges(shares: str) -> list[float]:
+    """0, the end of train, of validation and of test, as shares of all documents."""
+    try:
+        parts = [float(part) for part in re.split(r"[,/]", shares)]
+        good = len(parts) <= 3 and all(0 <= part < math.inf for part in parts) and sum(parts) > 0
+    except ValueError:
+        good = False
+    if not good:
+        raise DataError(f"--split {shares!r}: expected up to three shares of train, validation and test like 949,50,1")
+    edges = [0.0]
+    # Divided first and added up then, as Megatron does: the last bit decides where a half rounds to.
+    for part in [*parts, 0.0, 0.0][:3]:
+        edges.append(edges[-1] + part / sum(parts))
+    return edges
+
+
+def _weight(text: str, where: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise DataError(f"{where}: {text!r} is no weight above 0")
+    return weight

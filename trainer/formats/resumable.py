@@ -1,0 +1,157 @@
+"""Whether a checkpoint belongs to the training that wants to go on from it. Pure; every difference is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import Manifest
+from trainer.recipe.schedule import LearningRateSchedule
+
+#: In a manifest, the optimizer of a checkpoint without optimizer states.
+NO_OPTIMIZER = "none"
+
+# The schedule's fields, as Megatron calls them when it refuses.
+_SCHEDULE_NAMES = {
+    "max_lr": "learning rate",
+    "min_lr": "minimum learning rate",
+    "warmup_samples": "warmup iterations",
+    "decay_samples": "total number of iterations",
+    "style": "decay style",
+}
+
+
+def model_facts(options: Mapping[str, Any], padded_vocab_size: int) -> dict[str, Any]:
+    """What decides the names and shapes of a model's weights."""
+    learned = options["position_embedding_type"] == "absolute"
+    return {
+        "num_layers": options["num_layers"],
+        "hidden_size": options["hidden_size"],
+        "num_attention_heads": options["num_attention_heads"],
+        "ffn_hidden_size": options["ffn_hidden_size"],
+        "padded_vocab_size": padded_vocab_size,
+        "position_embedding_type": options["position_embedding_type"],
+        "max_position_embeddings": options["max_position_embeddings"] if learned else None,
+        "embed_layernorm": options["embed_layernorm"],
+    }
+
+
+def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
+    """What decides how the weights and optimizer states are cut into files."""
+    tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
+    return {
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "data": world_size // (tensor * pipeline),
+        "world_size": world_size,
+        "partition_method": options["pp_partition_method"],
+        "zero_stage": 1 if options["bf16"] else options["zero_stage"],
+        "optimizer": options["optimizer"],
+    }
+
+
+def precision_of(options: Mapping[str, Any]) -> str:
+    return "bf16" if options["bf16"] else "fp16" if options["fp16"] else "fp32"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint of a training is a checkpoint of."""
+
+    model: dict[str, Any]
+    layout: dict[str, Any]
+    precision: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], world_size: int, padded_vocab_size: int) -> Identity:
+        return cls(model_facts(options, padded_vocab_size), layout_facts(options, world_size), precision_of(options))
+
+
+def schedule_to_resume_with(
+    folder: Path, manifest: Manifest, identity: Identity, given: LearningRateSchedule, options: Mapping[str, Any]
+) -> LearningRateSchedule:
+    """The schedule with which the training that `options` describe goes on from a checkpoint.
+
+    Raises CheckpointError, one line, for the first thing by which the checkpoint is another training's.
+    """
+    weights_only = options["finetune"]
+    with_optimizer = not (options["no_load_optim"] or weights_only)
+    refuse_other_model(folder, manifest, identity.model)
+    refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
+    if weights_only:
+        return given
+    override, use_checkpoint = options["override_lr_scheduler"], options["use_checkpoint_lr_scheduler"]
+    return schedule_to_use(folder, manifest, given, override, use_checkpoint)
+
+
+def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any]) -> None:
+    """Raise CheckpointError, naming the option and both values, unless the checkpoint's model is this one."""
+    for name, value in model.items():
+        stored = manifest.model.get(name)
+        if stored != value:
+            raise CheckpointError(
+                f"{folder}: {name} value from checkpoint ({stored}) is not equal to the input argument "
+                f"value ({value}): give --{name.replace('_', '-')} {stored}, or another --load"
+            )
+
+
+def refuse_other_layout(
+    folder: Path, manifest: Manifest, layout: Mapping[str, Any], precision: str, with_optimizer: bool
+) -> None:
+    """Raise CheckpointError unless the files are cut as this training needs them. Weights alone do not depend on DP."""
+    own_parts = ("tensor", "pipeline", "data") if with_optimizer else ("tensor", "pipeline")
+    if any(manifest.layout.get(part) != layout[part] for part in own_parts):
+        raise CheckpointError(
+            f"{folder} was saved with {_named(manifest.layout)}, this training has {_named(layout)}: "
+            "start it with the checkpoint's layout"
+        )
+    if layout["pipeline"] > 1 and manifest.layout.get("partition_method") != layout["partition_method"]:
+        raise CheckpointError(
+            f"{folder} was saved with --pp-partition-method {manifest.layout.get('partition_method')}, "
+            f"this training has {layout['partition_method']}: give the checkpoint's"
+        )
+    if not with_optimizer:
+        return
+    if manifest.precision != precision:
+        raise CheckpointError(
+            f"{folder} was saved in {manifest.precision}, this training is in {precision}: "
+            f"give {'neither --bf16 nor --fp16' if manifest.precision == 'fp32' else '--' + manifest.precision}, "
+            "or --finetune"
+        )
+    if manifest.layout.get("optimizer") == NO_OPTIMIZER:
+        raise CheckpointError(f"{folder} was saved without optimizer states (--no-save-optim): give --no-load-optim")
+    for part in ("zero_stage", "optimizer"):
+        if manifest.layout.get(part) != layout[part]:
+            raise CheckpointError(
+                f"{folder} was saved with --{part.replace('_', '-')} {manifest.layout.get(part)}, this training has "
+                f"{layout[part]}: give the checkpoint's, or --no-load-optim"
+            )
+
+
+def schedule_to_use(
+    folder: Path, manifest: Manifest, given: LearningRateSchedule, override: bool, use_checkpoint: bool
+) -> LearningRateSchedule:
+    """The schedule to go on with. Raises CheckpointError with every changed value unless told which side to believe."""
+    stored = manifest.learning_rate
+    if override:
+        return given
+    if use_checkpoint:
+        return LearningRateSchedule(**{name: stored[name] for name in _SCHEDULE_NAMES})
+    changed = [
+        f"{_SCHEDULE_NAMES[name]} {stored.get(name)} -> {value}"
+        for name, value in asdict(given).items()
+        if stored.get(name) != value
+    ]
+    if changed:
+        raise CheckpointError(
+            f"{folder}: the learning rate schedule changed ({', '.join(changed)}): give --override-lr-scheduler "
+            "to take the new one or --use-checkpoint-lr-scheduler to keep the checkpoint's"
+        )
+    return given
+
+
+def _named(layout: Mapping[str, Any]) -> str:
+    return f"TP {layout.get('tensor')} x PP {layout.get('pipeline')} x DP {layout.get('data')}"

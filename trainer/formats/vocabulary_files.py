@@ -1,0 +1,102 @@
+"""How many tokens the vocabulary has, from the tokenizer's files alone: no tokenizer is built."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.formats.errors import DataError
+
+
+def vocab_size(options: Mapping[str, Any]) -> int:
+    """Tokens before padding.
+
+    --vocab-size, else the tokenizer's files, else what `opsctl data prepare` noted beside the data.
+    """
+    if options.get("vocab_size"):
+        size = int(options["vocab_size"])
+    elif options.get("tokenizer_name_or_path"):
+        size = _tokenizer_vocab_size(str(options["tokenizer_name_or_path"]))
+    elif options.get("vocab_file"):
+        size = _largest_id(_json(Path(options["vocab_file"]))) + 1
+    else:
+        noted = [metadata["vocab_size"] for metadata in _metadata(options)]
+        if not noted:
+            raise DataError("the vocabulary is unknown: give --tokenizer-name-or-path, --vocab-file or --vocab-size")
+        return int(max(noted))
+    for metadata in _metadata(options):
+        if metadata["vocab_size"] > size:
+            raise DataError(
+                f"{metadata['path']} was made with a vocabulary of {metadata['vocab_size']:,} tokens, "
+                f"the vocabulary given has {size:,}; give the one that it was made with "
+                f"({metadata.get('tokenizer', 'unknown')})"
+            )
+    return size
+
+
+def _metadata(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `opsctl data prepare` wrote beside each --data-path prefix, where it did."""
+    found = []
+    for word in options.get("data_path") or ():
+        path = Path(f"{word}.json")
+        if path.is_file():
+            metadata = _json(path)
+            if isinstance(metadata.get("vocab_size"), int):
+                found.append({**metadata, "path": str(word)})
+    return found
+
+
+def _tokenizer_vocab_size(name: str) -> int:
+    path = Path(name)
+    if not path.exists():
+        path = _cached_folder(name)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if file.is_file():
+        spec = _json(file)
+        vocab = spec.get("model", {}).get("vocab")
+        added = spec.get("added_tokens", [])
+        try:
+            # Unigram models list their tokens in the order of their ids.
+            largest = _largest_id(vocab) if isinstance(vocab, dict) else len(vocab) - 1
+            return max([largest, *(token["id"] for token in added)]) + 1
+        except (TypeError, KeyError):
+            raise DataError(f"{file} is no tokenizer.json: it has no vocabulary") from None
+    if (path / "vocab.json").is_file():
+        return _largest_id(_json(path / "vocab.json")) + 1
+    raise DataError(f"no tokenizer at {path}: expected tokenizer.json or vocab.json")
+
+
+def _cached_folder(name: str) -> Path:
+    """Where the Hugging Face cache keeps `name`. Compute nodes have no internet, so nothing is fetched."""
+    home = os.environ.get("HF_HOME") or Path("~/.cache/huggingface").expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    snapshots = hub / f"models--{name.replace('/', '--')}" / "snapshots"
+    head = snapshots.parent / "refs" / "main"
+    if head.is_file() and (snapshots / head.read_text().strip()).is_dir():
+        return snapshots / head.read_text().strip()
+    found = sorted(snapshots.iterdir()) if snapshots.is_dir() else []
+    if not found:
+        raise DataError(
+            f"no tokenizer {name!r}: no such file or folder, and the Hugging Face cache {hub} does not hold it; "
+            f"fetch it ahead (hf download {name}) or give a folder"
+        )
+    return found[-1]
+
+
+def _largest_id(vocab: Any) -> int:
+    return max(vocab.values()) if isinstance(vocab, dict) and vocab else -1
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds {type(value).__name__} instead of an object")
+    return value

@@ -1,0 +1,1 @@
+"""Everything that follows from the options alone: arithmetic and rules, without torch."""

@@ -1,0 +1,299 @@
+"""The trainer's options: the command line, the run file's tables and their check, from one table, `option_table`.
+
+Imports nothing heavy, so that `opsctl` can check a run file with it. A wrong name, type, value or combination is one
+line: what was given, what is allowed, the nearest known name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainer.recipe.option_rules import combination_errors, missing_errors
+from trainer.recipe.option_table import OPTIONS, REFUSED, Option
+
+__all__ = [
+    "BY_KEY",
+    "OPTIONS",
+    "Option",
+    "Options",
+    "OptionsError",
+    "check_mapping",
+    "nearest",
+    "parse",
+    "to_arguments",
+]
+
+BY_KEY: dict[str, Option] = {option.key: option for option in OPTIONS}
+_REFUSED_BY_KEY = {name.removeprefix("--").replace("-", "_"): reason for name, reason in REFUSED.items()}
+_TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+
+
+class OptionsError(ValueError):
+    """A wrong option, type, value or combination; the text is one line."""
+
+
+class Options(Mapping[str, Any]):
+    """All options by attribute (`options.num_layers`) or key, with defaults; `replace` makes another.
+
+    Filled in from others when not given: ffn_hidden_size, kv_channels, max_position_embeddings, and, when the world
+    size is known, global_batch_size (micro-batch x DP). `notices` are lines to print once, of options that change
+    nothing here.
+    """
+
+    __slots__ = ("_values", "notices")
+    notices: tuple[str, ...]
+
+    def __init__(self, values: Mapping[str, Any], notices: tuple[str, ...] = ()) -> None:
+        object.__setattr__(self, "_values", {**{key: option.default for key, option in BY_KEY.items()}, **values})
+        object.__setattr__(self, "notices", notices)
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("_"):
+            raise AttributeError(key)
+        try:
+            return self._values[key]
+        except KeyError:
+            raise AttributeError(f"the trainer has no option {key!r}{_hint(key)}") from None
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        raise AttributeError(f"options cannot be changed (tried {key!r}); use replace()")
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Options, (self._values, self.notices)
+
+    def __repr__(self) -> str:
+        changed = {key: value for key, value in self._values.items() if value != BY_KEY[key].default}
+        return f"Options({changed})"
+
+    def replace(self, **changes: Any) -> Options:
+        """The same options with some changed. Unknown keys raise OptionsError; combinations are not checked again."""
+        for key in changes:
+            if key not in BY_KEY:
+                raise OptionsError(_unknown(f"--{key.replace('_', '-')}", key))
+        return Options({**self._values, **changes}, self.notices)
+
+
+def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
+    """The options of a command line. With `world_size` (ranks) divisibility by the layout is checked too.
+
+    Names may be written with `_` for `-` and cut short as long as one option fits. Raises OptionsError.
+    """
+    given: dict[str, Any] = {}
+    position = 0
+    while position < len(argv):
+        name, equals, inline = argv[position].partition("=")
+        if not name.startswith("--") or name == "--":
+            raise OptionsError(f"{argv[position]!r} belongs to no option: options begin with --, e.g. --num-layers 12")
+        option = _find(name)
+        position += 1
+        words = [inline] if equals else []
+        if option.type is not bool and not equals:
+            while position < len(argv) and not argv[position].startswith("--") and _takes_more(option, len(words)):
+                words.append(argv[position])
+                position += 1
+        given[option.key] = _values_of(option, words, flag_value=bool(equals))
+    options = with_derived(given, world_size)
+    errors = missing_errors(options) + combination_errors(options, world_size)
+    if given.get("save_interval") and not given.get("save"):
+        errors.append("--save-interval without --save: give the folder that checkpoints go to")
+    if errors:
+        raise OptionsError(
+            errors[0] if len(errors) == 1 else f"{errors[0]} (and {len(errors) - 1} more: {'; '.join(errors[1:])})"
+        )
+    return options
+
+
+def to_arguments(mapping: Mapping[str, Any]) -> list[str]:
+    """Command-line words for options by key: True is the flag alone, False and None are absent, lists give several."""
+    words: list[str] = []
+    for key, value in mapping.items():
+        name = BY_KEY[key].name if key in BY_KEY else f"--{key.replace('_', '-')}"
+        if value is None or value is False:
+            continue
+        if isinstance(value, (list, tuple)):
+            words += [name, *(str(one) for one in value)]
+        elif value is True:
+            words.append(name)
+        elif str(value).startswith("--"):
+            words.append(f"{name}={value}")
+        else:
+            words += [name, str(value)]
+    return words
+
+
+def check_mapping(mapping: Mapping[str, Any], world_size: int | None) -> list[str]:
+    """What is wrong with options by key, as typed in a run file; one line each, none when all is well.
+
+    Covers unknown names, types, choices, bounds, what is missing, combinations and, with `world_size` (ranks),
+    divisibility. Options that opsctl sets itself may be absent.
+    """
+    errors: list[str] = []
+    good: dict[str, Any] = {}
+    for key, value in mapping.items():
+        option = BY_KEY.get(key)
+        if option is None:
+            errors.append(_unknown(key, key, as_key=True))
+            continue
+        wrong = _typed_error(option, value)
+        if wrong:
+            errors.append(f"{key} = {value!r}: {wrong}")
+        elif value is not None:
+            good[key] = list(value) if isinstance(value, (list, tuple)) else _as_list_if_many(option, value)
+    if errors:
+        return errors
+    options = with_derived(good, world_size)
+    return missing_errors(options) + combination_errors(options, world_size)
+
+
+def nearest(name: str) -> str | None:
+    """The known option most like `name` (`--num-layers` form), or None when none is like it."""
+    import difflib
+
+    plain = name.removeprefix("--").replace("-", "_")
+    found = difflib.get_close_matches(plain, BY_KEY, n=1, cutoff=0.6)
+    return BY_KEY[found[0]].name if found else None
+
+
+def with_derived(given: Mapping[str, Any], world_size: int | None) -> Options:
+    """Options with the values that follow from others filled in; `given` has right types already."""
+    values = dict(given)
+    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    if hidden:
+        values.setdefault("ffn_hidden_size", 4 * hidden)
+        if heads and hidden % heads == 0:
+            values.setdefault("kv_channels", hidden // heads)
+    if values.get("seq_length"):
+        values.setdefault("max_position_embeddings", values["seq_length"])
+    if world_size and values.get("micro_batch_size"):
+        ranks_per_model = values.get("tensor_model_parallel_size", 1) * values.get("pipeline_model_parallel_size", 1)
+        if world_size % ranks_per_model == 0:
+            values.setdefault("global_batch_size", values["micro_batch_size"] * (world_size // ranks_per_model))
+    notices = tuple(
+        f"{BY_KEY[key].name} changes nothing: {BY_KEY[key].notice}"
+        for key in given
+        if BY_KEY[key].notice and given[key]
+    )
+    return Options(values, notices)
+
+
+def _find(name: str) -> Option:
+    """The option a command-line name means, also when cut short."""
+    key = name.removeprefix("--").replace("-", "_")
+    if key in BY_KEY:
+        return BY_KEY[key]
+    if key == "help":
+        raise OptionsError("--help: `python -m trainer.recipe.option_help` lists every option")
+    if key not in _REFUSED_BY_KEY:
+        longer = [option for option in OPTIONS if option.key.startswith(key)]
+        if len(longer) == 1:
+            return longer[0]
+        if longer:
+            raise OptionsError(f"{name} could be any of {', '.join(option.name for option in longer)}: write it out")
+    raise OptionsError(_unknown(name, key))
+
+
+def _unknown(shown: str, key: str, as_key: bool = False) -> str:
+    if key in _REFUSED_BY_KEY:
+        return f"{shown} is refused: {_REFUSED_BY_KEY[key]}"
+    return f"{shown} is no option of the trainer{_hint(key, as_key)}"
+
+
+def _hint(key: str, as_key: bool = True) -> str:
+    near = nearest(key)
+    if near is None:
+        return ""
+    return f"; did you mean {near.removeprefix('--').replace('-', '_') if as_key else near}?"
+
+
+def _takes_more(option: Option, taken: int) -> bool:
+    return option.nargs == "+" or taken < (option.nargs if isinstance(option.nargs, int) else 1)
+
+
+def _values_of(option: Option, words: list[str], flag_value: bool) -> Any:
+    """The typed value of an option's command-line words. Raises OptionsError."""
+    if option.type is bool:
+        if flag_value:
+            raise OptionsError(
+                f"{option.name}={words[0]}: it is a flag and takes no value; leave it out to switch it off"
+            )
+        return True
+    wanted = option.nargs if isinstance(option.nargs, int) else 1
+    if len(words) < wanted:
+        many = f"{wanted} values" if wanted > 1 else _TYPE_WORDS[option.type]
+        raise OptionsError(f"{option.name} needs {many}, got {' '.join(words) or 'nothing'}")
+    values = [_number_or_text(option, word) for word in words]
+    for value in values:
+        wrong = _bounds_error(option, value)
+        if wrong:
+            raise OptionsError(f"{option.name} {value}: {wrong}")
+    return values[0] if option.nargs is None else values
+
+
+def _number_or_text(option: Option, word: str) -> Any:
+    if option.type is str:
+        return word
+    text = word.removeprefix("default=")  # the tr11-176B README writes `--hidden-dropout default=0.1`
+    try:
+        value = option.type(text)
+    except ValueError:
+        raise OptionsError(f"{option.name} {word}: must be {_TYPE_WORDS[option.type]}") from None
+    if text != word and value != option.default:
+        raise OptionsError(f"{option.name} {word}: the default is {option.default}")
+    return value
+
+
+def _typed_error(option: Option, value: Any) -> str:
+    """Why a run file's value does not fit the option, or an empty string."""
+    if value is None:
+        return ""
+    if option.nargs is None:
+        return _one_value_error(option, value)
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if isinstance(option.nargs, int) and len(values) != option.nargs:
+        return f"must be a list of {option.nargs} values"
+    if not values:
+        return "must not be an empty list"
+    if any(str(one).startswith("--") for one in values):
+        return "no value of a list may begin with --"
+    return next((wrong for one in values if (wrong := _one_value_error(option, one))), "")
+
+
+def _one_value_error(option: Option, value: Any) -> str:
+    if (
+        option.type is str
+        and option.nargs is not None
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+    ):
+        return ""  # weights between data prefixes
+    allowed = (int, float) if option.type is float else option.type
+    if not isinstance(value, allowed) or (isinstance(value, bool) and option.type is not bool):
+        return f"must be {_TYPE_WORDS[option.type]}{' (or a list of such)' if option.nargs == '+' else ''}"
+    return _bounds_error(option, value)
+
+
+def _bounds_error(option: Option, value: Any) -> str:
+    if option.choices and value not in option.choices:
+        return f"must be one of {', '.join(str(choice) for choice in option.choices)}"
+    if option.type in (int, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            return "must be finite"
+        if option.at_least is not None and value < option.at_least:
+            return f"must be at least {option.at_least:g}"
+        if option.below is not None and value >= option.below:
+            return f"must be below {option.below:g}"
+    return ""
+
+
+def _as_list_if_many(option: Option, value: Any) -> Any:
+    return [value] if option.nargs == "+" else value
