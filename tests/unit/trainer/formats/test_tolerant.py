@@ -1,0 +1,82 @@
+"""What a crash cut short, or somebody edited, is read as far as it fits, and never raises."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.formats.tolerant import convert, decode
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One rank's."""
+
+    rank: int
+    node: str = ""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something with every kind of field that our files have."""
+
+    id: str
+    at: datetime | None = None
+    nodes: tuple[str, ...] = ()
+    first: Place | None = None
+    ranks: tuple[Place, ...] = ()
+    notes: dict[str, int] = {}
+
+
+WHOLE = Event(
+    "a", datetime(2022, 3, 11, 9, 0, tzinfo=UTC), ("n1", "n2"), Place(0, "n1"), (Place(0), Place(1)), {"x": 1}
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(Event.__struct_fields__), inner),
+    max_leaves=12,
+)
+
+
+def test_what_was_written_whole_comes_back() -> None:
+    assert decode(msgspec.json.encode(WHOLE), Event) == WHOLE
+    assert decode(msgspec.json.encode([WHOLE]), list[Event]) == [WHOLE]
+
+
+def test_a_field_of_the_wrong_type_takes_its_default_and_hurts_no_other() -> None:
+    said = {
+        "id": "a",
+        "at": "yesterday",
+        "nodes": ["n1", 7, "n2"],
+        "first": {"node": "n1"},
+        "ranks": [{"rank": 1}, "x"],
+    }
+    assert convert(said, Event) == Event("a", nodes=("n1", "n2"), ranks=(Place(1),))
+    assert convert({"id": "a", "first": {"rank": 3, "node": 4}}, Event) == Event("a", first=Place(3))
+    assert convert({"id": "a", "notes": {"x": 1, "y": "?"}}, Event) == Event("a", notes={"x": 1})
+
+
+def test_what_lacks_a_needed_field_is_nothing() -> None:
+    assert convert({"nodes": []}, Event) is None
+    assert convert({"id": 3}, Event) is None
+    assert convert([{"id": "a"}, {"id": 3}], list[Event]) == [Event("a")]
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"null", b"[1]", b"7", b"\xff\xfe", b"[" * 100_000, b'{"id": "a"} more'])
+def test_what_is_no_such_json_is_nothing(text: bytes) -> None:
+    assert decode(text, Event) is None
+
+
+@given(JSON)
+def test_anything_is_read_without_an_error(value: object) -> None:
+    found = convert(value, Event)
+    assert found is None or isinstance(found, Event)
+
+
+@given(st.integers(0, 300))
+def test_a_cut_file_is_read_or_is_nothing(length: int) -> None:
+    text = msgspec.json.encode(WHOLE)
+    found = decode(text[:length], Event)
+    assert found == (WHOLE if length >= len(text) else None)
