@@ -27,16 +27,16 @@ class Found:
 def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
     """The checkpoint that `root/latest` names, looked over; None without `latest`. Collective. Raises Refusal."""
 
-    def look() -> tuple[str, dict[str, Any]] | None:
+    def look() -> Found | None:
         folder = latest_folder(root)
         if folder is None:
             return None
         manifest = read_manifest(folder)
         check_sizes(folder, manifest)
-        return str(folder), manifest.as_json()
+        return Found(folder, manifest)
 
-    seen = from_first_rank(look, (CheckpointError,))
-    if seen is None:
+    found = from_first_rank(look, (CheckpointError,))
+    if found is None:
         if dist.get_rank() == 0:
             say(
                 f"Unable to find latest file at {root / LATEST}, so there is nothing to go on from.\n"
@@ -44,8 +44,6 @@ def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
                 "    will not load any checkpoints and will start from random"
             )
         return None
-    stored = {key: value for key, value in seen[1].items() if key != "schema_version"}
-    found = Found(Path(seen[0]), Manifest(**stored))
     if with_checksums:
         part, parts = dist.get_rank(), dist.get_world_size()
         on_every_rank(lambda: check_checksums(found.folder, found.manifest, part, parts), (CheckpointError, OSError))

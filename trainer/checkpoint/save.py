@@ -23,15 +23,11 @@ from trainer.agreement import Refusal, from_first_rank
 from trainer.checkpoint.writer import RecordingCheckpointEngine
 from trainer.files import SHARED_FOLDER_MODE, fsync, make_shared_folder, write_atomically, write_json
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest
+from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, tag_of
 from trainer.say import say
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-
-
-def tag_of(iteration: int) -> str:
-    return f"global_step{iteration}"
 
 
 def save_checkpoint(

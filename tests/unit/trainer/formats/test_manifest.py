@@ -9,9 +9,24 @@ from typing import Any
 
 import pytest
 import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Manifest, check_checksums, check_sizes, latest_folder, read_manifest
+from trainer.formats.manifest import (
+    LATEST,
+    MANIFEST,
+    Manifest,
+    Reached,
+    SavedFile,
+    check_checksums,
+    check_sizes,
+    iteration_of,
+    latest_folder,
+    latest_reached,
+    read_manifest,
+    tag_of,
+)
 from trainer.formats.resumable import refuse_other_layout, refuse_other_model, schedule_to_use
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -47,7 +62,7 @@ def write(folder: Path, **files: bytes) -> Manifest:
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    listed = {name: {"bytes": len(data), "xxh64": xxhash.xxh64(data).hexdigest()} for name, data in files.items()}
+    listed = {name: SavedFile(len(data), xxhash.xxh64(data).hexdigest()) for name, data in files.items()}
     manifest = manifest_of(files=listed)
     (folder / "manifest.json").write_text(json.dumps(manifest.as_json()))
     return manifest
@@ -70,12 +85,78 @@ def test_a_manifest_reads_back_and_its_files_are_checked(tmp_path: Path) -> None
         check_sizes(folder, manifest)
 
 
+COUNTS = st.integers(0, 2**62)
+FACTS = st.dictionaries(
+    st.text(), COUNTS | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.text()
+)
+MANIFESTS = st.builds(
+    Manifest,
+    iteration=st.integers(0, 10**18 - 1),
+    consumed_train_samples=COUNTS,
+    consumed_train_tokens=COUNTS,
+    consumed_valid_samples=COUNTS,
+    precision=st.sampled_from(["fp32", "bf16", "fp16"]),
+    layout=st.dictionaries(st.text(), COUNTS | st.text()),
+    model=FACTS,
+    learning_rate=FACTS,
+    files=st.dictionaries(
+        st.text(), st.builds(SavedFile, COUNTS, st.text("0123456789abcdef", min_size=16, max_size=16))
+    ),
+)
+
+
+@settings(max_examples=50)
+@given(MANIFESTS)
+def test_any_manifest_is_read_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, manifest: Manifest
+) -> None:
+    root = tmp_path_factory.mktemp("checkpoints")
+    folder = root / tag_of(manifest.iteration)
+    folder.mkdir()
+    (folder / MANIFEST).write_text(json.dumps(manifest.as_json(), indent=2))
+    (root / LATEST).write_text(folder.name)
+    assert read_manifest(folder) == manifest
+    assert latest_reached(root) == (folder, Reached(manifest.iteration, manifest.consumed_train_samples))
+
+
+@given(st.integers(0, 10**18 - 1))
+def test_a_tag_says_its_iteration(iteration: int) -> None:
+    assert iteration_of(tag_of(iteration)) == iteration
+
+
+@given(st.text() | st.from_regex(r"\s?global_step-?\d*\n?.?", fullmatch=True))
+def test_nothing_else_is_a_tag(text: str) -> None:
+    found = iteration_of(text)
+    assert found is None or text.removeprefix("global_step").lstrip("0") == str(found).lstrip("0")
+
+
+@pytest.mark.parametrize("said", ["", "[]", "null", "{", '{"iteration": "x"}', '{"consumed_train_samples": 4}'])
+def test_a_damaged_manifest_is_refused_in_a_line_and_says_nothing_to_who_only_looks(tmp_path: Path, said: str) -> None:
+    write(tmp_path / "global_step42")
+    (tmp_path / LATEST).write_text("global_step42")
+    (tmp_path / "global_step42" / MANIFEST).write_text(said)
+    with pytest.raises(CheckpointError, match=r"manifest.json cannot be read \(\w+: .*\): name another checkpoint in "):
+        read_manifest(tmp_path / "global_step42")
+    assert latest_reached(tmp_path) is None
+
+
+def test_how_far_a_checkpoint_is_can_be_told_whatever_its_schema(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step42"
+    folder.mkdir()
+    (tmp_path / LATEST).write_bytes(b"global_step42\n")
+    assert latest_reached(tmp_path) is None
+    (folder / MANIFEST).write_text('{"schema_version": 2, "iteration": 42, "consumed_train_samples": "many"}')
+    assert latest_reached(tmp_path) == (folder, Reached(42, 0))
+    (tmp_path / LATEST).write_bytes(b"\xff\x00")
+    assert latest_reached(tmp_path) is None
+
+
 def test_latest_is_a_name_beside_it_and_nothing_else(tmp_path: Path) -> None:
     assert latest_folder(tmp_path) is None
     write(tmp_path / "global_step42")
     (tmp_path / "latest").write_text("global_step42\n")
     assert latest_folder(tmp_path) == tmp_path / "global_step42"
-    for wrong in ("", "../elsewhere", "global_step43", ".tmp-global_step42"):
+    for wrong in ("", "../elsewhere", "global_step43", ".tmp-global_step42", "global_step42\nglobal_step42", "best"):
         (tmp_path / ".tmp-global_step42").mkdir(exist_ok=True)
         (tmp_path / "latest").write_text(wrong)
         with pytest.raises(CheckpointError, match=f"^{tmp_path}/latest names "):
