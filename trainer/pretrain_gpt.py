@@ -35,8 +35,9 @@ from trainer.loop.tensorboard import Curves, open_writer
 from trainer.loop.train import Training, train
 from trainer.parallel.process_groups import Parallel
 from trainer.preload import STARTED_AT
-from trainer.recipe.lengths import lengths
+from trainer.recipe.lengths import Lengths
 from trainer.recipe.options import Options, OptionsError, parse
+from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.sizes import ModelShape, parameters
 from trainer.say import complain, say
 
@@ -96,10 +97,10 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
     """Data first, which is refused soonest, then the model, then what the checkpoint has of both."""
     tokens = vocab_size(options)
     with _as_options_error():
-        wanted = lengths(options)
+        wanted, schedule = Lengths.of(options), LearningRateSchedule.of(options)
         padded = padded_vocab_size(tokens, options)
     identity = Identity.of(options, parallel.world_size, padded)
-    resumption = find_resumption(options, identity, wanted.schedule)
+    resumption = find_resumption(options, identity, schedule)
     datasets = build_datasets(
         options,
         wanted.train_samples,

@@ -10,8 +10,8 @@ from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import latest_folder, read_manifest
 from trainer.formats.resumable import Identity, schedule_to_resume_with
-from trainer.recipe.lengths import lengths
 from trainer.recipe.options import OptionsError, parse
+from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import padded_vocab_size
 
 
@@ -23,7 +23,7 @@ def resumption_problem(expanded: LoadedRun, arguments: Sequence[str] = ()) -> st
     world_size = layout_of(expanded).world_size
     try:
         options = parse([*trainer_arguments(expanded), *arguments], world_size)
-        schedule = lengths(options).schedule
+        schedule = LearningRateSchedule.of(options)
     except (OptionsError, ValueError):
         return None
     if not options.load:

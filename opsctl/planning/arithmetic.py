@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     GIB,
@@ -66,12 +65,3 @@ def init_std_third(hidden: int) -> float:
 def init_std_two_fifths(hidden: int) -> float:
     """sqrt(2/(5h)). Source: Nguyen and Salazar, arXiv 1910.05895."""
     return math.sqrt(2 / (5 * hidden))
-
-
-def nominal_steps_through(ramp: BatchRamp) -> list[int]:
-    """Steps, as people count them, from the start through each stage of the ramp: floor of summed samples / batch."""
-    total, through = 0.0, []
-    for stage in ramp.stages()[:-1]:
-        total += ramp.samples_per_interval / stage.batch_size
-        through.append(math.floor(total))
-    return through

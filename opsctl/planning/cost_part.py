@@ -7,7 +7,7 @@ from typing import Any
 
 from opsctl.planning import arithmetic
 from opsctl.planning.layout_part import stages_of
-from opsctl.planning.schedule_part import iterations_of
+from opsctl.planning.schedule_part import lengths_of
 from opsctl.planning.section import Section, amount, gb_text, gib_text, whole
 from opsctl.runs.checks import exit_duration_minutes
 from opsctl.runs.load import LoadedRun
@@ -18,9 +18,7 @@ from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, block_parameters, parameters, tflops_per_gpu
 
 
-def size_sections(
-    options: Mapping[str, Any], shape: ModelShape, ramp: BatchRamp | None, layout: Layout | None
-) -> Iterator[Section]:
+def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout | None) -> Iterator[Section]:
     """Checkpoints on disk, and the memory that weights, gradients and optimizer states need."""
     count = parameters(shape)
     half = bool(options["bf16"] or options["fp16"])
@@ -29,9 +27,9 @@ def size_sections(
     interval = options["save_interval"]
     values: dict[str, Any] = {"weights_gib": weights, "full_gib": full, "save_interval_iterations": interval}
     rows = [("weights / whole", f"{gib_text(weights)} / {gib_text(full)} ({each})")]
-    iterations = iterations_of(options, ramp)
-    if interval and iterations:
-        number = -(-iterations // interval)  # the last is saved at the end, whatever the interval
+    lengths = lengths_of(options)
+    if interval and lengths is not None and lengths.train_iterations:
+        number = -(-lengths.train_iterations // interval)  # the last is saved at the end, whatever the interval
         values["count"] = number
         rows.append(
             ("how many", f"{number:,}, one every {interval:,} iterations: {gib_text(number * full)} if all are kept")
@@ -61,17 +59,16 @@ def time_sections(
     expect: ExpectTable, options: Mapping[str, Any], shape: ModelShape, ramp: BatchRamp, layout: Layout
 ) -> Iterator[Section]:
     """Days by the expected TFLOPs and by the expected seconds per iteration, whichever are given."""
-    iterations = iterations_of(options, ramp)
-    gpus = layout.world_size
+    lengths, gpus = lengths_of(options), layout.world_size
     values: dict[str, Any] = {}
     rows = []
-    samples = options["train_samples"] or (iterations or 0) * ramp.global_batch_size
-    if expect.tflops and samples:
-        days = arithmetic.training_days(parameters(shape), samples * shape.sequence_length, gpus, expect.tflops)
+    if expect.tflops and lengths is not None:
+        tokens = lengths.train_samples * shape.sequence_length
+        days = arithmetic.training_days(parameters(shape), tokens, gpus, expect.tflops)
         values |= {"days_at_expected_tflops": days, "gpu_hours_at_expected_tflops": days * 24 * gpus}
         rows.append((f"at {expect.tflops:g} TFLOPs a GPU", days_text(days, gpus)))
-    if expect.seconds_per_iteration and iterations:
-        days = iterations * expect.seconds_per_iteration / arithmetic.DAY_S
+    if expect.seconds_per_iteration and lengths is not None and lengths.train_iterations:
+        days = lengths.train_iterations * expect.seconds_per_iteration / arithmetic.DAY_S
         values |= {"days_at_expected_seconds": days, "gpu_hours_at_expected_seconds": days * 24 * gpus}
         rows.append((f"at {expect.seconds_per_iteration:g} s an iteration", days_text(days, gpus)))
     if rows:

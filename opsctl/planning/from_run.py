@@ -27,9 +27,9 @@ def plan_sections(loaded: LoadedRun, layout: Layout | None) -> list[Section]:
         sections += model_sections(options, shape)
     if ramp is not None:
         sections.append(batch_section(options, ramp, layout))
-        sections.append(schedule_section(options, ramp))
+        sections.append(schedule_section(options))
     if shape is not None:
-        sections += size_sections(options, shape, ramp, layout)
+        sections += size_sections(options, shape, layout)
         if ramp is not None and layout is not None:
             sections += time_sections(loaded.file.expect, options, shape, ramp, layout)
     return [*sections, job_section(loaded)]

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from opsctl.planning import arithmetic
 from opsctl.planning.section import Section, billions, whole
 from opsctl.runs.checks import MOST_RAMP_STAGES
 from trainer.recipe.layout import Layout
-from trainer.recipe.schedule import BatchRamp, samples_of_tokens, train_iterations
+from trainer.recipe.lengths import Lengths
+from trainer.recipe.schedule import BatchRamp, samples_to_decay, samples_to_warm_up
 
+Fact = TypeVar("Fact")
 _STAGES_SHOWN = 4
 
 
 def ramp_of(options: Mapping[str, Any]) -> BatchRamp | None:
-    """The batch's ramp-up; None while the options do not say it, or where it cannot be."""
-    batch, ramp = options["global_batch_size"], options["rampup_batch_size"]
-    if batch is None:
-        return None
+    """The batch's ramp-up; None while the options do not say it, where it cannot be, or is too long to walk."""
+    ramp = known(BatchRamp.of, options)
+    return ramp if ramp is not None and ramp.intervals <= MOST_RAMP_STAGES else None
+
+
+def lengths_of(options: Mapping[str, Any]) -> Lengths | None:
+    """How long the training is; None while the options do not say it, or where they cannot be."""
+    return known(Lengths.of, options) if ramp_of(options) is not None else None
+
+
+def known(fact: Callable[[Mapping[str, Any]], Fact], options: Mapping[str, Any]) -> Fact | None:
+    """What follows from the options; None where one that it takes is not given (yet), or they contradict each other."""
     try:
-        if not ramp:
-            return BatchRamp.constant(batch)
-        start, increment, samples = ramp
-        ramp_up = BatchRamp(start, increment, samples, batch)
-        return ramp_up if ramp_up.intervals <= MOST_RAMP_STAGES else None
+        return fact(options)
     except (TypeError, ValueError):
         return None
-
-
-def iterations_of(options: Mapping[str, Any], ramp: BatchRamp | None) -> int | None:
-    """The training's length in iterations; None while it is not known."""
-    if options["train_samples"] is None or ramp is None:
-        iterations: int | None = options["train_iters"]
-        return iterations
-    return train_iterations(ramp, options["train_samples"])
 
 
 def batch_section(options: Mapping[str, Any], ramp: BatchRamp, layout: Layout | None) -> Section:
@@ -82,7 +79,7 @@ _RAMP_NOTE = (
 
 
 def _stage_values(ramp: BatchRamp) -> list[dict[str, int]]:
-    through = arithmetic.nominal_steps_through(ramp)
+    through = ramp.nominal_steps_through()
     return [
         {
             "batch_size": stage.batch_size,
@@ -107,44 +104,31 @@ def _ramp_table(stages: list[dict[str, int]], ramp: BatchRamp) -> tuple[tuple[st
     return (heading, *rows)
 
 
-def schedule_section(options: Mapping[str, Any], ramp: BatchRamp) -> Section:
-    """Length and learning rate in samples, tokens and iterations."""
-    sequence, samples = options["seq_length"], options["train_samples"]
-    iterations = iterations_of(options, ramp)
-    if samples is None and iterations is not None:
-        samples = iterations * ramp.global_batch_size
-    values = {
-        "train_samples": samples,
-        "train_tokens": samples * sequence if samples and sequence else None,
-        "train_iterations": iterations,
-        **_decay_values(options, ramp, samples),
-    }
+def schedule_section(options: Mapping[str, Any]) -> Section:
+    """Length and learning rate in samples, tokens and iterations; what is not known is None."""
+    lengths, sequence = lengths_of(options), options["seq_length"]
+    samples = lengths.train_samples if lengths is not None else None
+    iterations = lengths.train_iterations if lengths is not None else None
+    decay, warmup = known(samples_to_decay, options), known(samples_to_warm_up, options)
+    tokens = samples * sequence if samples and sequence else None
+    decay_tokens = decay * sequence if decay and sequence else None
     rows = []
     if samples and iterations is not None:
-        tokens = values["train_tokens"]
         rows.append(("training", f"{samples:,} samples" + (f" = {billions(tokens)} tokens" if tokens else "")))
         rows.append(("iterations", whole(iterations)))
     if options["lr"] is not None:
-        decay, tokens = values["decay_samples"], values["decay_tokens"]
         rows.append(("learning rate", f"{options['lr']:g} to {options['min_lr']:g}, {options['lr_decay_style']}"))
         if decay and options["lr_decay_style"] != "constant":
-            text = f"{decay:,} samples" + (f" = {billions(tokens)} tokens" if tokens else "")
+            text = f"{decay:,} samples" + (f" = {billions(decay_tokens)} tokens" if decay_tokens else "")
             rows.append(("decay over", text))
-        if values["warmup_samples"]:
-            rows.append(("warm-up", f"{values['warmup_samples']:,} samples"))
-    return Section("schedule", "Schedule", values, tuple(rows))
-
-
-def _decay_values(options: Mapping[str, Any], ramp: BatchRamp, train_samples: int | None) -> dict[str, int | None]:
-    """The learning rate's decay and warm-up, in samples also where they were given in iterations."""
-    sequence, batch = options["seq_length"], ramp.global_batch_size
-    decay = options["lr_decay_samples"] or (options["lr_decay_iters"] or 0) * batch or train_samples
-    warmup = options["lr_warmup_samples"] or (options["lr_warmup_iters"] or 0) * batch
-    if options["lr_warmup_fraction"] and decay:
-        warmup = int(options["lr_warmup_fraction"] * decay)
-    tokens = decay * sequence if decay and sequence else None
-    return {
-        "decay_samples": samples_of_tokens(tokens, sequence) if tokens else decay,
-        "decay_tokens": tokens,
+        if warmup:
+            rows.append(("warm-up", f"{warmup:,} samples"))
+    values = {
+        "train_samples": samples,
+        "train_tokens": tokens,
+        "train_iterations": iterations,
+        "decay_samples": decay,
+        "decay_tokens": decay_tokens,
         "warmup_samples": warmup,
     }
+    return Section("schedule", "Schedule", values, tuple(rows))

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-
-def first_global_batch_size(options: Mapping[str, Any]) -> int:
-    """Samples of the first step: the ramp's start, else the global batch size."""
-    if options["rampup_batch_size"] is not None:
-        return int(options["rampup_batch_size"][0])
-    return int(options["global_batch_size"] or options["micro_batch_size"])
+from trainer.recipe.schedule import BatchRamp
 
 
 def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's JSON configuration for these options (an `Options`, or all keys of one).
+    """DeepSpeed's JSON configuration for these options: an `Options`, or all keys of one, `global_batch_size` known.
 
     Gradients accumulate in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate
     is the training loop's business, so there is no scheduler.
     """
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": options["micro_batch_size"],
-        "train_batch_size": first_global_batch_size(options),
+        "train_batch_size": BatchRamp.of(options).batch_at(0),
         "gradient_clipping": float(options["clip_grad"]),
         "steps_per_print": 2000,
         "wall_clock_breakdown": False,

@@ -6,8 +6,9 @@ Both are functions of the consumed samples alone, so a resumed training needs no
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
+from typing import Any
 
 DECAY_STYLES = ("constant", "linear", "cosine")
 
@@ -56,6 +57,13 @@ class BatchRamp:
             )
 
     @classmethod
+    def of(cls, options: Mapping[str, Any]) -> BatchRamp:
+        """The ramp that the options ask for, or none. Needs `global_batch_size`. Raises ValueError like the class."""
+        batch = options["global_batch_size"]
+        start, increment, ramp_samples = options["rampup_batch_size"] or (batch, 1, 0)
+        return cls(start, increment, ramp_samples, batch)
+
+    @classmethod
     def constant(cls, global_batch_size: int) -> BatchRamp:
         """No ramp at all."""
         return cls(global_batch_size, 1, 0, global_batch_size)
@@ -93,10 +101,16 @@ class BatchRamp:
             step += steps
         return (*stages, RampStage(self.global_batch_size, consumed, step, None, None))
 
-    def nominal_steps_through(self, batch_size: int) -> int:
-        """Steps until the stage of `batch_size` ends, on paper: every stage one interval long, rounded down once."""
-        sizes = range(self.start, min(batch_size, self.global_batch_size - self.increment) + 1, self.increment)
-        return math.floor(sum(Fraction(self.samples_per_interval, size) for size in sizes)) if self.is_ramp else 0
+    def nominal_steps_through(self) -> list[int]:
+        """Steps, as people count them, from the start through each stage of the ramp.
+
+        Every stage is one interval long, and what they sum up to is rounded down once.
+        """
+        total, through = 0.0, []
+        for stage in self.stages()[:-1]:
+            total += self.samples_per_interval / stage.batch_size
+            through.append(math.floor(total))
+        return through
 
     def _steps_in_stage(self, consumed: int, batch: int) -> int:
         """Steps until `batch_at` leaves `batch`: an estimate from the boundary, then settled by the rule itself."""
@@ -131,6 +145,32 @@ def samples_of_tokens(tokens: int, sequence_length: int) -> int:
     return int(tokens) // sequence_length
 
 
+def samples_to_train(options: Mapping[str, Any]) -> int:
+    """Samples of the whole training. Iterations count a global batch each: what is counted in them has no ramp."""
+    return int(options["train_samples"] or options["train_iters"] * options["global_batch_size"])
+
+
+def samples_to_decay(options: Mapping[str, Any]) -> int:
+    """Samples after which the learning rate has come down: as many as are trained on, unless the options say another.
+
+    Needs a length of the decay or of the training, and `global_batch_size` where that is in iterations.
+    """
+    if options["lr_decay_samples"]:
+        return int(options["lr_decay_samples"])
+    if options["lr_decay_iters"]:
+        return int(options["lr_decay_iters"] * options["global_batch_size"])
+    return samples_to_train(options)
+
+
+def samples_to_warm_up(options: Mapping[str, Any]) -> int:
+    """Samples over which the learning rate grows from 0, given as such, in iterations or as a share of the decay."""
+    if options["lr_warmup_fraction"] is not None:
+        return int(options["lr_warmup_fraction"] * samples_to_decay(options))
+    if options["lr_warmup_iters"]:
+        return int(options["lr_warmup_iters"] * options["global_batch_size"])
+    return int(options["lr_warmup_samples"])
+
+
 @dataclass(frozen=True)
 class LearningRateSchedule:
     """Linear warm-up from 0 to `max_lr`, then constant or a decay to `min_lr`. Counts in samples, always.
@@ -158,6 +198,12 @@ class LearningRateSchedule:
                 f"the learning rate decays until sample {self.decay_samples}, "
                 f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
             )
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> LearningRateSchedule:
+        """The schedule that the options ask for. Raises ValueError like the class."""
+        warmup, decay = samples_to_warm_up(options), samples_to_decay(options)
+        return cls(options["lr"], options["min_lr"], warmup, decay, options["lr_decay_style"])
 
     def at(self, consumed_samples: int) -> float:
         """The rate after `consumed_samples` samples; the step that starts there runs at it."""

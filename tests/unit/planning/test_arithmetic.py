@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opsctl.planning import arithmetic
-from trainer.recipe.schedule import BatchRamp, samples_of_tokens
+from trainer.recipe.schedule import samples_of_tokens
 from trainer.recipe.sizes import block_parameters, formula_parameters, rest_parameters
 
 
@@ -42,13 +42,6 @@ def test_weights_by_part() -> None:
 def test_initial_standard_deviations() -> None:
     assert arithmetic.init_std_third(14336) == pytest.approx(0.00482197968631537, rel=1e-14)
     assert arithmetic.init_std_two_fifths(14336) == pytest.approx((2 / (5 * 14336)) ** 0.5)
-
-
-def test_steps_through_the_384_stage() -> None:
-    ramp = BatchRamp(16, 16, 9_765_625, 2048)
-    through = arithmetic.nominal_steps_through(ramp)
-    assert through[384 // 16 - 1] == 18146
-    assert len(through) == 127
 
 
 def test_the_share_of_one_gpu_shrinks_with_the_replicas() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainer.recipe.lengths import lengths
+from trainer.recipe.lengths import Lengths
 from trainer.recipe.options import parse, to_arguments
+from trainer.recipe.schedule import LearningRateSchedule
 
 SHAPE = {
     "num_layers": 2,
@@ -20,12 +21,13 @@ SHAPE = {
 }
 
 
-def of(**options: Any) -> Any:
-    return lengths(parse(to_arguments({**SHAPE, **options}), 1))
+def of(**options: Any) -> tuple[Lengths, LearningRateSchedule]:
+    given = parse(to_arguments({**SHAPE, **options}), 1)
+    return Lengths.of(given), LearningRateSchedule.of(given)
 
 
 def test_the_13b_runs_options_give_its_iterations_and_warm_up() -> None:
-    run = of(
+    run, schedule = of(
         rampup_batch_size=[16, 16, 5_000_000],
         global_batch_size=1024,
         train_samples=300_000_000,
@@ -37,7 +39,7 @@ def test_the_13b_runs_options_give_its_iterations_and_warm_up() -> None:
         eval_iters=5,
     )
     assert run.train_iterations == 311_541
-    assert (run.schedule.warmup_samples, run.schedule.decay_samples) == (216_320, 126_953_125)
+    assert (schedule.warmup_samples, schedule.decay_samples) == (216_320, 126_953_125)
     assert run.ramp.batch_at(0) == 16
     # one evaluation per thousand iterations and one at the end, 5 x 1024 samples each
     assert run.valid_samples == (311 + 1) * 5 * 1024
@@ -45,18 +47,18 @@ def test_the_13b_runs_options_give_its_iterations_and_warm_up() -> None:
 
 
 def test_iterations_count_as_global_batches() -> None:
-    run = of(global_batch_size=8, train_iters=100, lr_warmup_iters=10)
+    run, schedule = of(global_batch_size=8, train_iters=100, lr_warmup_iters=10)
     assert (run.train_iterations, run.train_samples) == (100, 800)
-    assert (run.schedule.warmup_samples, run.schedule.decay_samples) == (80, 800)
-    assert run.schedule.at(80) == pytest.approx(6e-5)
-    shorter = of(global_batch_size=8, train_iters=100, lr_decay_iters=50, lr_warmup_fraction=0.1)
-    assert (shorter.schedule.warmup_samples, shorter.schedule.decay_samples) == (40, 400)
+    assert (schedule.warmup_samples, schedule.decay_samples) == (80, 800)
+    assert schedule.at(80) == pytest.approx(6e-5)
+    _, shorter = of(global_batch_size=8, train_iters=100, lr_decay_iters=50, lr_warmup_fraction=0.1)
+    assert (shorter.warmup_samples, shorter.decay_samples) == (40, 400)
 
 
 def test_without_a_length_of_the_decay_it_is_the_training() -> None:
-    assert of(global_batch_size=8, train_samples=900).schedule.decay_samples == 900
+    assert of(global_batch_size=8, train_samples=900)[1].decay_samples == 900
 
 
 def test_a_decay_that_cannot_be_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="must end before"):
-        lengths(parse(to_arguments({**SHAPE, "train_samples": 64}), 1).replace(lr_warmup_samples=64))
+        LearningRateSchedule.of(parse(to_arguments({**SHAPE, "train_samples": 64}), 1).replace(lr_warmup_samples=64))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,10 +42,17 @@ def test_the_ramp_printed_for_the_176b_run_has_the_printed_table() -> None:
     assert TR11_AS_PRINTED.samples_per_interval == 76894
     assert [stage.nominal_steps for stage in stages[:2]] == [4805, 2402]
     assert [stage.actual_steps for stage in stages[:2]] == [4806, 2403]
-    assert TR11_AS_PRINTED.nominal_steps_through(384) == 18146
-    stage_of_384 = next(stage for stage in stages if stage.batch_size == 384)
+    at, stage_of_384 = next((at, stage) for at, stage in enumerate(stages) if stage.batch_size == 384)
+    assert TR11_AS_PRINTED.nominal_steps_through()[at] == 18146
     assert stage_of_384.first_step - 1 == 17_948
     assert stage_of_384.first_step - 1 + (stage_of_384.actual_steps or 0) == 18_148
+
+
+@pytest.mark.parametrize("ramp", [TR1, TR11_AS_PRINTED])
+def test_nominal_steps_are_the_exact_sums_rounded_down_once(ramp: BatchRamp) -> None:
+    sizes = range(ramp.start, ramp.global_batch_size, ramp.increment)
+    exact = itertools.accumulate(Fraction(ramp.samples_per_interval, size) for size in sizes)
+    assert ramp.nominal_steps_through() == [math.floor(steps) for steps in exact]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,11 @@ def test_stages_and_iterations_are_those_of_walking_step_by_step(
             assert ramp.batch_at(consumed) == stage.batch_size
             consumed += stage.batch_size
             step += 1
+
+
+def test_options_ask_for_a_ramp_or_for_none() -> None:
+    assert BatchRamp.of({"rampup_batch_size": [16, 16, 5_000_000], "global_batch_size": 1024}) == TR1
+    assert BatchRamp.of({"rampup_batch_size": None, "global_batch_size": 8}) == BatchRamp.constant(8)
 
 
 def test_a_batch_stays_global_after_the_ramp_and_without_one() -> None:
