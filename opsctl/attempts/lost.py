@@ -9,20 +9,19 @@ from datetime import datetime, timedelta
 from opsctl.account import account_and_host
 from opsctl.attempts.events import Attempt, append_closed, read
 from opsctl.attempts.evidence import read_evidence
-from opsctl.attempts.outcome import StepEnd, closed
+from opsctl.attempts.outcome import LOST, StepEnd, closed
 from opsctl.checkpoints.progress import Checkpoint, last_checkpoint
 from opsctl.moments import now
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.states import Phase, State
 from opsctl.slurm.types import Job, JobEnd
 
 #: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
 CLOCK_TOLERANCE = timedelta(minutes=2)
-#: States of a job that still has, or is about to lose, its allocation.
-_ON_NODES = frozenset(
-    {"CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
-)
+#: Where a job is that still has its allocation, or may have it.
+_MAY_BE_ON_NODES = (Phase.ON_NODES, Phase.PAUSED, Phase.UNKNOWN)
 
 
 def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
@@ -58,7 +57,7 @@ def holds(attempt: Attempt, job: Job | None) -> bool:
 
     Not one that Slurm has requeued since, and not another cluster's of the same id: those started later.
     """
-    if job is None or job.state not in _ON_NODES:
+    if job is None or job.phase not in _MAY_BE_ON_NODES:
         return False
     return not _starts_after(job.started_at, attempt)
 
@@ -92,8 +91,8 @@ def _slurm_word(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[
         nodes = f" ({end.failed_node})" if end.failed_node else ""
         return end.state, f"Slurm says {end.state}{nodes}"
     if job is not None and parse_comment(job.comment) is not None:
-        return "REQUEUED", "Slurm has put the job back into the queue: a node failed, or it was preempted"
-    return "LOST", f"Slurm no longer knows job {attempt.job_id}"
+        return State.REQUEUED, "Slurm has put the job back into the queue: a node failed, or it was preempted"
+    return LOST, f"Slurm no longer knows job {attempt.job_id}"
 
 
 def _exit_code(end: JobEnd | None) -> int | None:

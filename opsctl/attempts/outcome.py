@@ -9,20 +9,12 @@ from opsctl.attempts.cause import elect, signal_of
 from opsctl.attempts.events import Attempt, Failure
 from opsctl.attempts.evidence import Evidence
 from opsctl.checkpoints.progress import Checkpoint
+from opsctl.slurm.states import End, State, end_of
 
-#: Slurm's word for an end -> ours. COMPLETED and FAILED say less than the ranks do.
-SLURM_REASONS = {
-    "NODE_FAIL": "node-failure",
-    "BOOT_FAIL": "node-failure",
-    "TIMEOUT": "time-limit",
-    "DEADLINE": "time-limit",
-    "CANCELLED": "cancelled",
-    "REVOKED": "cancelled",
-    "PREEMPTED": "preempted",
-    "OUT_OF_MEMORY": "out-of-memory",
-    "REQUEUED": "requeued",
-    "LOST": "unknown",
-}
+#: Stands where Slurm's state does, of a job that Slurm no longer knows.
+LOST = "LOST"
+#: What Slurm's word says of an attempt, where the job itself has no end.
+_WITHOUT_END: dict[str, str] = {State.REQUEUED: "requeued", LOST: "unknown"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,7 @@ class StepEnd:
     exit_code: int | None  # srun's, 128 + signal when a signal ended it; None when nobody knows
     was_told_to_end: bool = False  # Slurm sent SIGTERM to the batch process
     limit_reached: bool = False  # that was at the time limit
-    slurm_state: str = ""  # Slurm's word, "" when it has none
+    slurm_state: str = ""  # Slurm's word or `LOST`, "" when it has none
     lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
     first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
 
@@ -51,15 +43,16 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     What the trainer wrote as it left comes first, unless it left because a node was lost; then what Slurm did to the
     job; then what the ranks' launchers saw.
     """
-    node_lost = bool(step.lost_nodes) or SLURM_REASONS.get(step.slurm_state) == "node-failure"
+    node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
     if node_lost and evidence.exit_reason in (None, "stop-request"):
         return "node-failure"
     # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
     told_by_signal = evidence.exit_reason == "stop-request" and (not evidence.stop_requested or _was_sent_away(step))
     if evidence.exit_reason and not told_by_signal:
         return evidence.exit_reason
-    if step.slurm_state in SLURM_REASONS:
-        return SLURM_REASONS[step.slurm_state]
+    slurms = slurm_reason(step.slurm_state)
+    if slurms is not None:
+        return slurms
     if step.was_told_to_end:
         return "time-limit" if step.limit_reached else "cancelled"
     cause, _ = elect(evidence.failures)
@@ -74,10 +67,16 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     return "failed" if step.exit_code else "completed"
 
 
+def slurm_reason(state: str) -> str | None:
+    """The word for an end that Slurm's own state tells; None where it tells none."""
+    end = end_of(state)
+    return str(end) if end is not None else _WITHOUT_END.get(state)
+
+
 def _was_sent_away(step: StepEnd) -> bool:
     """Whether the stop request is the job's own note of a SIGTERM that was not the limit's."""
-    if step.slurm_state in SLURM_REASONS:
-        return SLURM_REASONS[step.slurm_state] in ("cancelled", "preempted")
+    if slurm_reason(step.slurm_state) is not None:
+        return end_of(step.slurm_state) in (End.CANCELLED, End.PREEMPTED)
     return step.was_told_to_end and not step.limit_reached
 
 

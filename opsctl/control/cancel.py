@@ -13,6 +13,7 @@ from opsctl.records.state_files import locked
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
+from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 
 
@@ -39,7 +40,7 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
 
 def _chosen(jobs: Sequence[Job], name: str, queued_only: bool) -> Cancelled:
     me = account_name()
-    meant = [job for job in jobs if job.state != "COMPLETING" and (job.state == "PENDING" or not queued_only)]
+    meant = [job for job in jobs if job.state != State.COMPLETING and (job.is_pending or not queued_only)]
     mine = tuple(job for job in meant if job.user == me)
     others = tuple(job for job in meant if job.user != me)
     if others and not mine:

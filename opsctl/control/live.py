@@ -69,7 +69,7 @@ def refuse_what_slurm_has_fixed(loaded: LoadedRun, live: Sequence[Job]) -> None:
     """Raise OpsctlError when publishing `loaded` would contradict what Slurm has fixed for tasks already queued."""
     changed = fixed_changes(loaded, live)
     if changed:
-        queued = [job for job in live if job.state == "PENDING"]
+        queued = [job for job in live if job.is_pending]
         raise OpsctlError(
             f"{', '.join(changed)} changed, which Slurm has fixed for {overlap.describe(queued)}; "
             "opsctl revise --resubmit replaces them"
@@ -78,7 +78,7 @@ def refuse_what_slurm_has_fixed(loaded: LoadedRun, live: Sequence[Job]) -> None:
 
 def fixed_changes(loaded: LoadedRun, live: Sequence[Job]) -> list[str]:
     """The [slurm] keys whose published value the queued tasks among `live` have and `loaded` changes."""
-    return fixed_values(loaded) if any(job.state == "PENDING" for job in live) else []
+    return fixed_values(loaded) if any(job.is_pending for job in live) else []
 
 
 def fixed_values(loaded: LoadedRun) -> list[str]:

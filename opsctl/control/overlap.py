@@ -51,7 +51,7 @@ def live_arrays(live: Iterable[Job]) -> list[int]:
 
 def describe(jobs: Iterable[Job]) -> str:
     """Who has what: `12_1 RUNNING (alice), 12_[2-3%1] PENDING (alice)`."""
-    shown = sorted(jobs, key=lambda job: (job.array_job_id, job.state == "PENDING", job.job_id))
+    shown = sorted(jobs, key=lambda job: (job.array_job_id, job.is_pending, job.job_id))
     return ", ".join(f"{job.display_id} {job.state} ({job.user})" for job in shown)
 
 

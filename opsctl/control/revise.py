@@ -22,6 +22,7 @@ from opsctl.runs.load import LoadedRun
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
+from opsctl.slurm.states import Reason
 from opsctl.slurm.types import Job
 
 
@@ -93,7 +94,7 @@ def _look(loaded: LoadedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]
 def _chains_to_replace(loaded: LoadedRun, jobs: Sequence[Job], resubmit: bool) -> list[tuple[Chain, Job]]:
     """(chain, what is pending of it), in the order of submission; empty when publishing is enough."""
     changed = live.fixed_changes(loaded, jobs)
-    queued = sorted((job for job in jobs if job.state == "PENDING"), key=lambda job: job.array_job_id)
+    queued = sorted((job for job in jobs if job.is_pending), key=lambda job: job.array_job_id)
     if not changed:
         return []
     if not resubmit:
@@ -137,7 +138,7 @@ def _replace(
         for chain, job in to_replace:
             wish = Wish(
                 array=job.array_task or chain.array,
-                begin=chain.begin if job.reason == "BeginTime" else None,
+                begin=chain.begin if job.reason == Reason.BEGIN_TIME else None,
                 exclude=chain.exclude,
                 nodes=chain.nodes,
                 arguments=chain.arguments,

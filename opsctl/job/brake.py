@@ -16,7 +16,7 @@ def chains_to_cancel(own: Iterable[Job], attempts: Sequence[Attempt], user: str)
     chains = {
         job.array_job_id
         for job in own
-        if job.state == "PENDING"
+        if job.is_pending
         and job.user == user
         and job.submitted_at is not None
         and brake_trips(attempts, job.submitted_at)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.moments import now
 from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodelists import expand_nodes
@@ -62,7 +63,7 @@ class CommandClient:
             text = self._sacct(batch)
             if text is None:
                 return self._ends_in_memory(wanted)
-            found.update(parse_accounting(text))
+            found.update(parse_accounting(text, now()))
         missing = [job_id for job_id in wanted if job_id not in found]
         return {**self._ends_in_memory(missing), **found} if missing else found
 
@@ -152,7 +153,7 @@ class CommandClient:
         return answer.stdout
 
     def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
-        return parse_ends(self._squeue(None, job_ids, ["--states=all"]))
+        return parse_ends(self._squeue(None, job_ids, ["--states=all"]), now())
 
     def _act(self, command: Sequence[str], ids: Iterable[int | str], what: str) -> None:
         targets = [str(i) for i in ids]

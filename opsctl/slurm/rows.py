@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from opsctl.slurm.durations import parse_duration_s
-from opsctl.slurm.types import LIVE_STATES, Job, JobEnd
+from opsctl.slurm.states import Phase, phase_of
+from opsctl.slurm.types import Job, JobEnd
 
 FIELD_END = "\x1f"
 ROW_END = "\x1e"
@@ -53,12 +54,12 @@ def parse_queue(text: str) -> list[Job]:
     return [_job(fields) for fields in _rows(text)]
 
 
-def parse_ends(text: str) -> dict[int, JobEnd]:
-    """The ended jobs among rows of `squeue --states=all` in `QUEUE_FIELDS`."""
+def parse_ends(text: str, now: datetime) -> dict[int, JobEnd]:
+    """The jobs that had ended by `now` among rows of `squeue --states=all` in `QUEUE_FIELDS`."""
     ends = {}
     for fields in _rows(text):
         job = _job(fields)
-        if job.state in LIVE_STATES:
+        if not _has_ended(job.state, job.ends_at, now):
             continue
         exit_code, signal = _exit_status(fields[18])
         ends[job.job_id] = JobEnd(
@@ -74,15 +75,19 @@ def parse_ends(text: str) -> dict[int, JobEnd]:
     return ends
 
 
-def parse_accounting(text: str) -> dict[int, JobEnd]:
-    """The ended jobs among rows of `sacct --parsable2` in `ACCOUNTING_FIELDS`. "CANCELLED by 1000" is CANCELLED."""
+def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
+    """The jobs that had ended by `now` among rows of `sacct --parsable2` in `ACCOUNTING_FIELDS`.
+
+    "CANCELLED by 1000" is CANCELLED.
+    """
     ends = {}
     for line in text.splitlines():
         fields = line.split(FIELD_END)
         if len(fields) != len(ACCOUNTING_FIELDS) or not fields[0].isdigit():
             continue
         state = fields[1].split()[0].rstrip("+") if fields[1].strip() else "UNKNOWN"
-        if state in LIVE_STATES:
+        ended_at = _time(fields[4])
+        if not _has_ended(state, ended_at, now):
             continue
         code, _, signal = fields[2].partition(":")
         ends[int(fields[0])] = JobEnd(
@@ -91,11 +96,22 @@ def parse_accounting(text: str) -> dict[int, JobEnd]:
             exit_code=int(code) if code.isdigit() else 0,
             signal=int(signal) if signal.isdigit() else 0,
             started_at=_time(fields[3]),
-            ended_at=_time(fields[4]),
+            ended_at=ended_at,
             nodes=_or_empty(fields[5]),
             failed_node="",
         )
     return ends
+
+
+def _has_ended(state: str, ended_at: datetime | None, now: datetime) -> bool:
+    """Whether a job in this state is over. One in a state that nobody here knows is over once its end has passed.
+
+    Of a job that is not over squeue tells the end that it expects, sacct none.
+    """
+    phase = phase_of(state)
+    if phase is Phase.UNKNOWN:
+        return ended_at is not None and ended_at <= now
+    return phase is Phase.ENDED
 
 
 def _exit_status(text: str) -> tuple[int, int]:

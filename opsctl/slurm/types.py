@@ -5,28 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-#: Base states in which a job still is, or will be, in the system. COMPLETING is a flag that may stand beside any.
-LIVE_STATES = frozenset(
-    {
-        "PENDING",
-        "CONFIGURING",
-        "RUNNING",
-        "SUSPENDED",
-        "COMPLETING",
-        "STOPPED",
-        "RESIZING",
-        "REQUEUED",
-        "REQUEUE_FED",
-        "REQUEUE_HOLD",
-        "SPECIAL_EXIT",
-        "SIGNALING",
-        "STAGE_OUT",
-        "RESV_DEL_HOLD",
-    }
-)
-#: Pending reasons that only a person can end.
-HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "launch failed requeued held"})
-NEVER_SATISFIED = "DependencyNeverSatisfied"
+from opsctl.slurm.states import Phase, State, Wait, phase_of, wait_of
 
 
 @dataclass(frozen=True)
@@ -39,8 +18,8 @@ class Job:
     name: str
     user: str
     partition: str
-    state: str  # Slurm's long state, e.g. "PENDING"
-    reason: str  # Slurm's reason, "None" when there is none
+    state: str  # Slurm's long state, e.g. "PENDING": one of `states.State`, or a newer Slurm's
+    reason: str  # Slurm's reason, "None" when there is none: one of `states.Reason`, or any other
     nodes: str  # folded node list, "" while pending
     node_count: int
     elapsed_s: int
@@ -61,8 +40,30 @@ class Job:
         return f"{self.array_job_id}_{rest}"
 
     @property
+    def phase(self) -> Phase:
+        """Where it is between its submission and its end. In a state that nobody here knows it runs if it has nodes."""
+        phase = phase_of(self.state)
+        return Phase.ON_NODES if phase is Phase.UNKNOWN and self.nodes else phase
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is what `scancel --state=PENDING` cancels: not started, nor about to come back after a requeue."""
+        return self.state == State.PENDING
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has its nodes and is not paused."""
+        return self.phase is Phase.ON_NODES
+
+    @property
     def is_held(self) -> bool:
-        return self.state == "PENDING" and self.reason in HELD_REASONS
+        """Whether only a person can let it start."""
+        return self.phase is Phase.HELD or (self.is_pending and wait_of(self.reason) is Wait.PERSON)
+
+    @property
+    def cannot_start(self) -> bool:
+        """Whether it waits for what never comes unless somebody changes it or the cluster."""
+        return self.is_pending and wait_of(self.reason) in (Wait.DEPENDENCY_LOST, Wait.CHANGE)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class JobEnd:
     """How accounting, or the controller's memory, says that a job ended."""
 
     job_id: int
-    state: str  # COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, ...
+    state: str  # one of `states.State` that ended it, or a newer Slurm's
     exit_code: int
     signal: int
     started_at: datetime | None

@@ -9,10 +9,10 @@ from pathlib import Path
 from opsctl.attempts.events import Attempt
 from opsctl.checkpoints.progress import Checkpoint
 from opsctl.logs.records import Measured
+from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 from opsctl.watch.detectors.training import Settings, Snapshot, queue_order, training_findings
 from opsctl.watch.finding import Finding, Severity
-from opsctl.watch.pulse import cannot_start, is_held, is_running
 
 #: A running training that has logged nothing for so many iterations, and so long, is worth a look.
 SILENT_ITERATIONS = 10
@@ -67,9 +67,9 @@ class Overview:
     @property
     def running(self) -> Job | None:
         """The task that has its nodes."""
-        jobs = [job for job in sorted(self.jobs, key=queue_order) if is_running(job)]
+        jobs = [job for job in sorted(self.jobs, key=queue_order) if job.is_running]
         # One that is completing may stand beside its successor.
-        return next((job for job in jobs if job.state != "COMPLETING"), jobs[0] if jobs else None)
+        return next((job for job in jobs if job.state != State.COMPLETING), jobs[0] if jobs else None)
 
     @property
     def behind(self) -> tuple[Job, ...]:
@@ -88,10 +88,10 @@ class Overview:
             return "finished"
         if not self.jobs:
             return "absent" if self.was_submitted else "unsubmitted"
-        others = [job for job in self.jobs if job.state != "PENDING" and not is_held(job)]
+        others = [job for job in self.jobs if not job.is_pending and not job.is_held]
         if others:
             return others[0].state.lower()
-        return "held" if all(is_held(job) or cannot_start(job) for job in self.jobs) else "waiting"
+        return "held" if all(job.is_held or job.cannot_start for job in self.jobs) else "waiting"
 
     @property
     def iteration(self) -> int | None:
@@ -175,7 +175,7 @@ def findings(overview: Overview) -> list[Finding]:
 def _silence(overview: Overview) -> str:
     job, typical_s = overview.running, overview.measured.seconds_per_iteration
     logged_at = overview.last_logged_at
-    if job is None or job.state != "RUNNING" or not typical_s or logged_at is None:
+    if job is None or job.state != State.RUNNING or not typical_s or logged_at is None:
         return ""
     since = logged_at if job.started_at is None else max(logged_at, job.started_at)
     silent = overview.now - since

@@ -8,22 +8,22 @@ from typing import Any
 from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
+from opsctl.slurm.states import Reason
 from opsctl.slurm.types import Job
-from opsctl.watch.pulse import is_held
 
 #: What a pending job waits for, in the reader's words; any other reason stands as Slurm says it.
-_WAITS_FOR = {
-    "JobArrayTaskLimit": "the task before it",
-    "Dependency": "the chain before it",
-    "DependencyNeverSatisfied": "what can never come",
-    "BeginTime": "its begin time",
-    "Priority": "jobs of higher priority",
-    "Resources": "free nodes",
-    "None": "the scheduler to look at it",
+_WAITS_FOR: dict[str, str] = {
+    Reason.ARRAY_TASK_LIMIT: "the task before it",
+    Reason.DEPENDENCY: "the chain before it",
+    Reason.DEPENDENCY_NEVER_SATISFIED: "what can never come",
+    Reason.BEGIN_TIME: "its begin time",
+    Reason.PRIORITY: "jobs of higher priority",
+    Reason.RESOURCES: "free nodes",
+    Reason.NONE: "the scheduler to look at it",
 }
-_HELD = {
-    "JobHeldUser": "held by its owner",
-    "JobHeldAdmin": "held by an administrator",
+_HELD: dict[str, str] = {
+    Reason.HELD_BY_USER: "held by its owner",
+    Reason.HELD_BY_ADMIN: "held by an administrator",
 }
 _COLUMNS = ("  JOB", "USER", "NAME", "PART.", "STATE", "NODES", "TIME", "LIMIT", "WHERE OR WHY")
 #: (column, characters): columns are shortened to these, one after the other, until a row fits.
@@ -43,16 +43,16 @@ def job_json(job: Job, own: bool) -> dict[str, Any]:
         "user": job.user,
         "partition": job.partition,
         "state": job.state,
-        "reason": None if job.reason in ("", "None") else job.reason,
-        "held": is_held(job),
+        "reason": None if job.reason in ("", Reason.NONE) else job.reason,
+        "held": job.is_held,
         "nodes": job.nodes or None,
         "node_count": job.node_count,
         "elapsed_s": job.elapsed_s,
         "time_limit_s": job.time_limit_s,
         "submitted_at": iso(job.submitted_at),
-        "started_at": iso(job.started_at) if job.state != "PENDING" else None,
-        "expected_start_at": iso(job.started_at) if job.state == "PENDING" else None,
-        "ends_at": iso(job.ends_at) if job.state != "PENDING" else None,
+        "started_at": iso(job.started_at) if not job.is_pending else None,
+        "expected_start_at": iso(job.started_at) if job.is_pending else None,
+        "ends_at": iso(job.ends_at) if not job.is_pending else None,
         "dependency": job.dependency or None,
     }
 
@@ -78,9 +78,9 @@ def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None) -> list[str
 
 def why(job: Job) -> str:
     """Where a job runs, or what it waits for and when Slurm expects it to start."""
-    if is_held(job):
-        return _HELD.get(job.reason, f"held ({job.reason if job.state == 'PENDING' else job.state})")
-    if job.state != "PENDING":
+    if job.is_held:
+        return _HELD.get(job.reason, f"held ({job.reason if job.is_pending else job.state})")
+    if not job.is_pending:
         return job.nodes
     said = f"waits for {_WAITS_FOR[job.reason]}" if job.reason in _WAITS_FOR else f"waits: {job.reason}"
     return f"at {iso(job.started_at, 'minutes')}, {said}" if job.started_at else said
@@ -96,14 +96,14 @@ def shortened(text: str, width: int) -> str:
 
 
 def _row(job: Job, own: bool) -> list[str]:
-    pending = job.state == "PENDING"
+    pending = job.is_pending
     limit = "none" if job.time_limit_s is None else format_duration(job.time_limit_s)
     return [
         f"{'*' if own else ' '} {job.display_id}",
         job.user,
         job.name,
         job.partition,
-        "held" if is_held(job) else job.state.lower(),
+        "held" if job.is_held else job.state.lower(),
         str(job.node_count),
         "" if pending else format_duration(job.elapsed_s),
         limit,

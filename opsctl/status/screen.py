@@ -11,11 +11,11 @@ from opsctl.attempts.events import Attempt
 from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
+from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 from opsctl.status.overview import Overview
 from opsctl.status.queue import shortened, why
 from opsctl.watch.finding import Finding, Severity
-from opsctl.watch.pulse import is_held
 
 _LABEL = 13
 _BAR = 24
@@ -77,7 +77,7 @@ def _headline(overview: Overview) -> str:
     job = overview.running
     if job is not None and overview.state == job.state.lower():
         said = f"{job.state} for {format_duration(job.elapsed_s)}"
-        if job.time_limit_s is not None and job.state == "RUNNING":
+        if job.time_limit_s is not None and job.state == State.RUNNING:
             said += f", {format_duration(job.time_limit_s - job.elapsed_s)} left of its time"
         return said
     if overview.state == "waiting":
@@ -110,10 +110,10 @@ def _job_rows(overview: Overview) -> list[tuple[str, str]]:
 
 def _waits(job: Job, now: datetime) -> str:
     """What a job that does not run waits for."""
-    if job.state != "PENDING" and not is_held(job):
+    if not job.is_pending and not job.is_held:
         return f"is {job.state.lower()}"
     said = why(job)
-    if job.started_at is None or is_held(job):
+    if job.started_at is None or job.is_held:
         return said
     return f"expected in {_ago(job.started_at, now, -1)}, {said}"
 

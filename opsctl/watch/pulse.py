@@ -9,34 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from opsctl.slurm.durations import format_duration
-from opsctl.slurm.types import NEVER_SATISFIED, Job
+from opsctl.slurm.states import Reason, State, Wait, wait_of
+from opsctl.slurm.types import Job
 from opsctl.watch.finding import Severity
 
-#: States in which Slurm keeps a job until a person releases it.
-_HELD_STATES = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-#: Pending reasons for which a job waits for ever unless somebody changes it or the cluster.
-CANNOT_START_REASONS = frozenset(
-    {
-        "BadConstraints",
-        "InvalidAccount",
-        "InvalidQOS",
-        "AccountNotAllowed",
-        "QOSNotAllowed",
-        "PartitionConfig",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "ReservationDeleted",
-        "DeadLine",
-    }
-)
 #: Slurm state -> (severity, words).
-_STATES = {
-    "CONFIGURING": (Severity.OK, "is getting its nodes ready since {since}"),
-    "COMPLETING": (Severity.OK, "is completing after {elapsed}"),
-    "SUSPENDED": (Severity.WARNING, "is suspended after {elapsed}"),
-    "STOPPED": (Severity.WARNING, "is stopped after {elapsed}"),
-    "REQUEUED": (Severity.OK, "is being put back into the queue"),
-    "REQUEUE_FED": (Severity.OK, "is being put back into the queue"),
+_STATES: dict[str, tuple[Severity, str]] = {
+    State.CONFIGURING: (Severity.OK, "is getting its nodes ready since {since}"),
+    State.COMPLETING: (Severity.OK, "is completing after {elapsed}"),
+    State.SUSPENDED: (Severity.WARNING, "is suspended after {elapsed}"),
+    State.STOPPED: (Severity.WARNING, "is stopped after {elapsed}"),
+    State.REQUEUED: (Severity.OK, "is being put back into the queue"),
+    State.REQUEUE_FED: (Severity.OK, "is being put back into the queue"),
 }
 
 
@@ -48,39 +32,24 @@ class JobWords:
     text: str
 
 
-def is_running(job: Job) -> bool:
-    """Whether the job has its nodes."""
-    return job.state in {"RUNNING", "CONFIGURING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"}
-
-
-def is_held(job: Job) -> bool:
-    """Whether only a person can let it start. Newer Slurm joins a reason's words with underscores."""
-    return job.is_held or job.state in _HELD_STATES or job.reason.replace("_", " ") == "launch failed requeued held"
-
-
-def cannot_start(job: Job) -> bool:
-    """Whether it waits for what never comes."""
-    return job.state == "PENDING" and (job.reason == NEVER_SATISFIED or job.reason in CANNOT_START_REASONS)
-
-
 def job_words(name: str, job: Job, now: datetime) -> JobWords:
     """What the watchdog says of one job of the training `name`."""
     where = f"({job.display_id} on '{job.partition}' partition)"
-    if job.state == "RUNNING":
+    if job.state == State.RUNNING:
         nodes = f" ({job.nodes})" if job.nodes else ""
         return JobWords(
             Severity.OK,
             f"{name} is running for {format_duration(job.elapsed_s)} since {_clock(job.started_at)}"
             f" ({job.display_id} on '{job.partition}' partition{nodes})",
         )
-    if is_held(job):
-        reason = job.reason if job.state == "PENDING" else job.state
+    if job.is_held:
+        reason = job.reason if job.is_pending else job.state
         return JobWords(Severity.CRITICAL, f"{name} is held ({reason}) and starts when it is released {where}")
-    if job.state == "PENDING" and job.reason == NEVER_SATISFIED:
+    if job.is_pending and wait_of(job.reason) is Wait.DEPENDENCY_LOST:
         return JobWords(Severity.CRITICAL, f"{name} waits for a dependency that can never be satisfied {where}")
-    if cannot_start(job):
+    if job.cannot_start:
         return JobWords(Severity.CRITICAL, f"{name} cannot start as it was submitted ({job.reason}) {where}")
-    if job.state == "PENDING":
+    if job.is_pending:
         return JobWords(Severity.OK, f"{name} {_waiting(job, now)} {where}")
     severity, words = _STATES.get(job.state, (Severity.OK, f"is in state {job.state}"))
     filled = words.format(since=_clock(job.started_at), elapsed=format_duration(job.elapsed_s))
@@ -88,9 +57,9 @@ def job_words(name: str, job: Job, now: datetime) -> JobWords:
 
 
 def _waiting(job: Job, now: datetime) -> str:
-    if job.reason == "JobArrayTaskLimit":
+    if job.reason == Reason.ARRAY_TASK_LIMIT:
         return "is waiting for the previous Job Array job to finish before scheduling a new one"
-    if job.reason == "Dependency":
+    if job.reason == Reason.DEPENDENCY:
         return "is waiting for the previous job to finish before scheduling a new one using the dependency mechanism"
     if job.started_at is None:
         return "is waiting to be scheduled"

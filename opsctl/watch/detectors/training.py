@@ -7,7 +7,7 @@ from datetime import datetime
 
 from opsctl.slurm.types import Job
 from opsctl.watch.finding import Finding, Severity
-from opsctl.watch.pulse import is_held, is_running, job_words
+from opsctl.watch.pulse import job_words
 
 CHECK = "training"
 
@@ -57,7 +57,7 @@ def training_findings(snapshot: Snapshot, settings: Settings) -> list[Finding]:
 
 def queue_order(job: Job) -> tuple[int, int, int]:
     """Sort key: what runs, then what waits, then what is held; older first."""
-    rank = 0 if is_running(job) else 2 if is_held(job) else 1
+    rank = 0 if job.is_running else 2 if job.is_held else 1
     return rank, job.array_job_id, job.job_id
 
 

@@ -80,7 +80,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def test_a_running_job_stays_open(paths: RunPaths) -> None:
-    for state in ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING"):
+    for state in ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "A_NEWER_SLURMS"):
         (attempt,) = close_lost_attempts(paths, slurm([job(7, state)]))
         assert attempt.is_open
     assert read(paths)[0].is_open

@@ -35,6 +35,7 @@ RUNNING = {
     "WorkDir": "/home/alice",
     "exit_code": "0",
 }
+AFTERWARDS = datetime.fromtimestamp(1_700_400_000, UTC)
 
 
 def row(**changes: str) -> str:
@@ -81,14 +82,15 @@ def test_no_field_has_a_width_that_could_cut_it() -> None:
 
 def test_the_controllers_memory_gives_exit_code_and_signal_of_what_has_ended() -> None:
     text = row() + row(JobID="5", State="FAILED", exit_code=str(3 << 8)) + row(JobID="6", State="FAILED", exit_code="9")
-    ends = parse_ends(text)
+    ends = parse_ends(text, AFTERWARDS)
     assert sorted(ends) == [5, 6]
     assert (ends[5].exit_code, ends[5].signal) == (3, 0)
     assert (ends[6].exit_code, ends[6].signal) == (0, 9)
 
 
 def test_newer_slurms_write_code_and_signal_apart() -> None:
-    ends = parse_ends(row(State="FAILED", exit_code="3:0") + row(JobID="6", State="FAILED", exit_code="0:9"))
+    text = row(State="FAILED", exit_code="3:0") + row(JobID="6", State="FAILED", exit_code="0:9")
+    ends = parse_ends(text, AFTERWARDS)
     assert [(end.exit_code, end.signal) for end in ends.values()] == [(3, 0), (0, 9)]
 
 
@@ -99,8 +101,18 @@ def test_accounting_rows_say_how_jobs_ended() -> None:
         ("7", "NODE_FAIL", "1:0", "1700000000", "1700000009", "None assigned"),
     ]
     assert len(rows[0]) == len(ACCOUNTING_FIELDS)
-    ends = parse_accounting("".join(FIELD_END.join(one) + "\n" for one in rows))
+    ends = parse_accounting("".join(FIELD_END.join(one) + "\n" for one in rows), AFTERWARDS)
     assert sorted(ends) == [5, 7]
     assert (ends[5].state, ends[5].exit_code, ends[5].signal) == ("CANCELLED", 0, 15)
     assert ends[5].ended_at == datetime.fromtimestamp(1_700_000_009, UTC)
     assert ends[7].nodes == ""
+
+
+def test_a_state_that_nobody_knows_is_an_end_only_once_its_end_has_passed() -> None:
+    during = datetime.fromtimestamp(1_700_000_100, UTC)
+    assert parse_ends(row(State="EXPEDITING"), during) == {}
+    assert parse_ends(row(State="EXPEDITING", EndTime="N/A"), AFTERWARDS) == {}
+    assert parse_ends(row(State="VAPORISED"), AFTERWARDS)[39].state == "VAPORISED"
+    accounted = FIELD_END.join(("7", "EXPEDITING", "0:0", "1700000000", "{end}", "x1")) + "\n"
+    assert parse_accounting(accounted.format(end="Unknown"), AFTERWARDS) == {}
+    assert parse_accounting(accounted.format(end="1700000009"), AFTERWARDS)[7].state == "EXPEDITING"

@@ -1,0 +1,175 @@
+"""Slurm's words for jobs, each with what it means here: states, ends, reasons for waiting. Pure.
+
+The states are those that squeue and sacct print: of a job's base state and its flags they name one. A newer Slurm may
+print others; they are `Phase.UNKNOWN`, which is neither running nor over.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum, auto
+
+
+class State(StrEnum):
+    """A job's state in Slurm's long form (squeue(1), JOB STATE CODES)."""
+
+    PENDING = "PENDING"
+    REQUEUED = "REQUEUED"
+    REQUEUE_FED = "REQUEUE_FED"
+    CONFIGURING = "CONFIGURING"
+    RUNNING = "RUNNING"
+    RESIZING = "RESIZING"
+    SIGNALING = "SIGNALING"
+    STAGE_OUT = "STAGE_OUT"
+    COMPLETING = "COMPLETING"
+    SUSPENDED = "SUSPENDED"
+    STOPPED = "STOPPED"
+    REQUEUE_HOLD = "REQUEUE_HOLD"
+    SPECIAL_EXIT = "SPECIAL_EXIT"
+    RESV_DEL_HOLD = "RESV_DEL_HOLD"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    NODE_FAIL = "NODE_FAIL"
+    BOOT_FAIL = "BOOT_FAIL"
+    TIMEOUT = "TIMEOUT"
+    DEADLINE = "DEADLINE"
+    CANCELLED = "CANCELLED"
+    REVOKED = "REVOKED"
+    PREEMPTED = "PREEMPTED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+
+
+class Phase(Enum):
+    """Where a job is between its submission and its end."""
+
+    WAITING = auto()  # for its nodes
+    ON_NODES = auto()  # it has them, or is getting or giving them back
+    PAUSED = auto()  # it has them and does not run on them
+    HELD = auto()  # until a person releases it
+    ENDED = auto()
+    UNKNOWN = auto()  # a state that this table does not know
+
+
+class End(StrEnum):
+    """What ended a job, where Slurm knows more than that its script exited."""
+
+    NODE_FAILURE = "node-failure"
+    TIME_LIMIT = "time-limit"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    OUT_OF_MEMORY = "out-of-memory"
+
+
+class Wait(Enum):
+    """What a waiting job waits for."""
+
+    QUEUE = auto()  # its turn, or anything else that comes by itself
+    PERSON = auto()  # to be released
+    DEPENDENCY_LOST = auto()  # a dependency that can never be satisfied
+    CHANGE = auto()  # as it was submitted it can never start here
+
+
+#: Where each state stands.
+PHASES: dict[State, Phase] = {
+    State.PENDING: Phase.WAITING,
+    State.REQUEUED: Phase.WAITING,
+    State.REQUEUE_FED: Phase.WAITING,
+    State.CONFIGURING: Phase.ON_NODES,
+    State.RUNNING: Phase.ON_NODES,
+    State.RESIZING: Phase.ON_NODES,
+    State.SIGNALING: Phase.ON_NODES,
+    State.STAGE_OUT: Phase.ON_NODES,
+    State.COMPLETING: Phase.ON_NODES,
+    State.SUSPENDED: Phase.PAUSED,
+    State.STOPPED: Phase.PAUSED,
+    State.REQUEUE_HOLD: Phase.HELD,
+    State.SPECIAL_EXIT: Phase.HELD,
+    State.RESV_DEL_HOLD: Phase.HELD,
+    State.COMPLETED: Phase.ENDED,
+    State.FAILED: Phase.ENDED,
+    State.NODE_FAIL: Phase.ENDED,
+    State.BOOT_FAIL: Phase.ENDED,
+    State.TIMEOUT: Phase.ENDED,
+    State.DEADLINE: Phase.ENDED,
+    State.CANCELLED: Phase.ENDED,
+    State.REVOKED: Phase.ENDED,
+    State.PREEMPTED: Phase.ENDED,
+    State.OUT_OF_MEMORY: Phase.ENDED,
+}
+#: What ended states say. COMPLETED and FAILED are left out: they say less than the job's own processes do.
+ENDS: dict[State, End] = {
+    State.NODE_FAIL: End.NODE_FAILURE,
+    State.BOOT_FAIL: End.NODE_FAILURE,
+    State.TIMEOUT: End.TIME_LIMIT,
+    State.DEADLINE: End.TIME_LIMIT,
+    State.CANCELLED: End.CANCELLED,
+    State.REVOKED: End.CANCELLED,
+    State.PREEMPTED: End.PREEMPTED,
+    State.OUT_OF_MEMORY: End.OUT_OF_MEMORY,
+}
+
+
+class Reason(StrEnum):
+    """A reason why a job waits, of those that mean something here (squeue(1), JOB REASON CODES)."""
+
+    NONE = "None"  # nobody has looked at it yet
+    PRIORITY = "Priority"
+    RESOURCES = "Resources"
+    BEGIN_TIME = "BeginTime"
+    ARRAY_TASK_LIMIT = "JobArrayTaskLimit"
+    DEPENDENCY = "Dependency"
+    DEPENDENCY_NEVER_SATISFIED = "DependencyNeverSatisfied"
+    HELD_BY_USER = "JobHeldUser"
+    HELD_BY_ADMIN = "JobHeldAdmin"
+    HELD_AFTER_REQUEUES = "JobHoldMaxRequeue"
+    HELD_AFTER_FAILED_LAUNCH = "launch failed requeued held"
+    BAD_CONSTRAINTS = "BadConstraints"
+    INVALID_ACCOUNT = "InvalidAccount"
+    INVALID_QOS = "InvalidQOS"
+    ACCOUNT_NOT_ALLOWED = "AccountNotAllowed"
+    QOS_NOT_ALLOWED = "QOSNotAllowed"
+    PARTITION_CONFIG = "PartitionConfig"
+    PARTITION_NODE_LIMIT = "PartitionNodeLimit"
+    PARTITION_TIME_LIMIT = "PartitionTimeLimit"
+    RESERVATION_DELETED = "ReservationDeleted"
+    DEADLINE = "DeadLine"
+
+
+#: What the reasons mean that do not go away by themselves.
+WAITS: dict[Reason, Wait] = {
+    Reason.DEPENDENCY_NEVER_SATISFIED: Wait.DEPENDENCY_LOST,
+    Reason.HELD_BY_USER: Wait.PERSON,
+    Reason.HELD_BY_ADMIN: Wait.PERSON,
+    Reason.HELD_AFTER_REQUEUES: Wait.PERSON,
+    Reason.HELD_AFTER_FAILED_LAUNCH: Wait.PERSON,
+    Reason.BAD_CONSTRAINTS: Wait.CHANGE,
+    Reason.INVALID_ACCOUNT: Wait.CHANGE,
+    Reason.INVALID_QOS: Wait.CHANGE,
+    Reason.ACCOUNT_NOT_ALLOWED: Wait.CHANGE,
+    Reason.QOS_NOT_ALLOWED: Wait.CHANGE,
+    Reason.PARTITION_CONFIG: Wait.CHANGE,
+    Reason.PARTITION_NODE_LIMIT: Wait.CHANGE,
+    Reason.PARTITION_TIME_LIMIT: Wait.CHANGE,
+    Reason.RESERVATION_DELETED: Wait.CHANGE,
+    Reason.DEADLINE: Wait.CHANGE,
+}
+_STATES = frozenset(map(str, State))
+_REASONS = {str(reason): reason for reason in Reason}
+
+
+def phase_of(state: str) -> Phase:
+    """Where a job in this state of Slurm's is; `Phase.UNKNOWN` for a state that is not in the table."""
+    return PHASES[State(state)] if state in _STATES else Phase.UNKNOWN
+
+
+def end_of(state: str) -> End | None:
+    """What an ended state says. None where it says nothing, is no end, or is not in the table."""
+    return ENDS.get(State(state)) if state in _STATES else None
+
+
+def wait_of(reason: str) -> Wait:
+    """What a job that gives this reason waits for; `Wait.QUEUE` for every reason that is not in the table.
+
+    Newer Slurms join a reason's words with underscores.
+    """
+    known = _REASONS.get(reason.replace("_", " "))
+    return WAITS.get(known, Wait.QUEUE) if known else Wait.QUEUE
