@@ -14,11 +14,12 @@ from opsctl.records import chains, kill_switch
 from opsctl.records.revisions import newest, slurm_part
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.trainer_arguments import trainer_arguments
+from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
+from trainer.recipe.options import parse
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def refuse_to_start(loaded: LoadedRun, arguments: Sequence[str]) -> None:
     """
     paths, name = loaded.paths, loaded.file.run.name
     checkpoint = last_checkpoint(paths.checkpoints)
-    if is_finished([*trainer_arguments(expand(loaded)), *arguments], checkpoint) and checkpoint is not None:
+    options = parse([*trainer_arguments(expand(loaded)), *arguments], layout_of(loaded).world_size)
+    if checkpoint is not None and is_finished(options, checkpoint):
         raise OpsctlError(
             f"{name} is finished: {checkpoint.folder.name} has consumed {checkpoint.consumed_train_samples} samples; "
             "to train on, raise train_samples or train_iters in the run file"

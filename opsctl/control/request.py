@@ -14,11 +14,9 @@ from opsctl.planning.measured import with_measured
 from opsctl.records.revisions import contents
 from opsctl.runs.checks import check_run
 from opsctl.runs.load import LoadedRun, expand
-from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
+from opsctl.runs.trainer_arguments import NOT_A_CHAINS, layout_of, trainer_arguments
 from opsctl.slurm.arrays import one_at_a_time
-
-#: One chain cannot keep its checkpoints or its kill switch elsewhere than the run does.
-_THE_RUNS_OWN = ("--save", "--kill-switch-path", "--stop-request-path")
+from trainer.recipe.options import BY_KEY, OptionsError, given, parse
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,13 @@ def with_nodes(loaded: LoadedRun, nodes: int | None) -> LoadedRun:
 
 def check_arguments(loaded: LoadedRun, arguments: Sequence[str]) -> None:
     """Raise UsageError for one-off trainer arguments that are unknown, wrong, or the run's own to set."""
-    from trainer.recipe.options import OptionsError, parse
-
     if not arguments:
         return
-    for argument in arguments:
-        name = argument.partition("=")[0].replace("_", "-")
-        if name in _THE_RUNS_OWN:
-            raise UsageError(f"{name} belongs to the run, not to one chain: leave it out")
     world_size = layout_of(loaded).world_size
     try:
+        for key in given(arguments):
+            if key in NOT_A_CHAINS:
+                raise UsageError(f"{BY_KEY[key].name} belongs to the run, not to one chain: leave it out")
         parse([*trainer_arguments(expand(loaded)), *arguments], world_size)
     except OptionsError as error:
         raise UsageError(f"after --: {error}") from None

@@ -22,7 +22,7 @@ from opsctl.checkpoints.progress import is_finished, last_checkpoint
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.brake import chains_to_cancel
-from opsctl.job.limit import exit_minutes, with_exit_duration
+from opsctl.job.limit import exit_duration_arguments, exit_minutes
 from opsctl.job.main_log import MainLog, stamp
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
@@ -33,11 +33,11 @@ from opsctl.records.chains import jobs_of_run, read_chains, read_run_id
 from opsctl.records.revisions import Revision, newest
 from opsctl.records.state_files import make_shared_folder
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.trainer_arguments import option_values
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
+from trainer.recipe.options import Options, OptionsError, to_arguments
 
 #: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
 _LEAVES_EARLY = frozenset({"kill-switch", "stop-request", "exit-duration", "exit-interval"})
@@ -56,7 +56,8 @@ class Task:
     client: SlurmClient
     allocation: Allocation
     revision: Revision
-    arguments: tuple[str, ...]  # the revision's and the chain's one-off ones
+    one_off: tuple[str, ...]  # the chain's own trainer arguments, after the revision's
+    options: Options | OpsctlError  # what both come to; the error when they cannot be understood here
     submitted_at: datetime  # of the chain
     log: MainLog
 
@@ -70,13 +71,15 @@ def run_job(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: 
     revision = newest(paths)
     if revision is None:
         raise OpsctlError(f"no revision in {paths.revisions}: opsctl submit publishes one")
+    allocation = read_allocation(os.environ, client.nodes_of)
     task = Task(
         paths=paths,
         cluster=cluster,
         client=client,
-        allocation=read_allocation(os.environ, client.nodes_of),
+        allocation=allocation,
         revision=revision,
-        arguments=(*revision.trainer_arguments, *one_off),
+        one_off=tuple(one_off),
+        options=_options(revision, one_off, len(allocation.nodes)),
         submitted_at=submitted_at,
         log=MainLog(paths.main_log),
     )
@@ -85,12 +88,25 @@ def run_job(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: 
         return _train(task, signals) if code is None else code
 
 
+def _options(revision: Revision, one_off: Sequence[str], nodes: int) -> Options | OpsctlError:
+    """An error is kept for later: the task looks at the kill switch first, and its failure goes on record."""
+    try:
+        return revision.options(one_off, nodes)
+    except OptionsError as error:
+        return OpsctlError(
+            f"revision {revision.name} with this chain's arguments is not understood here: {error}; "
+            "opsctl revise, or submit the chain again, with the opsctl that the jobs use"
+        )
+    except OpsctlError as error:
+        return error
+
+
 def _leave_at_once(task: Task) -> int | None:
     """The exit code of a task that has nothing to do, None for one that has."""
     switch = _kill_switch_path(task)
     if kill_switch.is_triggered(switch):
         return _leave(task, "kill-switch", stamp(f"Detected kill switch at {switch}. Exiting"))
-    if is_finished(task.arguments, last_checkpoint(task.paths.checkpoints)):
+    if isinstance(task.options, Options) and is_finished(task.options, last_checkpoint(task.paths.checkpoints)):
         return _leave(task, "finished", stamp("the training is finished, nothing is left to do. Exiting"))
     return None
 
@@ -105,8 +121,9 @@ def _leave(task: Task, reason: str, line: str) -> int:
 
 def _kill_switch_path(task: Task) -> Path:
     """Where the trainer will look is where this task looks."""
-    given = option_values(task.arguments, "--kill-switch-path")
-    return Path(given[-1]) if given else task.paths.kill_switch
+    if isinstance(task.options, Options) and task.options.kill_switch_path:
+        return Path(task.options.kill_switch_path)
+    return kill_switch.switch_path(task.paths)
 
 
 def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
@@ -163,8 +180,10 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
 
 
 def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
+    if isinstance(task.options, OpsctlError):
+        raise task.options
     ends_at = _ends_at(task)
-    launch = _launch(task, folder, ends_at)
+    launch = _launch(task, task.options, folder, ends_at)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), "OPSCTL_ATTEMPT_FOLDER": str(folder)}
     step = Step(launch.command(), environment, task.log, signals, stop_request, lambda: _leaves_early(folder))
@@ -175,11 +194,11 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes), step.first_exit)
 
 
-def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
+def _launch(task: Task, options: Options, folder: Path, ends_at: datetime | None) -> Launch:
     slurm, nodes = task.revision.file.slurm, task.allocation.nodes
     minutes = exit_minutes(ends_at, now(), parse_duration_s(slurm.exit_margin))
     stop_request = task.paths.stop_request(task.allocation.job_id)
-    of_this_job = ["--stop-request-path", str(stop_request), "--exit-report-path", str(folder / EXIT_REPORT)]
+    of_this_job = {"stop_request_path": str(stop_request), "exit_report_path": str(folder / EXIT_REPORT)}
     return Launch(
         step_script=task.revision.step_script,
         # An environment script chooses the Python; without one it is the one that runs opsctl.
@@ -190,7 +209,12 @@ def _launch(task: Task, folder: Path, ends_at: datetime | None) -> Launch:
         master_address=master_address(nodes[0], task.client.node_address),
         master_port=free_port(task.allocation.job_id),
         attempt_folder=folder,
-        trainer_arguments=with_exit_duration([*task.arguments, *of_this_job], minutes),
+        trainer_arguments=[
+            *task.revision.trainer_arguments,
+            *task.one_off,
+            *to_arguments(of_this_job),
+            *exit_duration_arguments(options, minutes),
+        ],
     )
 
 
@@ -228,7 +252,7 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     elif last and last.note:
         why += f" ({last.note})"
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
-    task.log.say(f"***ALERT: {task.revision.file.run.name}: {said}")
+    task.log.say(f"***ALERT: {_name(task)}: {said}")
     try:
         own = jobs_of_run(task.client.jobs(), read_run_id(task.paths), read_chains(task.paths))
         chains = chains_to_cancel(own, attempts, task.allocation.user)
@@ -239,6 +263,13 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     _record_short(task, "brake", 1)
     sys.stderr.write(f"opsctl: {said}; when it is mended, opsctl submit starts afresh\n")
     return 1
+
+
+def _name(task: Task) -> str:
+    try:
+        return task.revision.file.run.name
+    except OpsctlError:  # the brake holds for a revision that cannot be read too
+        return str(task.paths.output)
 
 
 def _new_attempt(task: Task) -> Attempt:

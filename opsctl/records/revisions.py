@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -29,6 +29,7 @@ from opsctl.records.state_files import FULL_DISK, fsync_folder, make_shared_fold
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
+from trainer.recipe.options import Options, OptionsError, parse
 
 _NAME = re.compile(r"(?P<number>\d{4,})-(?P<hash>[0-9a-f]{12})")
 #: The keys of [slurm] that Slurm reads at submission: tasks already queued keep the old value.
@@ -70,12 +71,24 @@ class Revision:
     @cached_property
     def file(self) -> RunFile:
         """The run file as published: expanded, with absolute paths."""
-        return msgspec.convert(self._json("run.json"), RunFile)
+        try:
+            return msgspec.convert(self._json("run.json"), RunFile)
+        except msgspec.ValidationError as error:
+            raise self._unreadable("run.json", error) from None
 
     @cached_property
     def trainer_arguments(self) -> list[str]:
         """What the trainer is started with, before a chain's one-off arguments and what only the job knows."""
         return [str(argument) for argument in self._json("trainer-arguments.json")]
+
+    def options(self, one_off: Sequence[str] = (), nodes: int | None = None) -> Options:
+        """What the trainer makes of those arguments, a chain's `one_off` last, on `nodes` (default: the run file's).
+
+        Raises OptionsError for what it does not understand, as another release may have published it.
+        """
+        slurm = self.file.slurm
+        world_size = (slurm.nodes if nodes is None else nodes) * slurm.gpus_per_node
+        return parse([*self.trainer_arguments, *one_off], world_size)
 
     @property
     def engine_config(self) -> Path:
@@ -94,9 +107,10 @@ class Revision:
         try:
             return json.loads((self.folder / name).read_bytes())
         except (OSError, ValueError) as error:
-            raise OpsctlError(
-                f"cannot read {self.folder / name}: {error}; opsctl revise publishes a new revision"
-            ) from None
+            raise self._unreadable(name, error) from None
+
+    def _unreadable(self, name: str, error: Exception) -> OpsctlError:
+        return OpsctlError(f"cannot read {self.folder / name}: {error}; opsctl revise publishes a new revision")
 
 
 def slurm_part(file: RunFile) -> dict[str, Any]:
@@ -109,7 +123,6 @@ def contents(loaded: LoadedRun) -> dict[str, str]:
     from opsctl.render.step import step_script
     from opsctl.runs.trainer_arguments import trainer_arguments
     from trainer.recipe.engine_config import engine_config
-    from trainer.recipe.options import OptionsError, parse
 
     expanded = expand(loaded)
     arguments = trainer_arguments(expanded)

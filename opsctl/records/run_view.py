@@ -11,6 +11,7 @@ from opsctl.records.revisions import Revision, newest
 from opsctl.runs.load import LoadedRun, load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunTable
+from trainer.recipe.options import Options, OptionsError
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,17 @@ class RunView:
     revision: Revision | None
     loaded: LoadedRun | None  # None: the run file is broken
     problem: str = ""  # what is wrong with it then
+
+    @property
+    def options(self) -> Options | None:
+        """The trainer's, as published; None before that, or when another release published what this one cannot parse.
+
+        Raises OpsctlError when the revision's files are damaged.
+        """
+        try:
+            return self.revision.options() if self.revision else None
+        except OptionsError:
+            return None
 
 
 def view(chosen: str | None) -> RunView:

@@ -1,14 +1,17 @@
-"""The trainer's command line and layout, as a run file asks for them; and what a command line says."""
+"""The trainer's command line and layout, as a run file asks for them."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from opsctl.errors import RunFileError
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.options import option
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import to_arguments
+
+#: What opsctl sets for a run or for each of its jobs: no chain keeps its checkpoints or its kill switch elsewhere.
+NOT_A_CHAINS = frozenset(
+    {"save", "load", "tensorboard_dir", "kill_switch_path", "stop_request_path", "exit_report_path"}
+)
 
 
 def trainer_arguments(expanded: LoadedRun) -> list[str]:
@@ -21,10 +24,8 @@ def trainer_arguments(expanded: LoadedRun) -> list[str]:
         *to_arguments(file.trainer),
         *to_arguments(file.data),
         *to_arguments(file.checkpoints),
-        *("--save", str(paths.checkpoints)),
-        *("--load", str(paths.checkpoints)),
-        *("--tensorboard-dir", str(paths.tensorboard)),
-        *("--kill-switch-path", str(paths.kill_switch)),
+        *to_arguments({"save": str(paths.checkpoints), "load": str(paths.checkpoints)}),
+        *to_arguments({"tensorboard_dir": str(paths.tensorboard), "kill_switch_path": str(paths.kill_switch)}),
     ]
 
 
@@ -43,23 +44,3 @@ def layout_of(loaded: LoadedRun, nodes: int | None = None) -> Layout:
             f"{loaded.path}: {used} nodes x {slurm.gpus_per_node} GPUs: {error}; change [slurm] nodes, or [trainer] "
             "tensor_model_parallel_size or pipeline_model_parallel_size"
         ) from None
-
-
-def option_values(arguments: Sequence[str], name: str) -> list[str]:
-    """Every value given to the option `name`, as `--name VALUE` or `--name=VALUE`, in order."""
-    values = []
-    for index, argument in enumerate(arguments):
-        if argument == name and index + 1 < len(arguments):
-            values.append(arguments[index + 1])
-        elif argument.startswith(name + "="):
-            values.append(argument.partition("=")[2])
-    return values
-
-
-def last_number(arguments: Sequence[str], name: str) -> int | None:
-    """The last value given to the option `name`, which is the one that counts; None without one or for no number."""
-    values = option_values(arguments, name)
-    try:
-        return int(values[-1]) if values else None
-    except ValueError:
-        return None

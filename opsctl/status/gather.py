@@ -17,7 +17,6 @@ from opsctl.records.own_jobs import Recorded, recorded
 from opsctl.records.revisions import differs_from_published
 from opsctl.records.run_view import RunView
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.trainer_arguments import last_number
 from opsctl.slurm.client import SlurmClient
 from opsctl.status.overview import KillSwitch, Overview, Published
 
@@ -26,7 +25,7 @@ def gather(run: RunView, slurm: SlurmClient) -> Overview:
     """The run as it is now. Slurm out of reach is part of it (`blind`), not an error."""
     paths = run.paths
     known = recorded(paths)
-    arguments = run.revision.trainer_arguments if run.revision else []
+    options = run.options
     checkpoint = last_checkpoint(paths.checkpoints)
     attempts = attempts_file.read(paths)
     blind = None
@@ -42,12 +41,12 @@ def gather(run: RunView, slurm: SlurmClient) -> Overview:
         jobs=jobs,
         blind=blind,
         was_submitted=bool(known.chains),
-        is_finished=is_finished(arguments, checkpoint),
+        is_finished=options is not None and is_finished(options, checkpoint),
         published=_published(run),
         measured=recent(paths),
         log_written_at=_changed_at(paths.main_log),
-        total_samples=last_number(arguments, "--train-samples"),
-        total_iterations=last_number(arguments, "--train-iters"),
+        total_samples=options.train_samples if options else None,
+        total_iterations=options.train_iters if options else None,
         checkpoint=checkpoint,
         checkpoint_at=_changed_at(checkpoint.folder / "manifest.json") if checkpoint else None,
         attempts=tuple(attempts),

@@ -40,8 +40,8 @@ def own_jobs(paths: RunPaths, slurm: SlurmClient) -> list[Job]:
 
 def how_finished(run: RunView) -> str | None:
     """How far a finished training came, None when it is not finished."""
-    checkpoint = last_checkpoint(run.paths.checkpoints)
-    if run.revision is None or checkpoint is None or not is_finished(run.revision.trainer_arguments, checkpoint):
+    checkpoint, options = last_checkpoint(run.paths.checkpoints), run.options
+    if options is None or checkpoint is None or not is_finished(options, checkpoint):
         return None
     return f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
 

@@ -29,7 +29,7 @@ OPSCTL = {
     "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.recipe"},
     "watch": {"checkpoints", "records", "runs", "slurm"},
     "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch"},
-    "job": {"attempts", "checkpoints", "records", "runs", "slurm"},
+    "job": {"attempts", "checkpoints", "records", "runs", "slurm", "trainer.recipe"},
     "localcluster": {"records", "slurm"},
     "demo": {"localcluster", "logs", "records"},
     "cli": {

@@ -19,6 +19,7 @@ __all__ = [
     "Options",
     "OptionsError",
     "check_mapping",
+    "given",
     "nearest",
     "parse",
     "to_arguments",
@@ -83,12 +84,13 @@ class Options(Mapping[str, Any]):
         return Options({**self._values, **changes}, self.notices)
 
 
-def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
-    """The options of a command line. With `world_size` (ranks) divisibility by the layout is checked too.
+def given(argv: Sequence[str]) -> dict[str, Any]:
+    """The typed value of every option that stands on a command line, by key; of several the last.
 
-    Names may be written with `_` for `-` and cut short as long as one option fits. Raises OptionsError.
+    Names may be written with `_` for `-` and cut short as long as one option fits. What is missing and what does not go
+    together is not looked at: that is `parse`. Raises OptionsError.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     position = 0
     while position < len(argv):
         name, equals, inline = argv[position].partition("=")
@@ -101,10 +103,19 @@ def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
             while position < len(argv) and not argv[position].startswith("--") and _takes_more(option, len(words)):
                 words.append(argv[position])
                 position += 1
-        given[option.key] = _values_of(option, words, flag_value=bool(equals))
-    options = with_derived(given, world_size)
+        values[option.key] = _values_of(option, words, flag_value=bool(equals))
+    return values
+
+
+def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
+    """The options of a command line, all that follows from others filled in.
+
+    With `world_size` (ranks) divisibility by the layout is checked too. Raises OptionsError.
+    """
+    values = given(argv)
+    options = with_derived(values, world_size)
     errors = missing_errors(options) + combination_errors(options, world_size)
-    if given.get("save_interval") and not given.get("save"):
+    if values.get("save_interval") and not values.get("save"):
         errors.append("--save-interval without --save: give the folder that checkpoints go to")
     if errors:
         raise OptionsError(
@@ -164,9 +175,9 @@ def nearest(name: str) -> str | None:
     return BY_KEY[found[0]].name if found else None
 
 
-def with_derived(given: Mapping[str, Any], world_size: int | None) -> Options:
-    """Options with the values that follow from others filled in; `given` has right types already."""
-    values = dict(given)
+def with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Options:
+    """Options with the values that follow from others filled in; those given have right types already."""
+    values = dict(given_values)
     hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
     if hidden:
         values.setdefault("ffn_hidden_size", 4 * hidden)
@@ -180,8 +191,8 @@ def with_derived(given: Mapping[str, Any], world_size: int | None) -> Options:
             values.setdefault("global_batch_size", values["micro_batch_size"] * (world_size // ranks_per_model))
     notices = tuple(
         f"{BY_KEY[key].name} changes nothing: {BY_KEY[key].notice}"
-        for key in given
-        if BY_KEY[key].notice and given[key]
+        for key in given_values
+        if BY_KEY[key].notice and given_values[key]
     )
     return Options(values, notices)
 

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opsctl.job.limit import exit_minutes, with_exit_duration
+from opsctl.job.limit import exit_duration_arguments, exit_minutes
+from trainer.recipe.options import Options, given
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -23,7 +24,7 @@ def test_a_job_already_inside_the_margin_leaves_at_once_instead_of_never() -> No
 
 def test_no_limit_is_no_exit_duration() -> None:
     assert exit_minutes(None, NOON, 600) is None
-    assert with_exit_duration(["--lr", "1"], None) == ["--lr", "1"]
+    assert exit_duration_arguments(Options({}), None) == []
 
 
 @pytest.mark.parametrize(
@@ -32,10 +33,15 @@ def test_no_limit_is_no_exit_duration() -> None:
         (["--lr", "1"], "90.000"),
         (["--exit-duration-in-mins", "30"], "30.000"),
         (["--exit-duration-in-mins=30"], "30.000"),
+        (["--exit_duration_in_mins", "30"], "30.000"),
+        (["--exit-dur", "30"], "30.000"),  # as the trainer takes it
         (["--exit-duration-in-mins", "30", "--exit-duration-in-mins", "120"], "90.000"),
         (["--exit-duration-in-mins", "0"], "90.000"),
-        (["--exit-duration-in-mins", "soon"], "90.000"),
     ],
 )
 def test_the_shorter_of_the_limits_and_the_asked_for_duration_comes_last(arguments: list[str], minutes: str) -> None:
-    assert with_exit_duration(arguments, 90) == [*arguments, "--exit-duration-in-mins", minutes]
+    asked = Options(given(arguments))
+    assert exit_duration_arguments(asked, 90) == ["--exit-duration-in-mins", minutes]
+    # A job without a limit leaves when it was asked to.
+    alone = ["--exit-duration-in-mins", f"{asked.exit_duration_in_mins:.3f}"] if asked.exit_duration_in_mins else []
+    assert exit_duration_arguments(asked, None) == alone

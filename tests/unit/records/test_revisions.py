@@ -7,8 +7,10 @@ import pytest
 from opsctl.errors import OpsctlError
 from opsctl.records import revisions
 from opsctl.records import state_files as files
+from opsctl.records.run_view import view
 from opsctl.runs.load import LoadedRun, load_run_file
 from tests.tiny_run import write_run
+from trainer.recipe.options import OptionsError
 
 
 def loaded(folder: Path, **changes: object) -> LoadedRun:
@@ -118,3 +120,36 @@ def test_a_broken_revision_is_named(tmp_path: Path) -> None:
     (revision.folder / "revision.json").write_text("{")
     with pytest.raises(OpsctlError, match=f"cannot read {revision.folder}/revision.json"):
         revisions.newest(loaded(tmp_path).paths)
+
+
+def test_a_chains_own_arguments_are_understood_as_the_trainer_does(tmp_path: Path) -> None:
+    revision = revisions.publish(loaded(tmp_path))
+    asked = revision.options(["--train-sam", "100", "--exit_dur=5"])
+    assert (asked.train_samples, asked.exit_duration_in_mins, asked.global_batch_size) == (100, 5, 8)
+    assert asked.kill_switch_path == str(tmp_path / "output" / "kill-switch")
+    assert revision.options().train_samples == 4000
+
+
+def test_what_another_release_published_is_refused_by_name_and_no_reason_to_see_nothing(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    revision = revisions.publish(run)
+    words = [*revision.trainer_arguments, "--of-another-release"]
+    (revision.folder / "trainer-arguments.json").write_text(json.dumps(words))
+    with pytest.raises(OptionsError, match="--of-another-release is no option of the trainer"):
+        published(run).options()
+    assert view(str(run.path)).options is None
+
+
+@pytest.mark.parametrize("text", ["{", '{"run": {"name": "x"}, "slurm": {}, "of_another_release": {}}'])
+def test_a_published_run_that_cannot_be_read_is_one_line(tmp_path: Path, text: str) -> None:
+    run = loaded(tmp_path)
+    (revisions.publish(run).folder / "run.json").write_text(text)
+    with pytest.raises(OpsctlError, match=r"run\.json: .*; opsctl revise publishes a new revision"):
+        published(run).options()
+
+
+def published(run: LoadedRun) -> revisions.Revision:
+    """The newest revision, as a command that starts now reads it."""
+    found = revisions.newest(run.paths)
+    assert found is not None
+    return found

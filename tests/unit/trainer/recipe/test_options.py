@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.recipe import options as options_module
 from trainer.recipe.option_help import help_text, markdown
 from trainer.recipe.option_table import REFUSED
 from trainer.recipe.options import BY_KEY, OPTIONS, OptionsError, check_mapping, nearest, parse, to_arguments
@@ -106,6 +107,12 @@ def test_underscores_serve_for_dashes_and_equals_for_the_space() -> None:
 
 def test_the_last_of_two_values_counts() -> None:
     assert parse([*small(), "--lr", "1", "--lr", "2"]).lr == 2
+
+
+def test_what_stands_on_a_line_is_known_by_its_key_however_it_is_spelled_and_nothing_is_added() -> None:
+    line = ["--train_sam=5_000", "--kill-switch", "/k", "--bf16", "--lr", "1", "--lr", "2"]
+    found = options_module.given(line)
+    assert found == {"train_samples": 5000, "kill_switch_path": "/k", "bf16": True, "lr": 2.0}
 
 
 def test_options_cannot_be_changed() -> None:
