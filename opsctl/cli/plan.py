@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.cli.selection import Function, json_option, pick, run_argument
 
 if TYPE_CHECKING:
     from opsctl.runs.load import LoadedRun
 
+    Type = click.ParamType[float]
+else:
+    Type = click.ParamType  # generic only since click 8.4
 
-class Number(click.ParamType):
+
+class Number(Type):
     """A number as people write it: `450e9`, `341_000_000_000`, `176B`, `5M`."""
 
     name = "number"
@@ -22,7 +27,7 @@ class Number(click.ParamType):
     def __init__(self, whole: bool, zero: bool = False) -> None:
         self.whole, self.zero = whole, zero
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         text = str(value).strip()
         unit = self._UNITS.get(text[-1:].upper(), 1)
         try:
@@ -48,7 +53,7 @@ class Number(click.ParamType):
         return int(number)
 
 
-def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Any:
+def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Callable[[Function], Function]:
     return click.option(name, type=Number(whole, zero), help=what)
 
 

@@ -21,7 +21,7 @@ from opsctl.errors import OpsctlError
 from opsctl.localcluster import lifecycle
 from opsctl.localcluster.description import read_description
 from opsctl.localcluster.places import places_of
-from opsctl.localcluster.processes import processes_of
+from opsctl.localcluster.processes import pid_of, processes_of
 from opsctl.localcluster.spec import plain
 from tests.cluster.conftest import SPEC, RunningCluster, guarded_folder, wait_until
 
@@ -229,15 +229,15 @@ def test_status_tells_up_partial_and_down_and_a_hung_controller(
         now = status()
         assert (now["name"], now["state"], now["nodes_by_state"]) == ("mine", "up", {"idle": 3})
         places = places_of(folder)
-        pid = lifecycle.pid_of(places, "slurmd-node2")
+        pid = pid_of(places, "slurmd-node2")
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: lifecycle.pid_of(places, "slurmd-node2") is None, 10, "slurmd to be gone")
+        wait_until(lambda: pid_of(places, "slurmd-node2") is None, 10, "slurmd to be gone")
         now = status()
         assert (now["state"], now["daemons_missing"]) == ("partial", ["slurmd-node2"])
         assert opsctl("up", "--name", "mine", "--nodes", "3").returncode == 0
         assert status()["state"] == "up"
-        controller = lifecycle.pid_of(places, "slurmctld")
+        controller = pid_of(places, "slurmctld")
         assert controller is not None
         os.kill(controller, signal.SIGSTOP)
         asked = time.monotonic()

@@ -80,7 +80,8 @@ def test_the_controllers_memory_says_how_jobs_ended(local_cluster: RunningCluste
     assert (ends[failed].state, ends[failed].exit_code, ends[failed].signal) == ("FAILED", 3, 0)
     assert (ends[killed].exit_code, ends[killed].signal) == (0, 9)
     assert ends[done].state == "COMPLETED" and ends[done].nodes != ""
-    assert ends[done].ended_at is not None and ends[done].ended_at.tzinfo is not None
+    ended_at = ends[done].ended_at
+    assert ended_at is not None and ended_at.tzinfo is not None
 
 
 def test_users_narrow_the_queue_and_unknown_ids_have_no_row(local_cluster: RunningCluster, client: SlurmClient) -> None:

@@ -63,7 +63,7 @@ def test_the_kill_switch_in_the_loop_saves_and_all_ranks_leave_after_the_same_st
     pool: Pool, corpus: str, tmp_path: Path
 ) -> None:
     """Only the first rank can see the file appear, and all of TP 2 x PP 2 x DP 2 leave."""
-    layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "micro_batch_size": 1}
+    layout: dict[str, Any] = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "micro_batch_size": 1}
     disturb = {"after_step": 2, "touch": str(tmp_path / "kill-switch")}
     ranks, report = leave(pool, corpus, tmp_path, 8, disturb, **layout)
     assert [len(rank.losses) for rank in ranks] == [2] * 8

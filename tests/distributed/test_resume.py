@@ -13,7 +13,7 @@ from tests.distributed.whole_training import Seen, run_training, write_corpus
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 
-LAYOUTS = {
+LAYOUTS: dict[int, dict[str, Any]] = {
     1: {},
     2: {"bf16": True},
     8: {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,12 @@ from tests.distributed.whole_training import run_training, write_corpus
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 
 
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def scalars(folder: Path) -> dict[str, list[tuple[int, Any]]]:
     """(step, value) of every point by tag."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util.tensor_util import make_ndarray
 
-    found: dict[str, list[tuple[int, float]]] = {}
+    found: dict[str, list[tuple[int, Any]]] = {}
     (file,) = folder.glob("events.out.tfevents.*")
     for event in EventFileLoader(str(file)).Load():
         for value in event.summary.value:

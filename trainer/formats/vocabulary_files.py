@@ -61,7 +61,8 @@ def _tokenizer_vocab_size(name: str) -> int:
         try:
             # Unigram models list their tokens in the order of their ids.
             largest = _largest_id(vocab) if isinstance(vocab, dict) else len(vocab) - 1
-            return max([largest, *(token["id"] for token in added)]) + 1
+            ids: list[int] = [largest, *(token["id"] for token in added)]
+            return max(ids) + 1
         except (TypeError, KeyError):
             raise DataError(f"{file} is no tokenizer.json: it has no vocabulary") from None
     if (path / "vocab.json").is_file():

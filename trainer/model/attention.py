@@ -54,7 +54,8 @@ class SelfAttention(nn.Module):
             q_bnsd, k_bnsd, v_bnsd, dropout_p=dropout, is_causal=True, scale=1 / math.sqrt(d)
         )
         mixed_bsh = mixed_bnsd[..., :d].transpose(1, 2).reshape(b, s, self.local_heads * d)
-        return self.dense(mixed_bsh.to(x_bsh.dtype))
+        out_bsh: Tensor = self.dense(mixed_bsh.to(x_bsh.dtype))
+        return out_bsh
 
     def _with_alibi(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query and key with the features that add slope x position to their product; value padded to the same size."""

@@ -36,7 +36,8 @@ class MLP(nn.Module):
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         wide = self.dense_h_to_4h(x_bsh)
-        return self.dense_4h_to_h(nn.functional.gelu(wide, approximate=self.approximate))
+        out_bsh: Tensor = self.dense_4h_to_h(nn.functional.gelu(wide, approximate=self.approximate))
+        return out_bsh
 
 
 class TransformerBlock(nn.Module):

@@ -30,7 +30,8 @@ def masked_mean_cross_entropy(
     mask_t = mask_bs.reshape(-1).float()
     share_t = mask_t / mask_t.sum().clamp(min=1e-20)
     x_th = copy_to_tensor_ranks(x_bsh.reshape(-1, x_bsh.shape[-1]), parallel)
-    return _LinearCrossEntropy.apply(x_th, weight_vh, labels_bs.reshape(-1), share_t, parallel)
+    loss: Tensor = _LinearCrossEntropy.apply(x_th, weight_vh, labels_bs.reshape(-1), share_t, parallel)
+    return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

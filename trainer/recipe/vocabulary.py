@@ -12,8 +12,9 @@ def padded_vocab_size(vocab_size: int, options: Mapping[str, Any]) -> int:
     `pad_vocab_size_to` exactly when given, else the next multiple of `make_vocab_size_divisible_by` x TP.
     Raises ValueError (one line) when the given size is too small or cannot be divided.
     """
-    divisor, tensor = options["make_vocab_size_divisible_by"], options["tensor_model_parallel_size"]
-    wanted = options["pad_vocab_size_to"]
+    divisor: int = options["make_vocab_size_divisible_by"]
+    tensor: int = options["tensor_model_parallel_size"]
+    wanted: int | None = options["pad_vocab_size_to"]
     if wanted is None:
         multiple = divisor * tensor
         return -(-vocab_size // multiple) * multiple
@@ -24,4 +25,4 @@ def padded_vocab_size(vocab_size: int, options: Mapping[str, Any]) -> int:
     for what, number in (("--make-vocab-size-divisible-by", divisor), ("--tensor-model-parallel-size", tensor)):
         if wanted % number:
             raise ValueError(f"--pad-vocab-size-to {wanted} is not divisible by {what} {number}")
-    return int(wanted)
+    return wanted

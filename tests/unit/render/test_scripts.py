@@ -133,7 +133,9 @@ def test_a_line_break_in_a_path_is_refused(tmp_path: Path) -> None:
         batch_script(loaded.file, loaded.paths, OWN, request(folder="/a\nb"))
 
 
-def run_step(tmp_path: Path, loaded: LoadedRun, *command: str, **options: object) -> subprocess.Popen[str]:
+def run_step(
+    tmp_path: Path, loaded: LoadedRun, *command: str, start_new_session: bool = False
+) -> subprocess.Popen[str]:
     script = tmp_path / "step.sh"
     script.write_text(step_script(loaded.file))
     environment = {"PATH": os.environ["PATH"], "OPSCTL_ATTEMPT_FOLDER": str(tmp_path), "SLURMD_NODENAME": "x1"}
@@ -144,7 +146,7 @@ def run_step(tmp_path: Path, loaded: LoadedRun, *command: str, **options: object
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,  # type: ignore[call-overload]
+        start_new_session=start_new_session,
     )
 
 

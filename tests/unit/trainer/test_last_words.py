@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainer.loop import train as loop
+from trainer.loop.leaving import FINISHED
 
 
 def test_the_end_is_dated_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,5 +36,5 @@ def test_the_end_is_dated_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None
         leaving=SimpleNamespace(reason=lambda *_: None),
         steps_done=0,
     )
-    assert loop.train(training) == loop.FINISHED
+    assert loop.train(training) == FINISHED
     assert said == ["before the start of training step at 1", "after training is done at 4"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def test_a_python_without_torch_is_said_in_one_line(
 
     monkeypatch.setattr(launch, "import_engine", without_torch)
     monkeypatch.setattr(launch, "set_process_defaults", lambda _ranks: None)
-    monkeypatch.setattr(launch.signal, "signal", lambda _number, _handler: None)
+    monkeypatch.setattr(signal, "signal", lambda _number, _handler: None)
     node = ["--nnodes", "1", "--nproc-per-node", "1", "--node-rank", "0", "--node-name", "x01"]
     words = [*node, "--master-addr", "10.0.0.1", "--master-port", "1"]
     assert launch.main([*words, "--attempt-folder", str(tmp_path), "--"]) == 1

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_a_tokenizers_name_is_looked_up_in_the_cache_and_never_fetched(
     ],
 )
 def test_an_unknown_vocabulary_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as refusal:

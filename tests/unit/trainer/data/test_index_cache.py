@@ -6,29 +6,35 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.trainer.data.conftest import MakePair, options_for
-from trainer.data import gpt_dataset
 from trainer.data.build import DataError, build_datasets
 from trainer.data.index_cache import IndexCache
+from trainer.data.indices import build_order
 
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each order that was really built."""
     seen: list[int] = []
-    real = gpt_dataset.build_order
-    monkeypatch.setattr(gpt_dataset, "build_order", lambda *given: seen.append(1) or real(*given))
+
+    def counted(*given: Any) -> Any:
+        seen.append(1)
+        return build_order(*given)
+
+    monkeypatch.setattr("trainer.data.gpt_dataset.build_order", counted)
     return seen
 
 
-def first_sample(options: dict, samples: int = 20, is_builder: bool = True) -> list[int]:
+def first_sample(options: dict[str, Any], samples: int = 20, is_builder: bool = True) -> list[int]:
     train = build_datasets(options, samples, 0, 0, is_builder, lambda: None).train
     assert train is not None
-    return train[0].tolist()
+    tokens: list[int] = train[0].tolist()
+    return tokens
 
 
 def test_the_second_start_builds_nothing(make_pair: MakePair, tmp_path: Path, builds: list[int]) -> None:
@@ -41,7 +47,9 @@ def test_the_second_start_builds_nothing(make_pair: MakePair, tmp_path: Path, bu
 @pytest.mark.parametrize(
     "change", [{"seed": 5}, {"seq_length": 9}, {"separate_last_epoch_threshold": 0.95}, {"split": "9,1"}]
 )
-def test_whatever_the_order_hangs_on_makes_another(make_pair: MakePair, builds: list[int], change: dict) -> None:
+def test_whatever_the_order_hangs_on_makes_another(
+    make_pair: MakePair, builds: list[int], change: dict[str, Any]
+) -> None:
     options = options_for(data_path=[make_pair("corpus", lengths=[100] * 10)])
     first_sample(options)
     first_sample({**options, **change})
@@ -75,8 +83,11 @@ def test_ranks_wait_for_the_builder_and_map_its_files(make_pair: MakePair, build
     barrier = threading.Barrier(3, timeout=20)
     found: list[list[int]] = []
 
+    def wait() -> None:
+        barrier.wait()
+
     def rank(number: int) -> None:
-        train = build_datasets(options, 20, 0, 0, number == 0, lambda: barrier.wait() and None).train
+        train = build_datasets(options, 20, 0, 0, number == 0, wait).train
         assert train is not None
         found.append(train[3].tolist())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,7 +24,9 @@ def walked(lengths: list[int], document_index: list[int], samples: int, sequence
     st.integers(1, 40),
     st.randoms(use_true_random=False),
 )
-def test_the_sample_index_is_where_walking_the_tokens_leads(lengths, epochs, sequence_length, random) -> None:
+def test_the_sample_index_is_where_walking_the_tokens_leads(
+    lengths: list[int], epochs: int, sequence_length: int, random: Random
+) -> None:
     document_index = list(range(len(lengths))) * epochs
     random.shuffle(document_index)
     samples = (sum(lengths) * epochs - 1) // sequence_length

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.trainer.data.conftest import MakePair, options_for
 from trainer.data.build import build_datasets
+from trainer.data.gpt_dataset import BlendedDataset
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -157,6 +158,7 @@ def test_a_blend_gives_megatrons_order_and_samples(
     ours = build_datasets(options_for(data_path=words, split="8,1,1", seq_length=16), *sizes)
     for one, other in zip(theirs, (ours.train, ours.valid["valid"], ours.test["test"]), strict=True):
         assert_equal(one, other)
+        assert isinstance(other, BlendedDataset)
         assert one.weights == other.weights  # to the last bit: it decides between equals
 
 

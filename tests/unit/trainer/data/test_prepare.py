@@ -14,13 +14,15 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
-from trainer.data import corpus_tokenizer, prepare
+from trainer.data import prepare
+from trainer.data import tokenizer as bpe
 from trainer.data.indexed import IndexedTokens
 from trainer.data.progress import Waiting
 
@@ -193,7 +195,8 @@ def test_a_folder_is_read_in_the_order_of_its_names_with_patterns_and_hostile_na
     (tmp_path / "src" / "empty.py").touch()
     (tmp_path / "src" / "nowhere.py").symlink_to("missing")
     os.mkfifo(tmp_path / "src" / "pipe.py")
-    words = [tmp_path / "src", "--output-prefix", tmp_path / "c", "--vocab-size", "280", "--include", "*.py"]
+    source, prefix = tmp_path / "src", tmp_path / "c"
+    words: list[str | Path] = [source, "--output-prefix", prefix, "--vocab-size", "280", "--include", "*.py"]
     noted = prepared(capsys, *words, "--exclude", "tests", "--exclude", "site-packages", "--exclude", "*/idlelib/*")
     assert decoded(noted["data_path"], tmp_path / "tokenizer.json") == [f"text of {name!r}" for name in sorted(names)]
     assert noted["skipped"] == {"empty": 1, "not_text": 2, "unreadable": 0}
@@ -342,19 +345,19 @@ def test_training_a_tokenizer_says_so_when_it_takes_long(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = threading.Event()
-    real_say, real_train = Waiting._say, corpus_tokenizer.bpe.train
+    real_say, real_train = Waiting._say, bpe.train
 
     def say(waiting: Waiting) -> None:
         real_say(waiting)
         said.set()
 
-    def train(texts: Any, vocab_size: int) -> Tokenizer:
+    def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         tokenizer = real_train(texts, vocab_size)
         assert said.wait(30)
         return tokenizer
 
     monkeypatch.setattr(Waiting, "_say", say)
-    monkeypatch.setattr(corpus_tokenizer.bpe, "train", train)
+    monkeypatch.setattr(bpe, "train", train)
     monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.05)
     code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     assert code == 0 and "training a tokenizer of 280 tokens ...\n" in err
