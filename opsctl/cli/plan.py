@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +11,7 @@ import click
 from opsctl.cli.selection import Function, json_option, pick, run_argument
 
 if TYPE_CHECKING:
+    from opsctl.planning.section import Section
     from opsctl.runs.load import LoadedRun
 
     Type = click.ParamType[float]
@@ -96,13 +97,14 @@ def command(run_argument: str | None, run: str | None, as_json: bool, nodes: int
 
 def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
     from opsctl.output import print_json
-    from opsctl.planning.from_inputs import Inputs, plan_inputs
+    from opsctl.planning.from_inputs import plan_inputs
+    from opsctl.planning.plan import Inputs, NumbersPlan
     from opsctl.planning.screen import lines_of
 
     inputs = Inputs(**numbers)
     sections = plan_inputs(inputs)
     if as_json:
-        print_json("plan", {"inputs": inputs.given(), **{section.key: section.values for section in sections}})
+        print_json("plan", NumbersPlan(inputs=inputs, **_by_key(sections)))
     else:
         click.echo("\n".join(lines_of(sections)))
 
@@ -111,6 +113,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     from opsctl.errors import RunFileError
     from opsctl.output import message, print_json
     from opsctl.planning.from_run import plan_sections
+    from opsctl.planning.plan import PlannedRun, RunPlan
     from opsctl.planning.screen import bullet_lines, lines_of
     from opsctl.records.locate import locate_run_file
     from opsctl.runs.checks import find_problems
@@ -124,13 +127,12 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
         layout = None
     findings = find_problems(loaded, nodes)
     sections = plan_sections(loaded, layout)
-    run = {"name": loaded.file.run.name, "file": str(loaded.path)}
+    run = PlannedRun(name=loaded.file.run.name, file=str(loaded.path))
     if as_json:
-        values = {section.key: section.values for section in sections}
-        found = {"problems": list(findings.problems), "warnings": list(findings.warnings)}
-        print_json("plan", {"run": run, **values, **found})
+        problems, warnings = list(findings.problems), list(findings.warnings)
+        print_json("plan", RunPlan(run=run, problems=problems, warnings=warnings, **_by_key(sections)))
     else:
-        click.echo(f"{run['name']}   {run['file']}\n")
+        click.echo(f"{run.name}   {run.file}\n")
         click.echo("\n".join(lines_of(sections)))
         for line in bullet_lines("Not known yet", findings.warnings):
             message(line)
@@ -138,6 +140,10 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
             message(line)
     if findings.problems:
         raise SystemExit(2)
+
+
+def _by_key(sections: Sequence[Section]) -> dict[str, Any]:
+    return {section.key: section.values for section in sections}
 
 
 def _with_what_the_log_shows(loaded: LoadedRun) -> LoadedRun:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from opsctl.planning import arithmetic
 from opsctl.planning.layout_part import stages_of
+from opsctl.planning.plan import PlannedCheckpoints, PlannedJob, PlannedMemory, PlannedThroughput, PlannedTime
 from opsctl.planning.schedule_part import lengths_of
 from opsctl.planning.section import Section, amount, gb_text, gib_text, whole
 from opsctl.runs.checks import exit_duration_minutes
@@ -15,7 +18,15 @@ from opsctl.runs.schema import ExpectTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.schedule import BatchRamp
-from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, block_parameters, parameters, tflops_per_gpu
+from trainer.recipe.sizes import (
+    HARDWARE_PASSES,
+    MODEL_PASSES,
+    TRAINING_BYTES_PER_PARAMETER,
+    ModelShape,
+    block_parameters,
+    parameters,
+    tflops_per_gpu,
+)
 
 
 def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout | None) -> Iterator[Section]:
@@ -25,26 +36,31 @@ def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout 
     weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
     each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
     interval = options["save_interval"]
-    values: dict[str, Any] = {"weights_gib": weights, "full_gib": full, "save_interval_iterations": interval}
     rows = [("weights / whole", f"{gib_text(weights)} / {gib_text(full)} ({each})")]
     lengths = lengths_of(options)
+    number = None
     if interval and lengths is not None and lengths.train_iterations:
         number = -(-lengths.train_iterations // interval)  # the last is saved at the end, whatever the interval
-        values["count"] = number
         rows.append(
             ("how many", f"{number:,}, one every {interval:,} iterations: {gib_text(number * full)} if all are kept")
         )
-    yield Section("checkpoint", "Checkpoints", values, tuple(rows))
+    sizes = PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=interval, count=number)
+    yield Section("checkpoint", "Checkpoints", sizes, tuple(rows))
     total = arithmetic.memory_gb(count)
-    memory: dict[str, Any] = {"bytes_per_param": 18, "replica_gb": total}
     text = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
     stages = stages_of(options, layout) if layout is not None else None
+    fullest = None
     if layout is not None and stages:
         here = _largest_stage_parameters(shape, stages) / layout.tensor
-        memory["per_gpu_gb"] = arithmetic.memory_per_gpu_gb(here, layout.data, half)
+        fullest = arithmetic.memory_per_gpu_gb(here, layout.data, half)
         shared = f", optimizer states shared by {layout.data} replicas" if layout.data > 1 else ""
-        text.append(("the fullest GPU", f"about {gb_text(memory['per_gpu_gb'])}{shared}"))
-    yield Section("memory", "Memory for weights, gradients and optimizer", memory, tuple(text))
+        text.append(("the fullest GPU", f"about {gb_text(fullest)}{shared}"))
+    yield Section("memory", "Memory for weights, gradients and optimizer", memory_values(total, fullest), tuple(text))
+
+
+def memory_values(replica_gb: float, per_gpu_gb: float | None = None) -> PlannedMemory:
+    """What weights, gradients and optimizer states take, at 18 bytes a parameter."""
+    return PlannedMemory(bytes_per_param=TRAINING_BYTES_PER_PARAMETER, replica_gb=replica_gb, per_gpu_gb=per_gpu_gb)
 
 
 def _largest_stage_parameters(shape: ModelShape, stages: list[int]) -> int:
@@ -60,16 +76,16 @@ def time_sections(
 ) -> Iterator[Section]:
     """Days by the expected TFLOPs and by the expected seconds per iteration, whichever are given."""
     lengths, gpus = lengths_of(options), layout.world_size
-    values: dict[str, Any] = {}
+    values = PlannedTime()
     rows = []
     if expect.tflops and lengths is not None:
         tokens = lengths.train_samples * shape.sequence_length
         days = arithmetic.training_days(parameters(shape), tokens, gpus, expect.tflops)
-        values |= {"days_at_expected_tflops": days, "gpu_hours_at_expected_tflops": days * 24 * gpus}
+        values = replace(values, days_at_expected_tflops=days, gpu_hours_at_expected_tflops=days * 24 * gpus)
         rows.append((f"at {expect.tflops:g} TFLOPs a GPU", days_text(days, gpus)))
     if expect.seconds_per_iteration and lengths is not None and lengths.train_iterations:
         days = lengths.train_iterations * expect.seconds_per_iteration / arithmetic.DAY_S
-        values |= {"days_at_expected_seconds": days, "gpu_hours_at_expected_seconds": days * 24 * gpus}
+        values = replace(values, days_at_expected_seconds=days, gpu_hours_at_expected_seconds=days * 24 * gpus)
         rows.append((f"at {expect.seconds_per_iteration:g} s an iteration", days_text(days, gpus)))
     if rows:
         yield Section("time", "Time to train, without waits between jobs", values, tuple(rows))
@@ -82,7 +98,7 @@ def time_sections(
         yield Section(
             "throughput",
             "Speed at the full batch",
-            {"seconds_per_iteration": seconds, "hardware_tflops": hardware, "model_tflops": model},
+            PlannedThroughput(seconds_per_iteration=seconds, hardware_tflops=hardware, model_tflops=model),
             (
                 ("an iteration", f"{seconds:g} s: {whole(batch * shape.sequence_length / seconds)} tokens a second"),
                 ("TFLOPs a GPU", f"{amount(hardware)} hardware{counted}, {amount(model)} model"),
@@ -111,14 +127,14 @@ def job_section(loaded: LoadedRun) -> Section:
     return Section(
         "job",
         "Each job",
-        {
-            "time_limit_s": limit_s,
-            "exit_margin_s": margin_s,
-            "exit_duration_minutes": minutes,
-            "iteration_s": expect.seconds_per_iteration,
-            "evaluation_s": expect.evaluation_seconds,
-            "save_s": expect.save_seconds,
-        },
+        PlannedJob(
+            time_limit_s=limit_s,
+            exit_margin_s=margin_s,
+            exit_duration_minutes=minutes,
+            iteration_s=expect.seconds_per_iteration,
+            evaluation_s=expect.evaluation_seconds,
+            save_s=expect.save_seconds,
+        ),
         (
             ("time limit", format_duration(limit_s)),
             ("saves and leaves after", f"{minutes:,} minutes, {format_duration(margin_s)} before the limit"),

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import msgspec
 
 from opsctl.errors import UsageError
 from opsctl.planning import arithmetic
-from opsctl.planning.cost_part import days_text
+from opsctl.planning.cost_part import days_text, memory_values
+from opsctl.planning.model_part import FORMULA
+from opsctl.planning.plan import (
+    DaysLeft,
+    InitStd,
+    Inputs,
+    PlannedCheckpoints,
+    PlannedModel,
+    PlannedThroughput,
+    PlannedTime,
+    SamplesOfTokens,
+    WeightsByPart,
+)
 from opsctl.planning.section import Section, amount, billions, gb_text, gib_text, whole
 from trainer.recipe.schedule import samples_of_tokens
 from trainer.recipe.sizes import (
@@ -20,29 +32,6 @@ from trainer.recipe.sizes import (
 
 #: Taken where steps are counted in tokens and no length is given; the screen says so.
 USUAL_SEQUENCE_LENGTH = 2048
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What may be given on the command line. Counts are whole numbers."""
-
-    params: int | None = None
-    tokens: int | None = None
-    gpus: int | None = None
-    tflops: float | None = None  # hardware TFLOP/s per GPU
-    num_layers: int | None = None
-    hidden_size: int | None = None
-    num_attention_heads: int | None = None
-    vocab_size: int | None = None
-    sequence_length: int | None = None
-    consumed_tokens: int | None = None
-    goal_tokens: int | None = None
-    seconds_per_iteration: float | None = None
-    global_batch_size: int | None = None
-
-    def given(self) -> dict[str, float]:
-        """The inputs that were given."""
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
 
 
 def plan_inputs(inputs: Inputs) -> list[Section]:
@@ -73,7 +62,7 @@ _WHAT_IT_TAKES = (
 
 
 def _flags(inputs: Inputs) -> str:
-    return " ".join("--" + name.replace("_", "-") for name in inputs.given())
+    return " ".join("--" + name.replace("_", "-") for name in msgspec.to_builtins(inputs))
 
 
 def _check(inputs: Inputs) -> None:
@@ -105,30 +94,30 @@ def _formula(inputs: Inputs) -> int | None:
 
 def _model(inputs: Inputs) -> Section | None:
     total, layers, hidden = _formula(inputs), inputs.num_layers, inputs.hidden_size
-    if total is None or layers is None or hidden is None or inputs.vocab_size is None:
+    if total is None or layers is None or hidden is None:
         return None
-    values = {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": inputs.num_attention_heads,
-        "sequence_length": inputs.sequence_length,
-        "vocab_size": inputs.vocab_size,
-        "formula": "l*(12h^2+13h)+v*h+s*h+2h",
-        "formula_params": total,
-        "billion_rounded": round(total / 1e9),
-        "layer_params": block_parameters(hidden),
-        "embedding_params": inputs.vocab_size * hidden,
-        "hidden_per_layer": hidden // layers,
-    }
+    if inputs.vocab_size is None or inputs.sequence_length is None:
+        return None
+    values = PlannedModel(
+        layers=layers,
+        hidden=hidden,
+        heads=inputs.num_attention_heads,
+        sequence_length=inputs.sequence_length,
+        vocab_size=inputs.vocab_size,
+        formula=FORMULA,
+        formula_params=total,
+        billion_rounded=round(total / 1e9),
+        layer_params=block_parameters(hidden),
+        embedding_params=inputs.vocab_size * hidden,
+        hidden_per_layer=hidden // layers,
+        hidden_per_head=hidden // inputs.num_attention_heads if inputs.num_attention_heads else None,
+    )
     rows = [
         ("parameters", f"{whole(total)} ({billions(total)}): l(12h^2+13h) + vh + sh + 2h"),
         ("one block", whole(block_parameters(hidden))),
         ("word embedding", whole(inputs.vocab_size * hidden)),
     ]
-    per_head = ""
-    if inputs.num_attention_heads:
-        values["hidden_per_head"] = hidden // inputs.num_attention_heads
-        per_head = f", per head {values['hidden_per_head']}"
+    per_head = f", per head {values.hidden_per_head}" if values.hidden_per_head is not None else ""
     rows.append(("hidden size per layer", f"{hidden // layers}{per_head}"))
     return Section("model", "Model, with learned positions", values, tuple(rows))
 
@@ -140,7 +129,7 @@ def _init_std(inputs: Inputs) -> Section | None:
     return Section(
         "init_std",
         "Initial weights",
-        {"sqrt_1_over_3h": third, "sqrt_2_over_5h": fifths},
+        InitStd(sqrt_1_over_3h=third, sqrt_2_over_5h=fifths),
         (("standard deviation", f"sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"),),
     )
 
@@ -155,7 +144,7 @@ def _parts(inputs: Inputs) -> Section | None:
     return Section(
         "parts",
         "Weights by part, 2 bytes a parameter",
-        {"block_bf16_gib": block, "rest_bf16_gib": rest, "total_bf16_gib": whole_model},
+        WeightsByPart(block_bf16_gib=block, rest_bf16_gib=rest, total_bf16_gib=whole_model),
         (
             ("one block", gib_text(block)),
             ("embeddings and the rest", gib_text(rest)),
@@ -171,7 +160,7 @@ def _checkpoint(params: int | None) -> Section | None:
     return Section(
         "checkpoint",
         "Checkpoints",
-        {"weights_gib": weights, "full_gib": full},
+        PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=None),
         (("weights / whole", f"{gib_text(weights)} / {gib_text(full)} (2 and 14 bytes a parameter)"),),
     )
 
@@ -183,7 +172,7 @@ def _memory(params: int | None) -> Section | None:
     return Section(
         "memory",
         "Memory for weights, gradients and optimizer",
-        {"bytes_per_param": 18, "replica_gb": total},
+        memory_values(total),
         (("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted"),),
     )
 
@@ -196,7 +185,7 @@ def _time(inputs: Inputs, params: int | None) -> Section | None:
     return Section(
         "time",
         "Time to train, without waits between jobs",
-        {"training_days": days, "gpu_hours": days * 24 * gpus},
+        PlannedTime(training_days=days, gpu_hours=days * 24 * gpus),
         (
             (f"at {tflops:g} TFLOPs a GPU", days_text(days, gpus)),
             ("reckoned as", "8 x tokens x parameters / (GPUs x TFLOPs): recomputation counted, no batch ramp-up"),
@@ -217,7 +206,7 @@ def _days_left(inputs: Inputs) -> Section | None:
     ]
     if inputs.sequence_length is None:
         rows.append(("sequence length", f"{sequence:,} taken; --sequence-length gives another"))
-    values = {"days": days, "tokens": goal - consumed, "sequence_length": sequence}
+    values = DaysLeft(days=days, tokens=goal - consumed, sequence_length=sequence)
     return Section("days_left", "What is left", values, tuple(rows))
 
 
@@ -239,7 +228,7 @@ def _throughput(inputs: Inputs) -> Section | None:
     return Section(
         "throughput",
         "Speed",
-        {"seconds_per_iteration": seconds, "hardware_tflops": hardware, "model_tflops": model},
+        PlannedThroughput(seconds_per_iteration=seconds, hardware_tflops=hardware, model_tflops=model),
         (("TFLOPs a GPU", f"{amount(hardware)} hardware (recomputation counted), {amount(model)} model"),),
     )
 
@@ -251,7 +240,7 @@ def _samples(inputs: Inputs) -> Section | None:
     return Section(
         "samples",
         "Samples",
-        {"tokens": inputs.tokens, "samples": samples},
+        SamplesOfTokens(tokens=inputs.tokens, samples=samples),
         (
             (
                 "samples",

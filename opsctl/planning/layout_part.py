@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from opsctl.planning.plan import PipelinePartition, PlannedLayout, ProcessGroups
 from opsctl.planning.section import Section
 from trainer.recipe.layout import Layout, blocks_per_stage
 
@@ -32,23 +33,25 @@ def layout_sections(per_node: int, options: Mapping[str, Any], layout: Layout) -
             f"{layout.data} replica{'s' * (layout.data > 1)} of {replica} GPU{'s' * (replica > 1)}",
         ),
     ]
-    values: dict[str, Any] = {
-        "nodes": nodes,
-        "gpus_per_node": per_node,
-        "world_size": layout.world_size,
-        "tensor": layout.tensor,
-        "pipeline": layout.pipeline,
-        "data": layout.data,
-    }
     stages = stages_of(options, layout)
+    partition = None
     if stages:
         method = options["pp_partition_method"]
-        values |= {"pipeline_partition": {"method": method, "blocks_per_stage": stages}}
+        partition = PipelinePartition(method=method, blocks_per_stage=stages)
         rows.append(("blocks per stage", f"{_stage_text(stages)} ({method})"))
     for key, found in groups.items():
         rows.append((key.removesuffix("_groups").replace("_", " ") + " groups", _groups_text(found)))
+    values = PlannedLayout(
+        nodes=nodes,
+        gpus_per_node=per_node,
+        world_size=layout.world_size,
+        tensor=layout.tensor,
+        pipeline=layout.pipeline,
+        data=layout.data,
+        pipeline_partition=partition,
+    )
     yield Section("layout", "Layout", values, tuple(rows))
-    yield Section("process_groups", "", groups)
+    yield Section("process_groups", "", ProcessGroups(**groups))
 
 
 def stages_of(options: Mapping[str, Any], layout: Layout) -> list[int] | None:

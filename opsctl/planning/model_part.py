@@ -6,9 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opsctl.planning import arithmetic
+from opsctl.planning.plan import InitStd, PlannedModel
 from opsctl.planning.section import Section, billions, whole
 from trainer.recipe.sizes import ModelShape, block_parameters, formula_parameters, parameters
 from trainer.recipe.vocabulary import padded_vocab_size
+
+#: The usual formula of parameters as JSON says it.
+FORMULA = "l*(12h^2+13h)+v*h+s*h+2h"
 
 
 def model_shape(options: Mapping[str, Any]) -> ModelShape | None:
@@ -41,22 +45,22 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
     formula = formula_parameters(shape.layers, shape.hidden, shape.sequence_length, vocabulary)
     block, embedding = block_parameters(shape.hidden, shape.feed_forward), shape.vocabulary * shape.hidden
     positions = f"{shape.positions:,} learned positions" if shape.positions else "no learned positions"
-    values = {
-        "layers": shape.layers,
-        "hidden": shape.hidden,
-        "heads": shape.heads,
-        "sequence_length": shape.sequence_length,
-        "vocab_size": vocabulary,
-        "padded_vocab_size": shape.vocabulary,
-        "params": real,
-        "formula": "l*(12h^2+13h)+v*h+s*h+2h",
-        "formula_params": formula,
-        "billion_rounded": round(formula / 1e9),
-        "layer_params": block,
-        "embedding_params": embedding,
-        "hidden_per_layer": shape.hidden // shape.layers,
-        "hidden_per_head": shape.hidden // shape.heads,
-    }
+    values = PlannedModel(
+        layers=shape.layers,
+        hidden=shape.hidden,
+        heads=shape.heads,
+        sequence_length=shape.sequence_length,
+        vocab_size=vocabulary,
+        padded_vocab_size=shape.vocabulary,
+        params=real,
+        formula=FORMULA,
+        formula_params=formula,
+        billion_rounded=round(formula / 1e9),
+        layer_params=block,
+        embedding_params=embedding,
+        hidden_per_layer=shape.hidden // shape.layers,
+        hidden_per_head=shape.hidden // shape.heads,
+    )
     yield Section(
         "model",
         "Model",
@@ -70,7 +74,7 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
             ),
             ("one block", f"{whole(block)}"),
             ("word embedding", f"{whole(embedding)}"),
-            ("hidden size per layer", f"{values['hidden_per_layer']}, per head {values['hidden_per_head']}"),
+            ("hidden size per layer", f"{values.hidden_per_layer}, per head {values.hidden_per_head}"),
         ),
     )
     third, fifths = arithmetic.init_std_third(shape.hidden), arithmetic.init_std_two_fifths(shape.hidden)
@@ -78,6 +82,6 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
     yield Section(
         "init_std",
         "Initial weights",
-        {"init_method_std": given, "sqrt_1_over_3h": third, "sqrt_2_over_5h": fifths},
+        InitStd(init_method_std=given, sqrt_1_over_3h=third, sqrt_2_over_5h=fifths),
         (("standard deviation", f"{given:g}; sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"),),
     )

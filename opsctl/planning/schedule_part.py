@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
+from opsctl.planning.plan import PlannedBatch, PlannedSchedule, RampStage, RampUp
 from opsctl.planning.section import Section, billions, whole
 from opsctl.runs.checks import MOST_RAMP_STAGES
 from trainer.recipe.layout import Layout
@@ -37,31 +40,21 @@ def known(fact: Callable[[Mapping[str, Any]], Fact], options: Mapping[str, Any])
 def batch_section(options: Mapping[str, Any], ramp: BatchRamp, layout: Layout | None) -> Section:
     """The full batch, and the ramp-up to it, nominal beside actual."""
     micro = options["micro_batch_size"]
-    values: dict[str, Any] = {
-        "micro_batch_size": micro,
-        "global_batch_size": ramp.global_batch_size,
-        "tokens_per_step": ramp.global_batch_size * options["seq_length"] if options["seq_length"] else None,
-    }
+    values = PlannedBatch(
+        micro_batch_size=micro,
+        global_batch_size=ramp.global_batch_size,
+        tokens_per_step=ramp.global_batch_size * options["seq_length"] if options["seq_length"] else None,
+        micro_batches_per_step=_micro_batches(micro, ramp, layout),
+        rampup=_ramp_up(ramp) if ramp.is_ramp else None,
+    )
     text = f"{ramp.global_batch_size:,} samples"
-    if values["tokens_per_step"]:
-        text += f" = {values['tokens_per_step']:,} tokens a step"
+    if values.tokens_per_step:
+        text += f" = {values.tokens_per_step:,} tokens a step"
     rows = [("full batch", text)]
-    if layout is not None and micro and ramp.global_batch_size % (micro * layout.data) == 0:
-        values["micro_batches_per_step"] = ramp.global_batch_size // (micro * layout.data)
-        rows.append(
-            ("micro-batches", f"{values['micro_batches_per_step']} of {micro} on each of {layout.data} replicas")
-        )
-    if not ramp.is_ramp:
-        return Section("batch", "Batch", {**values, "rampup": None}, tuple(rows))
-    stages = _stage_values(ramp)
-    values["rampup"] = {
-        "start": ramp.start,
-        "increment": ramp.increment,
-        "samples": ramp.ramp_samples,
-        "intervals": ramp.intervals,
-        "samples_per_interval": ramp.samples_per_interval,
-        "stages": stages,
-    }
+    if layout is not None and values.micro_batches_per_step is not None:
+        rows.append(("micro-batches", f"{values.micro_batches_per_step} of {micro} on each of {layout.data} replicas"))
+    if values.rampup is None:
+        return Section("batch", "Batch", values, tuple(rows))
     rows.append(
         (
             "ramp-up",
@@ -69,7 +62,7 @@ def batch_section(options: Mapping[str, Any], ramp: BatchRamp, layout: Layout | 
             f"{ramp.intervals} intervals of {ramp.samples_per_interval:,}",
         )
     )
-    return Section("batch", "Batch", values, tuple(rows), _ramp_table(stages, ramp), _RAMP_NOTE)
+    return Section("batch", "Batch", values, tuple(rows), _ramp_table(values.rampup.stages, ramp), _RAMP_NOTE)
 
 
 _RAMP_NOTE = (
@@ -78,25 +71,39 @@ _RAMP_NOTE = (
 )
 
 
-def _stage_values(ramp: BatchRamp) -> list[dict[str, int]]:
-    through = ramp.nominal_steps_through()
-    return [
-        {
-            "batch_size": stage.batch_size,
-            "first_sample": stage.first_sample,
-            "nominal_steps": stage.nominal_steps or 0,
-            "actual_steps": stage.actual_steps or 0,
-            "nominal_steps_through": nominal,
-            "actual_steps_through": stage.first_step - 1 + (stage.actual_steps or 0),
-        }
-        for stage, nominal in zip(ramp.stages()[:-1], through, strict=True)
+def _micro_batches(micro: int | None, ramp: BatchRamp, layout: Layout | None) -> int | None:
+    """Micro-batches of each replica in a step at the full batch; None where they do not divide."""
+    if layout is None or not micro or ramp.global_batch_size % (micro * layout.data):
+        return None
+    return ramp.global_batch_size // (micro * layout.data)
+
+
+def _ramp_up(ramp: BatchRamp) -> RampUp:
+    stages = [
+        RampStage(
+            batch_size=stage.batch_size,
+            first_sample=stage.first_sample,
+            nominal_steps=stage.nominal_steps or 0,
+            actual_steps=stage.actual_steps or 0,
+            nominal_steps_through=nominal,
+            actual_steps_through=stage.first_step - 1 + (stage.actual_steps or 0),
+        )
+        for stage, nominal in zip(ramp.stages()[:-1], ramp.nominal_steps_through(), strict=True)
     ]
+    return RampUp(
+        start=ramp.start,
+        increment=ramp.increment,
+        samples=ramp.ramp_samples,
+        intervals=ramp.intervals,
+        samples_per_interval=ramp.samples_per_interval,
+        stages=stages,
+    )
 
 
-def _ramp_table(stages: list[dict[str, int]], ramp: BatchRamp) -> tuple[tuple[str, ...], ...]:
+def _ramp_table(stages: list[RampStage], ramp: BatchRamp) -> tuple[tuple[str, ...], ...]:
     heading = ("batch", "from sample", "nominal steps", "actual steps", "nominal in all", "actual in all")
     shown = stages if len(stages) <= 2 * _STAGES_SHOWN else stages[:_STAGES_SHOWN] + stages[-2:]
-    rows = [tuple(f"{value:,}" for value in stage.values()) for stage in shown]
+    rows = [tuple(f"{value:,}" for value in msgspec.structs.astuple(stage)) for stage in shown]
     if len(shown) < len(stages):
         rows.insert(_STAGES_SHOWN, ("...",) * len(heading))
     last = ramp.stages()[-1]
@@ -123,12 +130,12 @@ def schedule_section(options: Mapping[str, Any]) -> Section:
             rows.append(("decay over", text))
         if warmup:
             rows.append(("warm-up", f"{warmup:,} samples"))
-    values = {
-        "train_samples": samples,
-        "train_tokens": tokens,
-        "train_iterations": iterations,
-        "decay_samples": decay,
-        "decay_tokens": decay_tokens,
-        "warmup_samples": warmup,
-    }
+    values = PlannedSchedule(
+        train_samples=samples,
+        train_tokens=tokens,
+        train_iterations=iterations,
+        decay_samples=decay,
+        decay_tokens=decay_tokens,
+        warmup_samples=warmup,
+    )
     return Section("schedule", "Schedule", values, tuple(rows))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec import Struct
 
 
 @dataclass(frozen=True)
 class Section:
-    """`values` go into the plan's JSON under `key`; `rows` are (label, text) on the screen, `table` a table's rows."""
+    """`values` go into the plan's JSON under `key`; `rows` are (label, text) on the screen, `table` a table's rows.
+
+    `key` is the field of `plan.RunPlan` or `plan.NumbersPlan` that takes `values`.
+    """
 
     key: str
     title: str
-    values: dict[str, Any]
+    values: Struct
     rows: tuple[tuple[str, str], ...] = ()
     table: tuple[tuple[str, ...], ...] = field(default=())  # the first row is the heading
     note: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def survives(path: Path) -> LoadedRun | None:
         except RunFileError:
             layout = None
         for section in plan_sections(run, layout):
-            json.dumps(section.values, allow_nan=False)
+            json.dumps(msgspec.to_builtins(section.values), allow_nan=False)
         expand(run)
         return run
     except RunFileError as error:
