@@ -17,6 +17,7 @@ from opsctl.runs.load import LoadedRun
 from opsctl.runs.schema import ExpectTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
+from trainer.recipe.precision import is_half, precision_of
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import (
     HARDWARE_PASSES,
@@ -32,7 +33,7 @@ from trainer.recipe.sizes import (
 def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout | None) -> Iterator[Section]:
     """Checkpoints on disk, and the memory that weights, gradients and optimizer states need."""
     count = parameters(shape)
-    half = bool(options["bf16"] or options["fp16"])
+    half = is_half(precision_of(options))
     weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
     each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
     interval = options["save_interval"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from opsctl.errors import RunFileError
 from opsctl.runs.load import LoadedRun
-from opsctl.runs.options import option
 from trainer.recipe.layout import Layout
-from trainer.recipe.options import to_arguments
+from trainer.recipe.options import Options, to_arguments
 
 #: What opsctl sets for a run or for each of its jobs: no chain keeps its checkpoints or its kill switch elsewhere.
 NOT_A_CHAINS = frozenset(
@@ -34,11 +33,7 @@ def layout_of(loaded: LoadedRun, nodes: int | None = None) -> Layout:
     slurm, trainer = loaded.file.slurm, loaded.file.trainer
     used = slurm.nodes if nodes is None else nodes
     try:
-        return Layout.of(
-            used * slurm.gpus_per_node,
-            tensor=option(trainer, "tensor_model_parallel_size"),
-            pipeline=option(trainer, "pipeline_model_parallel_size"),
-        )
+        return Layout.of(Options(trainer), used * slurm.gpus_per_node)
     except ValueError as error:
         raise RunFileError(
             f"{loaded.path}: {used} nodes x {slurm.gpus_per_node} GPUs: {error}; change [slurm] nodes, or [trainer] "

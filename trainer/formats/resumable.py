@@ -9,6 +9,8 @@ from typing import Any
 
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
+from trainer.recipe.layout import Layout
+from trainer.recipe.precision import precision_of
 from trainer.recipe.schedule import LearningRateSchedule
 
 #: In a manifest, the optimizer of a checkpoint without optimizer states.
@@ -41,20 +43,16 @@ def model_facts(options: Mapping[str, Any], padded_vocab_size: int) -> dict[str,
 
 def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
     """What decides how the weights and optimizer states are cut into files."""
-    tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
+    layout = Layout.of(options, world_size)
     return {
-        "tensor": tensor,
-        "pipeline": pipeline,
-        "data": world_size // (tensor * pipeline),
-        "world_size": world_size,
+        "tensor": layout.tensor,
+        "pipeline": layout.pipeline,
+        "data": layout.data,
+        "world_size": layout.world_size,
         "partition_method": options["pp_partition_method"],
         "zero_stage": 1 if options["bf16"] else options["zero_stage"],
         "optimizer": options["optimizer"],
     }
-
-
-def precision_of(options: Mapping[str, Any]) -> str:
-    return "bf16" if options["bf16"] else "fp16" if options["fp16"] else "fp32"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The ranks of a training: who shares blocks (tensor), who holds which stage (pipeline), who averages gradients (data).
 
-Rank order: tensor fastest, then data, then pipeline; rank = pipeline * (DP * TP) + data * TP + tensor.
+Ranks and groups are those of `trainer.recipe.layout`; DeepSpeed's topology, which its engine takes, orders them alike.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from trainer.preload import import_engine, set_process_defaults
+from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, OptionsError
 
 set_process_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -31,19 +32,41 @@ class Parallel:
     """This process's place among the ranks. Groups hold this rank's own members; `topology` is DeepSpeed's."""
 
     rank: int
-    world_size: int
     local_rank: int
-    tensor_rank: int
-    tensor_size: int
-    pipeline_rank: int
-    pipeline_size: int
-    data_rank: int
-    data_size: int
+    layout: Layout
     tensor_group: Any
     pipeline_group: Any
     data_group: Any
     topology: Any
     device: torch.device
+
+    @property
+    def world_size(self) -> int:
+        return self.layout.world_size
+
+    @property
+    def tensor_rank(self) -> int:
+        return self.layout.coordinates(self.rank)[0]
+
+    @property
+    def data_rank(self) -> int:
+        return self.layout.coordinates(self.rank)[1]
+
+    @property
+    def pipeline_rank(self) -> int:
+        return self.layout.coordinates(self.rank)[2]
+
+    @property
+    def tensor_size(self) -> int:
+        return self.layout.tensor
+
+    @property
+    def pipeline_size(self) -> int:
+        return self.layout.pipeline
+
+    @property
+    def data_size(self) -> int:
+        return self.layout.data
 
     @property
     def is_first_stage(self) -> bool:
@@ -71,9 +94,10 @@ def initialize(options: Options) -> Parallel:
     for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1")):
         os.environ.setdefault(name, alone)
     world_size, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
-    tensor_size, pipeline_size = options.tensor_model_parallel_size, options.pipeline_model_parallel_size
-    if world_size % (tensor_size * pipeline_size):
-        raise OptionsError(f"{world_size} ranks are not divisible by TP {tensor_size} x PP {pipeline_size}")
+    try:
+        layout = Layout.of(options, world_size)
+    except ValueError as error:
+        raise OptionsError(str(error)) from None
     on_gpu = torch.cuda.is_available()
     if options.distributed_backend == "nccl" and not on_gpu:
         raise OptionsError("--distributed-backend nccl needs a GPU, and there is none here: leave the option out")
@@ -87,32 +111,23 @@ def initialize(options: Options) -> Parallel:
         else:
             dist.init_process_group(backend, timeout=timeout)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
-    data_size = world_size // (tensor_size * pipeline_size)
-    topology = PipeModelDataParallelTopology(num_pp=pipeline_size, num_mp=tensor_size, num_dp=data_size)
     rank = dist.get_rank()
-    place = topology.get_coord(rank)
     return Parallel(
         rank=rank,
-        world_size=world_size,
         local_rank=local_rank,
-        tensor_rank=place.model,
-        tensor_size=tensor_size,
-        pipeline_rank=place.pipe,
-        pipeline_size=pipeline_size,
-        data_rank=place.data,
-        data_size=data_size,
-        tensor_group=_own_group(topology, "model", rank),
-        pipeline_group=_own_group(topology, "pipe", rank),
-        data_group=_own_group(topology, "data", rank),
-        topology=topology,
+        layout=layout,
+        tensor_group=_own_group(layout.tensor_groups(), rank),
+        pipeline_group=_own_group(layout.pipeline_groups(), rank),
+        data_group=_own_group(layout.data_groups(), rank),
+        topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
         device=torch.device("cuda", local_rank) if on_gpu else torch.device("cpu"),
     )
 
 
-def _own_group(topology: Any, axis: str, rank: int) -> Any:
-    """This rank's group along one axis. Every rank makes every group, in the same order, as torch requires."""
+def _own_group(groups: list[list[int]], rank: int) -> Any:
+    """This rank's group of one kind. Every rank makes every group, in the same order, as torch requires."""
     own = None
-    for ranks in topology.get_axis_comm_lists(axis) or [[one] for one in range(dist.get_world_size())]:
+    for ranks in groups:
         group = dist.new_group(ranks)
         if rank in ranks:
             own = group

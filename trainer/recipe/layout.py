@@ -5,7 +5,9 @@ Ranks count tensor first, then data, then pipeline: rank = (pipeline_stage * dat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 #: How blocks are dealt to pipeline stages: blocks alone, or blocks and the two embeddings alike.
 BY_BLOCK = "type:transformer"
@@ -22,8 +24,12 @@ class Layout:
     data: int
 
     @classmethod
-    def of(cls, world_size: int, tensor: int, pipeline: int) -> Layout:
-        """The layout with as many replicas as fit. Raises ValueError when the ranks do not divide."""
+    def of(cls, options: Mapping[str, Any], world_size: int) -> Layout:
+        """The options' layout on `world_size` ranks, with as many replicas as fit.
+
+        Raises ValueError when the ranks do not divide.
+        """
+        tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
         if tensor < 1 or pipeline < 1:
             raise ValueError(f"tensor and pipeline parallelism must be at least 1, not {tensor} and {pipeline}")
         if world_size < 1 or world_size % (tensor * pipeline):
@@ -67,21 +73,44 @@ class Layout:
         ]
 
 
+def layout_if_any(options: Mapping[str, Any], world_size: int | None) -> Layout | None:
+    """The options' layout; None where the ranks do not divide, and where their number is not known (None)."""
+    try:
+        return None if world_size is None else Layout.of(options, world_size)
+    except ValueError:
+        return None
+
+
+class UnevenStages(ValueError):
+    """What is dealt to pipeline stages does not divide by them."""
+
+
+class EmptyStage(ValueError):
+    """A pipeline stage would have no transformer block."""
+
+
+def check_stages(layers: int, pipeline: int, method: str = BY_BLOCK) -> None:
+    """Raise UnevenStages where `pipeline` stages would differ, EmptyStage where one would be without a block."""
+    extra = _embeddings_dealt(method)
+    if (layers + extra) % pipeline:
+        what = f"{layers} layers + {extra} embeddings" if extra else f"{layers} layers"
+        raise UnevenStages(f"{what} do not divide by {pipeline} pipeline stages")
+    if pipeline > 1 and extra and (layers + extra) // pipeline < 2:
+        raise EmptyStage(f"{layers} layers leave a stage of {pipeline} without a transformer block")
+
+
 def blocks_per_stage(layers: int, pipeline: int, method: str = BY_BLOCK) -> list[int]:
-    """Transformer blocks of each pipeline stage.
+    """Transformer blocks of each pipeline stage. Raises as `check_stages` does.
 
     With `type:transformer|embedding` the embeddings before the first block and after the last count as a block each.
-    Raises ValueError where stages would differ or one would be without a block.
     """
-    counts_embeddings = "embed" in method.lower()
-    counted = layers + 2 if counts_embeddings else layers
-    if counted % pipeline:
-        what = f"{layers} layers + 2 embeddings" if counts_embeddings else f"{layers} layers"
-        raise ValueError(f"{what} do not divide by {pipeline} pipeline stages")
-    stages = [counted // pipeline] * pipeline
-    if counts_embeddings:
-        stages[0] -= 1
-        stages[-1] -= 1
-    if min(stages) < 1:
-        raise ValueError(f"{layers} layers leave a stage of {pipeline} without a transformer block")
+    check_stages(layers, pipeline, method)
+    extra = _embeddings_dealt(method)
+    stages = [(layers + extra) // pipeline] * pipeline
+    stages[0] -= extra // 2
+    stages[-1] -= extra // 2
     return stages
+
+
+def _embeddings_dealt(method: str) -> int:
+    return 2 if method == BY_BLOCK_AND_EMBEDDING else 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, EmptyStage, UnevenStages, check_stages, layout_if_any
+from trainer.recipe.vocabulary import indivisible_padding
+
 _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
 
 
@@ -65,16 +68,15 @@ def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[s
             errors.append(f"{_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}")
     layers = options["num_layers"]
     if layers is not None:
-        with_embedding = options["pp_partition_method"] == "type:transformer|embedding"
-        counted = layers + 2 if with_embedding else layers
-        if counted % pipeline:
-            what = f"--num-layers {layers} + 2 embeddings" if with_embedding else f"--num-layers {layers}"
+        method = options["pp_partition_method"]
+        what = f"--num-layers {layers}" + (" + 2 embeddings" if method == BY_BLOCK_AND_EMBEDDING else "")
+        try:
+            check_stages(layers, pipeline, method)
+        except UnevenStages:
             errors.append(f"{what} is not divisible by --pipeline-model-parallel-size {pipeline}")
-        elif with_embedding and pipeline > 1 and counted // pipeline < 2:
-            errors.append(
-                f"--num-layers {layers} + 2 embeddings leave one of {pipeline} pipeline stages without a block"
-            )
-    if world_size is not None and world_size % (tensor * pipeline):
+        except EmptyStage:
+            errors.append(f"{what} leave one of {pipeline} pipeline stages without a block")
+    if world_size is not None and layout_if_any(options, world_size) is None:
         errors.append(f"{world_size} ranks are not divisible by TP {tensor} x PP {pipeline}")
     return errors
 
@@ -94,10 +96,10 @@ def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[st
             errors.append(
                 f"--rampup-batch-size: from {start} to {batch} is no whole number of increments of {increment}"
             )
-    ranks_per_model = options["tensor_model_parallel_size"] * options["pipeline_model_parallel_size"]
-    if micro is None or world_size is None or world_size % ranks_per_model:
+    layout = layout_if_any(options, world_size)
+    if micro is None or layout is None:
         return errors
-    copies = world_size // ranks_per_model
+    copies = layout.data
     named = {"--global-batch-size": batch}
     if ramp is not None:
         named |= {"the start of --rampup-batch-size,": ramp[0], "the increment of --rampup-batch-size,": ramp[1]}
@@ -142,18 +144,10 @@ def _precision_errors(options: Mapping[str, Any]) -> list[str]:
 
 def _vocabulary_errors(options: Mapping[str, Any]) -> list[str]:
     errors = []
-    padded, divisor, tensor = (
-        options["pad_vocab_size_to"],
-        options["make_vocab_size_divisible_by"],
-        options["tensor_model_parallel_size"],
-    )
-    if padded is not None:
-        if options["vocab_size"] is not None and padded < options["vocab_size"]:
-            errors.append(f"--pad-vocab-size-to {padded} is smaller than --vocab-size {options['vocab_size']}")
-        if padded % divisor:
-            errors.append(f"--pad-vocab-size-to {padded} is not divisible by --make-vocab-size-divisible-by {divisor}")
-        elif padded % tensor:
-            errors.append(f"--pad-vocab-size-to {padded} is not divisible by --tensor-model-parallel-size {tensor}")
+    padded = options["pad_vocab_size_to"]
+    if padded is not None and options["vocab_size"] is not None and padded < options["vocab_size"]:
+        errors.append(f"--pad-vocab-size-to {padded} is smaller than --vocab-size {options['vocab_size']}")
+    errors += filter(None, [indivisible_padding(options)])
     if bool(options["vocab_file"]) != bool(options["merge_file"]):
         given, absent = ("--vocab-file", "--merge-file") if options["vocab_file"] else ("--merge-file", "--vocab-file")
         errors.append(f"{given} without {absent}: a GPT-2 vocabulary needs both")

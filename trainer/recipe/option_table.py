@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING
+
 
 @dataclass(frozen=True)
 class Option:
@@ -231,9 +233,9 @@ OPTIONS: tuple[Option, ...] = (
         _option(
             "--pp-partition-method",
             str,
-            "type:transformer",
+            BY_BLOCK,
             "What pipeline stages have an equal number of.",
-            choices=("type:transformer", "type:transformer|embedding"),
+            choices=(BY_BLOCK, BY_BLOCK_AND_EMBEDDING),
         ),
         _option(
             "--distributed-backend", str, None, "gloo or nccl; by the device when not given.", choices=("nccl", "gloo")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainer.recipe.layout import layout_if_any
 from trainer.recipe.option_rules import combination_errors, missing_errors
 from trainer.recipe.option_table import OPTIONS, REFUSED, Option
 
@@ -185,10 +186,9 @@ def with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Opt
             values.setdefault("kv_channels", hidden // heads)
     if values.get("seq_length"):
         values.setdefault("max_position_embeddings", values["seq_length"])
-    if world_size and values.get("micro_batch_size"):
-        ranks_per_model = values.get("tensor_model_parallel_size", 1) * values.get("pipeline_model_parallel_size", 1)
-        if world_size % ranks_per_model == 0:
-            values.setdefault("global_batch_size", values["micro_batch_size"] * (world_size // ranks_per_model))
+    layout = layout_if_any(Options(values), world_size)
+    if layout is not None and values.get("micro_batch_size"):
+        values.setdefault("global_batch_size", values["micro_batch_size"] * layout.data)
     notices = tuple(
         f"{BY_KEY[key].name} changes nothing: {BY_KEY[key].notice}"
         for key in given_values

@@ -12,17 +12,23 @@ def padded_vocab_size(vocab_size: int, options: Mapping[str, Any]) -> int:
     `pad_vocab_size_to` exactly when given, else the next multiple of `make_vocab_size_divisible_by` x TP.
     Raises ValueError (one line) when the given size is too small or cannot be divided.
     """
-    divisor: int = options["make_vocab_size_divisible_by"]
-    tensor: int = options["tensor_model_parallel_size"]
     wanted: int | None = options["pad_vocab_size_to"]
     if wanted is None:
-        multiple = divisor * tensor
+        multiple: int = options["make_vocab_size_divisible_by"] * options["tensor_model_parallel_size"]
         return -(-vocab_size // multiple) * multiple
     if wanted < vocab_size:
         raise ValueError(
             f"--pad-vocab-size-to {wanted} is smaller than the vocabulary, {vocab_size}: give a larger one"
         )
-    for what, number in (("--make-vocab-size-divisible-by", divisor), ("--tensor-model-parallel-size", tensor)):
-        if wanted % number:
-            raise ValueError(f"--pad-vocab-size-to {wanted} is not divisible by {what} {number}")
+    if wrong := indivisible_padding(options):
+        raise ValueError(wrong)
     return wanted
+
+
+def indivisible_padding(options: Mapping[str, Any]) -> str | None:
+    """By what the given size cannot be divided, in one line; None when none is given or all is well."""
+    wanted = options["pad_vocab_size_to"]
+    for key in ("make_vocab_size_divisible_by", "tensor_model_parallel_size"):
+        if wanted is not None and wanted % options[key]:
+            return f"--pad-vocab-size-to {wanted} is not divisible by --{key.replace('_', '-')} {options[key]}"
+    return None

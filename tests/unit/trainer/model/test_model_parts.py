@@ -17,6 +17,7 @@ from trainer.parallel import cross_entropy, products
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.layout import Layout
 from trainer.recipe.options import parse, to_arguments
 
 CPU = torch.device("cpu")
@@ -34,10 +35,8 @@ SMALL: dict[str, Any] = {
 
 def alone() -> Parallel:
     """The only rank, without any process group."""
-    sizes = {"world_size": 1, "tensor_size": 1, "pipeline_size": 1, "data_size": 1}
-    ranks = {"rank": 0, "local_rank": 0, "tensor_rank": 0, "pipeline_rank": 0, "data_rank": 0}
     groups: dict[str, Any] = dict.fromkeys(("tensor_group", "pipeline_group", "data_group", "topology"))
-    return Parallel(**sizes, **ranks, **groups, device=CPU)
+    return Parallel(rank=0, local_rank=0, layout=Layout(1, 1, 1, 1), **groups, device=CPU)
 
 
 def test_alibi_slopes_are_the_papers() -> None:

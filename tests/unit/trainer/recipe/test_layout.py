@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING, Layout, blocks_per_stage
 
 
+def layout_of(world_size: int, tensor: int, pipeline: int) -> Layout:
+    options = {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
+    return Layout.of(options, world_size)
+
+
 def test_the_groups_of_16_ranks_are_megatrons() -> None:
-    layout = Layout.of(16, tensor=2, pipeline=4)
+    layout = layout_of(16, tensor=2, pipeline=4)
     assert layout.data == 2
     assert layout.tensor_groups() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]
     assert layout.pipeline_groups() == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
@@ -20,7 +25,7 @@ def test_the_groups_of_16_ranks_are_megatrons() -> None:
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5))
 def test_each_kind_of_group_holds_every_rank_once(tensor: int, pipeline: int, data: int) -> None:
-    layout = Layout.of(tensor * pipeline * data, tensor, pipeline)
+    layout = layout_of(tensor * pipeline * data, tensor, pipeline)
     for groups in (layout.tensor_groups(), layout.pipeline_groups(), layout.data_groups(), layout.model_groups()):
         assert sorted(rank for group in groups for rank in group) == list(range(layout.world_size))
     for rank in range(layout.world_size):
@@ -31,7 +36,7 @@ def test_each_kind_of_group_holds_every_rank_once(tensor: int, pipeline: int, da
 @pytest.mark.parametrize(("world", "tensor", "pipeline"), [(6, 2, 2), (0, 1, 1), (8, 0, 1), (2, 2, 2), (8, 1, -1)])
 def test_ranks_that_do_not_divide_are_refused(world: int, tensor: int, pipeline: int) -> None:
     with pytest.raises(ValueError, match=r"do not divide|at least 1"):
-        Layout.of(world, tensor, pipeline)
+        layout_of(world, tensor, pipeline)
 
 
 def test_blooms_stages_count_the_embeddings_as_blocks() -> None:
