@@ -27,6 +27,7 @@ def command(
 
     What runs is ended at once: opsctl kill-switch trigger saves first.
     """
+    from opsctl.control.answers import CancelledJobs
     from opsctl.control.cancel import advice, cancel
     from opsctl.control.overlap import describe
     from opsctl.output import message, print_json
@@ -47,7 +48,8 @@ def command(
             message(f"{name}: {advice(done.others)}")
     ids = [job.display_id for job in done.jobs]
     if as_json:
-        print_json("cancelled", {"ids": ids, "left": [job.display_id for job in done.others], "dry_run": dry_run})
+        left = [job.display_id for job in done.others]
+        print_json("cancelled", CancelledJobs(ids=ids, left=left, dry_run=dry_run))
     else:
         for one in ids:
             click.echo(one)

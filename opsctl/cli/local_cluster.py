@@ -203,14 +203,12 @@ def execute(name: str | None, folder: Path | None, words: tuple[str, ...]) -> No
 @json_option
 def status(name: str | None, folder: Path | None, as_json: bool) -> None:
     """How local clusters are: daemons, nodes and jobs. Without --name or --folder, all that have a name."""
-    from dataclasses import asdict
-
     from opsctl.localcluster.status import known_folders, status_of
 
     folders = known_folders() if name is None and folder is None else [_folder(name, folder)]
     found = [status_of(place) for place in folders]
     if as_json:
-        print_json("clusters", [asdict(one) for one in found])
+        print_json("clusters", found)
         return
     if not found:
         message("no local cluster: opsctl local-cluster up starts one")

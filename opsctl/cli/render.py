@@ -19,6 +19,9 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
     """
     import sys
 
+    import msgspec
+
+    from opsctl.control.answers import RenderedFiles
     from opsctl.control.difference import files_difference
     from opsctl.control.request import Wish, check
     from opsctl.control.sending import preview
@@ -45,7 +48,7 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
         return
     everything = {"batch.sh": preview(loaded, choose_cluster(cluster, loaded.paths), wish), **files}
     if as_json:
-        print_json("files", everything)
+        print_json("files", msgspec.convert(everything, RenderedFiles))
         return
     for name, text in everything.items():
         sys.stdout.write(f"==> {name} <==\n{text}\n")

@@ -32,6 +32,7 @@ def command(
     """
     import sys
 
+    from opsctl.control.answers import ChangedValue, RevisedRun
     from opsctl.control.revise import revise
     from opsctl.output import message, print_json
     from opsctl.records.cluster import choose_cluster
@@ -55,15 +56,13 @@ def command(
         if done.revision is not None and not done.is_same:
             message(f"{loaded.file.run.name}: published; every task that starts from now on trains with it")
     if as_json:
-        print_json(
-            "revised",
-            {
-                "revision": done.revision.name if done.revision else None,
-                "changed": {key: {"from": old, "to": new} for key, (old, new) in done.values.items()},
-                "replaced": {str(old): new.chain.chain if new else None for old, new in done.replaced},
-                "dry_run": dry_run,
-            },
+        answer = RevisedRun(
+            revision=done.revision.name if done.revision else None,
+            changed={key: ChangedValue(before=old, after=new) for key, (old, new) in done.values.items()},
+            replaced={str(old): new.chain.chain if new else None for old, new in done.replaced},
+            dry_run=dry_run,
         )
+        print_json("revised", answer)
     elif done.revision is not None:
         click.echo(done.revision.name)
 

@@ -44,6 +44,7 @@ def command(
     """
     import sys
 
+    from opsctl.control.answers import WouldSubmit
     from opsctl.control.request import Wish
     from opsctl.control.submit import submit, submit_dry
     from opsctl.output import message, print_json
@@ -59,7 +60,7 @@ def command(
         for warning in warnings:
             message(f"warning: {warning}")
         if as_json:
-            print_json("would_submit", {"script": script, "warnings": list(warnings)})
+            print_json("would_submit", WouldSubmit(script=script, warnings=list(warnings)))
         else:
             sys.stdout.write(script)
         return

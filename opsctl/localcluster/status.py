@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
 
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.localcluster.description import read_description
@@ -19,23 +21,36 @@ from opsctl.slurm.process import run_slurm
 DEADLINE_S = 8.0
 
 
-@dataclass(frozen=True)
-class ClusterStatus:
-    """One local cluster. `state`: up (all daemons run), partial (some do), down, or damaged (see `problem`)."""
+State = Literal["up", "partial", "down", "damaged"]
 
-    name: str
-    folder: str
-    state: str
-    shape: str = ""
-    accounting: bool = False
-    daemons_alive: int = 0
-    daemons_expected: int = 0
-    daemons_missing: tuple[str, ...] = ()
-    nodes_by_state: dict[str, int] = field(default_factory=dict)
-    jobs_by_state: dict[str, int] = field(default_factory=dict)
-    processes: int = 0
-    slurm_conf: str = ""
-    problem: str = ""
+
+class ClusterStatus(Struct, frozen=True, kw_only=True):
+    """One local cluster."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    folder: Annotated[str, Meta(description="Absolute path of its folder.")]
+    state: Annotated[
+        State,
+        Meta(
+            description="Whether it is up: all daemons run; partial: some do; damaged: its description cannot be read."
+        ),
+    ]
+    shape: Annotated[str, Meta(description="Its nodes and GPUs in words; empty when damaged.")] = ""
+    accounting: Annotated[bool, Meta(description="Whether it has slurmdbd.")] = False
+    daemons_alive: Annotated[int, Meta(description="Daemons that run.")] = 0
+    daemons_expected: Annotated[int, Meta(description="Daemons that belong to it.")] = 0
+    daemons_missing: Annotated[tuple[str, ...], Meta(description="Those that do not run, by name.")] = ()
+    nodes_by_state: Annotated[dict[str, int], Meta(description="How many nodes are in each of Slurm's states.")] = (
+        field(default_factory=dict)
+    )
+    jobs_by_state: Annotated[dict[str, int], Meta(description="How many jobs are in each of Slurm's states.")] = field(
+        default_factory=dict
+    )
+    processes: Annotated[int, Meta(description="Processes that carry its mark, jobs' too.")] = 0
+    slurm_conf: Annotated[str, Meta(description="Absolute path of its slurm.conf; empty when damaged.")] = ""
+    problem: Annotated[str, Meta(description="What is wrong with it or why its Slurm cannot be asked; else empty.")] = (
+        ""
+    )
 
 
 def known_folders(more: tuple[Path, ...] = ()) -> list[Path]:
@@ -52,12 +67,14 @@ def status_of(folder: Path, timeout_s: float = DEADLINE_S) -> ClusterStatus:
     try:
         description = read_description(places)
     except OpsctlError as error:
-        return ClusterStatus(folder.name, str(places.folder), "damaged", processes=processes, problem=str(error))
+        return ClusterStatus(
+            name=folder.name, folder=str(places.folder), state="damaged", processes=processes, problem=str(error)
+        )
     if description is None:
         raise OpsctlError(f"no cluster in {folder}: opsctl local-cluster up --folder makes one")
     expected = expected_daemons(description.spec)
     missing = tuple(missing_daemons(description.spec, places))
-    state = "up" if not missing else "partial" if processes else "down"
+    state: State = "up" if not missing else "partial" if processes else "down"
     nodes: dict[str, int] = {}
     jobs: dict[str, int] = {}
     problem = ""

@@ -72,8 +72,8 @@ class InitStd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Standard deviations for the initial weights."""
 
     init_method_std: Annotated[float | None, Meta(description="The run's; only from a run file.")] = None
-    sqrt_1_over_3h: Annotated[float, Meta(description="sqrt(1/(3h)) of the hidden size h.")]
-    sqrt_2_over_5h: Annotated[float, Meta(description="sqrt(2/(5h)) of the hidden size h.")]
+    sqrt_1_over_3h: Annotated[float, Meta(description="One usual choice: sqrt(1/(3h)), h the hidden size.")]
+    sqrt_2_over_5h: Annotated[float, Meta(description="Another: sqrt(2/(5h)).")]
 
 
 class RampStage(Struct, frozen=True, kw_only=True):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from opsctl.cli.json_help import shapes
 from opsctl.cli.plan import command
 from opsctl.errors import OpsctlError
+from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.shipped import templates_folder
+from tests.printed_json import printed
 from tests.unit.runs.run_files import VALID, changed
 
 LOG_LINE = (
@@ -35,11 +38,19 @@ def plan(*arguments: str) -> Result:
 
 
 def plan_json(*arguments: str) -> dict[str, Any]:
-    result = plan("--json", *arguments)
-    answer = json.loads(result.stdout)
-    assert answer["schema_version"] == 1
-    found: dict[str, Any] = answer["plan"]
+    found: dict[str, Any] = printed("plan", plan("--json", *arguments).stdout)
     return found
+
+
+def keys_with_a_value(value: object) -> set[str]:
+    """`Struct.key` of every key in `value` and in what it holds that is there and not null."""
+    if isinstance(value, list):
+        return set().union(*map(keys_with_a_value, value))
+    if not isinstance(value, msgspec.Struct):
+        return set()
+    found = {field.encode_name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
+    own = {f"{type(value).__name__}.{key}" for key, held in found.items() if held is not None}
+    return own.union(*map(keys_with_a_value, found.values()))
 
 
 class TestFromTheShippedRuns:
@@ -201,7 +212,7 @@ class TestRefusals:
         (tmp_path / "run.toml").write_text(changed("nodes = 4", "nodes = 3"))
         result = plan("--json", str(tmp_path))
         assert result.exit_code == 2
-        answer = json.loads(result.stdout)["plan"]
+        answer = printed("plan", result.stdout)
         assert "layout" not in answer
         assert len(answer["problems"]) == 2
 
@@ -223,6 +234,23 @@ class TestRefusals:
         }
         assert set(answer["checkpoint"]) == {"weights_gib", "full_gib", "save_interval_iterations", "count"}
         assert set(answer["memory"]) == {"bytes_per_param", "replica_gb", "per_gpu_gb"}
+
+    def test_every_key_that_may_be_missing_or_null_has_a_value_in_some_plan(self, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(VALID + "\n[expect]\nevaluation_seconds = 7\nsave_seconds = 8\n")
+        all_numbers = (
+            "--params 1e9 --tokens 1e9 --gpus 8 --tflops 100 --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+            "--vocab-size 100 --sequence-length 32 --consumed-tokens 1e6 --goal-tokens 1e9 --seconds-per-iteration 3 "
+            "--global-batch-size 8"
+        )
+        seen = keys_with_a_value(msgspec.convert(plan_json(*all_numbers.split()), NumbersPlan))
+        for path in (example("tr11-176B-ml"), tmp_path):
+            seen |= keys_with_a_value(msgspec.convert(plan_json(str(path)), RunPlan))
+        described = {
+            f"{struct.__name__}.{field.encode_name}"
+            for struct in shapes(RunPlan, NumbersPlan)
+            for field in msgspec.structs.fields(struct)
+        }
+        assert described - seen == set()
 
     NUMBERS = (
         "num_layers",
@@ -252,7 +280,7 @@ class TestRefusals:
             assert "\n" not in str(result.exception)
         else:
             assert result.exit_code == 2  # the data is missing
-            json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+            printed("plan", result.stdout)
 
 
 def test_planning_imports_neither_torch_nor_numpy() -> None:

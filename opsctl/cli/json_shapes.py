@@ -1,0 +1,34 @@
+"""What every command prints with `--json`: one shape for each top key. Loaded by the page's generator and tests only.
+
+A shape is a msgspec struct, a list of such, or text. In a struct with `omit_defaults` a field that is None by default
+is left out where there is nothing to say; every other field is always printed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from opsctl.control.answers import CancelledJobs, RenderedFiles, RevisedRun, WouldSubmit
+from opsctl.localcluster.status import ClusterStatus
+from opsctl.planning.plan import NumbersPlan, RunPlan
+
+
+class Printed(NamedTuple):
+    """One thing that a command prints."""
+
+    command: str  # the words after `opsctl`
+    key: str  # the top key, beside schema_version
+    shape: Any
+    when: str = ""  # what makes the command print this one, where it prints several
+
+
+PRINTED = (
+    Printed("plan", "plan", RunPlan, "from a run file"),
+    Printed("plan", "plan", NumbersPlan, "from numbers"),
+    Printed("render", "files", RenderedFiles),
+    Printed("render", "difference", str, "with `--diff`"),
+    Printed("submit", "would_submit", WouldSubmit, "with `--dry-run`"),
+    Printed("revise", "revised", RevisedRun),
+    Printed("cancel", "cancelled", CancelledJobs),
+    Printed("local-cluster status", "clusters", list[ClusterStatus]),
+)

@@ -1,0 +1,55 @@
+"""What render, submit, revise and cancel answer programs, as values, printed by `--json` as they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+
+class RenderedFiles(Struct, frozen=True, kw_only=True):
+    """What a submit would hand to Slurm and publish: file name to text."""
+
+    batch: Annotated[str, Meta(description="The batch script; ids that only a submit makes are said in words.")] = (
+        field(name="batch.sh")
+    )
+    run: Annotated[str, Meta(description="The run file, every value expanded, as JSON.")] = field(name="run.json")
+    trainer_arguments: Annotated[str, Meta(description="The trainer's arguments, as a JSON list.")] = field(
+        name="trainer-arguments.json"
+    )
+    engine: Annotated[str, Meta(description="The engine's configuration, as JSON.")] = field(name="engine.json")
+    step: Annotated[str, Meta(description="The script that runs once per node.")] = field(name="step.sh")
+
+
+class WouldSubmit(Struct, frozen=True, kw_only=True):
+    """What a submit would do."""
+
+    script: Annotated[str, Meta(description="The batch script that Slurm would get.")]
+    warnings: Annotated[list[str], Meta(description="What is not known, or may be wrong.")]
+
+
+class ChangedValue(Struct, frozen=True, kw_only=True):
+    """A value of the run file, before and after; null where it was not, or is no longer, set."""
+
+    before: Annotated[Any, Meta(description="The published value.")] = field(name="from")
+    after: Annotated[Any, Meta(description="The run file's value.")] = field(name="to")
+
+
+class RevisedRun(Struct, frozen=True, kw_only=True):
+    """What a revise did, or would do."""
+
+    revision: Annotated[str | None, Meta(description="Name of the newest revision; null in a dry run.")]
+    changed: Annotated[dict[str, ChangedValue], Meta(description="What changed, by `table.key`.")]
+    replaced: Annotated[
+        dict[str, int | None],
+        Meta(description="The new chain's job id by the old one's; null in a dry run."),
+    ]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]
+
+
+class CancelledJobs(Struct, frozen=True, kw_only=True):
+    """What a cancel did, or would do."""
+
+    ids: Annotated[list[str], Meta(description="The jobs that were cancelled, as squeue shows their ids.")]
+    left: Annotated[list[str], Meta(description="The run's jobs that are left to their owners.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]

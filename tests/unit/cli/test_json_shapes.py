@@ -1,0 +1,125 @@
+"""What `--json` prints: every command has its shape, every shape is described, and the page says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from opsctl.cli import COMMANDS, HIDDEN, main, root
+from opsctl.cli.json_help import description_of, markdown, may_be_missing, name_of, shapes
+from opsctl.cli.json_shapes import PRINTED
+from opsctl.output import json_text
+from opsctl.records.revisions import publish
+from opsctl.runs.load import load_run_file
+from tests.printed_json import printed
+from tests.tiny_run import write_run
+
+#: Commands whose shapes are still dicts.
+NOT_YET = {
+    *("attempts", "data prepare", "queue", "status", "watch training"),
+    *(f"kill-switch {verb}" for verb in ("arm", "trigger", "deactivate", "status")),
+}
+PAGE = Path(__file__).parents[3] / "docs" / "json.md"
+
+
+def commands_with_json(command: click.Command, words: str = "") -> Iterator[str]:
+    """The words of every command from `command` on that has `--json`."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in {*command.list_commands(context), *(HIDDEN if command is root else ())}:
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands_with_json(found, f"{words} {name}".strip())
+    elif any("--json" in option.opts for option in command.params):
+        yield words
+
+
+def test_every_command_with_json_has_its_shape_and_no_other_has_one() -> None:
+    assert set(commands_with_json(root)) - NOT_YET == {one.command for one in PRINTED} - NOT_YET
+    assert {one.command.split()[0] for one in PRINTED} <= set(COMMANDS)
+
+
+def test_the_page_says_what_the_structs_say() -> None:
+    assert PAGE.read_text() == markdown() + "\n", "write it anew: python -m opsctl.cli.json_help > docs/json.md"
+
+
+@pytest.mark.parametrize("struct", shapes(), ids=name_of)
+def test_every_shape_and_key_is_described_in_a_sentence(struct: type[msgspec.Struct]) -> None:
+    sentences = [(struct.__doc__ or "").strip(), *map(description_of, msgspec.structs.fields(struct))]
+    assert [text for text in sentences if not text.endswith(".") or text[0].islower()] == []
+
+
+@pytest.mark.parametrize("struct", shapes(), ids=name_of)
+def test_what_may_be_missing_is_none_by_default(struct: type[msgspec.Struct]) -> None:
+    fields = [field for field in msgspec.structs.fields(struct) if may_be_missing(struct, field)]
+    assert [field.name for field in fields if field.default is not None] == []
+
+
+def test_no_two_shapes_share_a_name() -> None:
+    names = [name_of(struct) for struct in shapes()]
+    assert sorted(set(names)) == sorted(names)
+
+
+class TestWhatIsPrinted:
+    def test_times_have_their_zone_and_bytes_that_are_no_text_survive(self) -> None:
+        moment = datetime(2026, 11, 21, 12, 0, 0, 999_999, tzinfo=UTC)
+        value = json.loads(json_text("key", {"at": moment, "path": "a\udcff"}))["key"]
+        assert datetime.fromisoformat(value["at"]) == moment.replace(microsecond=0)
+        assert value["path"] == "a\udcff"
+
+    def test_nothing_stays_an_empty_list(self) -> None:
+        assert json.loads(json_text("key", [])) == {"schema_version": 1, "key": []}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder, where no Slurm is to be found."""
+    write_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("OPSCTL_CLUSTER", "OPSCTL_RUN"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    return int(stop.value.code or 0)
+
+
+def test_revise_prints_its_shape_with_what_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publish(load_run_file(folder / "run.toml"))
+    write_run(folder, lr="5e-4")
+    assert call("revise", "--dry-run", "--json") == 0
+    dry = printed("revise", capsys.readouterr().out)
+    assert dry["changed"] == {"trainer.lr": {"from": 1e-3, "to": 5e-4}}
+    assert (dry["revision"], dry["replaced"], dry["dry_run"]) == (None, {}, True)
+    assert call("revise", "--json") == 0
+    done = printed("revise", capsys.readouterr().out)
+    assert done["revision"].startswith("0002-") and done["dry_run"] is False
+
+
+def test_render_prints_its_shapes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("render", "--json") == 0
+    assert printed("render", capsys.readouterr().out)["batch.sh"].startswith("#!/bin/bash\n")
+    assert call("render", "--diff", "--json") == 0
+    assert "+++ run file/run.json" in printed("render", capsys.readouterr().out)
+
+
+def test_local_clusters_print_their_shape(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("local-cluster", "status", "--json") == 0
+    assert printed("local-cluster status", capsys.readouterr().out) == []
+    damaged = folder / "state" / "opsctl" / "clusters" / "mine"
+    damaged.mkdir(parents=True)
+    (damaged / "cluster.json").write_text("{")
+    assert call("local-cluster", "status", "--json") == 0
+    (found,) = printed("local-cluster status", capsys.readouterr().out)
+    assert (found["name"], found["state"], found["daemons_missing"]) == ("mine", "damaged", [])
