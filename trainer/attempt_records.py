@@ -9,8 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainer.files import write_json
+import msgspec
+
+from trainer.files import write_atomically
 from trainer.first_failure import Death, first_to_fail, read_error_file
+from trainer.formats.attempt_records import Failure, RankPlace, failure_file, ranks_file
+from trainer.formats.json_text import json_file_text
 from trainer.say import complain
 
 REFUSED_STATUS = 2
@@ -32,11 +36,11 @@ class Node:
 
     @property
     def ranks_file(self) -> Path:
-        return self.attempt_folder / f"ranks-{self.node_rank}.json"
+        return self.attempt_folder / ranks_file(self.node_rank)
 
     @property
     def failure_file(self) -> Path:
-        return self.attempt_folder / f"failure-{self.node_rank}.json"
+        return self.attempt_folder / failure_file(self.node_rank)
 
     @property
     def own_folder(self) -> Path:
@@ -53,23 +57,22 @@ class RankRecord:
     def __init__(self, node: Node) -> None:
         self._node = node
         gpus = _gpus_of_this_node()
-        self._ranks: list[dict[str, Any]] = [
-            {
-                "rank": node.global_rank(local_rank),
-                "local_rank": local_rank,
-                "node": node.node_name,
-                "gpu": gpus[local_rank] if local_rank < len(gpus) else None,
-                "pid": None,
-            }
+        self._ranks = [
+            RankPlace(
+                rank=node.global_rank(local_rank),
+                node=node.node_name,
+                gpu=gpus[local_rank] if local_rank < len(gpus) else "",
+                local_rank=local_rank,
+            )
             for local_rank in range(node.nproc_per_node)
         ]
-        write_json(node.ranks_file, self._ranks)
+        write_atomically(node.ranks_file, json_file_text(self._ranks))
 
     def note_pid(self, local_rank: int, pid: int) -> None:
-        self._ranks[local_rank]["pid"] = pid
-        if all(rank["pid"] for rank in self._ranks):
+        self._ranks[local_rank] = msgspec.structs.replace(self._ranks[local_rank], pid=pid)
+        if all(rank.pid for rank in self._ranks):
             with contextlib.suppress(OSError):  # a full disk must not blind the death watch
-                write_json(self._node.ranks_file, self._ranks)
+                write_atomically(self._node.ranks_file, json_file_text(self._ranks))
 
 
 def _gpus_of_this_node() -> list[str]:
@@ -94,19 +97,17 @@ def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | No
     if found is None:
         return 1
     death, message = found
-    write_json(
-        node.failure_file,
-        {
-            "rank": node.global_rank(death.local_rank),
-            "local_rank": death.local_rank,
-            "node": node.node_name,
-            "exit_code": death.exit_code,
-            "signal": death.signal,
-            "failed_at": death.at.isoformat(timespec="microseconds"),
-            "message": message,
-            "error_file": str(error_files[death.local_rank]) if death.local_rank in error_files else None,
-        },
+    failure = Failure(
+        rank=node.global_rank(death.local_rank),
+        node=node.node_name,
+        local_rank=death.local_rank,
+        exit_code=death.exit_code,
+        signal=death.signal,
+        failed_at=death.at,
+        message=message,
+        error_file=str(error_files[death.local_rank]) if death.local_rank in error_files else "",
     )
+    write_atomically(node.failure_file, json_file_text(failure))
     if death.exit_code == REFUSED_STATUS:
         return REFUSED_STATUS  # the rank itself has said why
     where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from opsctl.attempts.events import Failure
 from opsctl.output import printable
+from trainer.formats.attempt_records import Failure
 
 #: Failures noted within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a
 #: lost peer at once, sometimes before its own launcher does.

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from opsctl.attempts.events import Failure, RankPlace, failure, rank_place
+from opsctl.records.attempt_folder import exit_report, noted_failures, rank_map
+from trainer.formats.attempt_records import STOP_REQUEST, Failure, RankPlace
 
-#: Why the trainer left, by its first rank.
-EXIT_REPORT = "exit.json"
-STOP_REQUEST = "stop-request"
 _ITERATION = re.compile(rb"iteration +(\d+)/ *\d+ \|")
 #: How much of a node's output is searched for its last iteration.
 _TAIL_BYTES = 64 * 1024
@@ -35,61 +30,17 @@ class Evidence:
 
 def read_evidence(folder: Path) -> Evidence:
     """Everything in an attempt's folder; empty when there is none."""
-    reason, iteration = exit_note(folder)
-    failures = tuple(filter(None, (failure(item) for item in _items(folder, "failure-*.json"))))
+    report = exit_report(folder)
+    failures = noted_failures(folder)
     return Evidence(
-        ranks=tuple(sorted(filter(None, (rank_place(item) for item in _items(folder, "ranks-*.json"))), key=_rank)),
+        ranks=rank_map(folder),
         failures=failures,
         error_files=_error_files(folder, failures),
-        exit_reason=reason,
-        exit_iteration=iteration,
+        exit_reason=report.reason or None,
+        exit_iteration=report.iteration,
         stop_requested=(folder / STOP_REQUEST).exists(),
         logged_iteration=_last_logged_iteration(folder),
     )
-
-
-def exit_note(folder: Path) -> tuple[str | None, int | None]:
-    """(why the trainer left, after which iteration), once it has said so."""
-    note = _read(folder / EXIT_REPORT)
-    reason, iteration = (note.get("reason"), note.get("iteration")) if isinstance(note, dict) else (None, None)
-    return (
-        reason if isinstance(reason, str) and reason else None,
-        iteration if isinstance(iteration, int) else None,
-    )
-
-
-def set_aside(folder: Path) -> Path | None:
-    """Rename what an earlier job of the same id left (a requeue, or a cluster whose ids started over), so that nothing
-    of it, a stop request least of all, is taken for this one's. Returns its new place, None when there was nothing.
-    """
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return None
-    for number in range(1, 1_000_000):
-        place = folder.with_name(f"{folder.name}.{number}")
-        if not place.exists():
-            folder.rename(place)
-            return place
-    return None
-
-
-def _rank(place: RankPlace) -> int:
-    return place.rank
-
-
-def _items(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
-    """The records in the matching files, each of which holds one or a list of them."""
-    for path in sorted(folder.glob(pattern)) if folder.is_dir() else []:
-        value = _read(path)
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, dict):
-                yield item
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def _last_logged_iteration(folder: Path) -> int | None:

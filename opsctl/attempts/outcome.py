@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from opsctl.attempts.cause import elect, signal_of
-from opsctl.attempts.events import Attempt, Failure
+from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
 from opsctl.checkpoints.progress import Checkpoint
 from opsctl.slurm.states import End, State, end_of
+from trainer.formats.attempt_records import Failure
 
 #: Stands where Slurm's state does, of a job that Slurm no longer knows.
 LOST = "LOST"
@@ -92,7 +95,7 @@ def closed(
     """`attempt` with everything its closing says."""
     cause, others = elect(evidence.failures)
     at_checkpoint = checkpoint.iteration if checkpoint else None
-    return replace(
+    return msgspec.structs.replace(
         attempt,
         closed_at=now,
         closed_by=closed_by,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from opsctl.control import overlap
 from opsctl.errors import OpsctlError
 from opsctl.records import chains, kill_switch
 from opsctl.records.revisions import newest, slurm_part
+from opsctl.records.state_files import read_state
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
@@ -94,11 +94,8 @@ def fixed_values(loaded: LoadedRun) -> list[str]:
 
 def _other_cluster(paths: RunPaths, cluster: Cluster) -> Cluster | None:
     """The cluster the run was submitted to before, when that is another one which still exists."""
-    try:
-        remembered = Cluster.from_json(json.loads(paths.cluster.read_text()))
-    except (OSError, ValueError):
-        return None
-    if remembered.slurm_conf == cluster.slurm_conf:
+    remembered = read_state(paths.cluster, Cluster)
+    if remembered is None or remembered.slurm_conf == cluster.slurm_conf:
         return None
     if remembered.slurm_conf and not Path(remembered.slurm_conf).exists():
         return None

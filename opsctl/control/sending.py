@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from opsctl.account import account_name
 from opsctl.control.refusals import way_out
@@ -17,7 +18,7 @@ from opsctl.moments import now
 from opsctl.records import chains, kill_switch
 from opsctl.records.chains import Chain
 from opsctl.records.revisions import Revision, newest, publish, withdraw
-from opsctl.records.state_files import make_shared_folder, write_atomically, write_json
+from opsctl.records.state_files import make_shared_folder, read_text, room_kept, write_back, write_state
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.runs.load import LoadedRun, expand
 from opsctl.runs.paths import RunPaths
@@ -58,10 +59,11 @@ def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, a
         script = batch_text(loaded, cluster, chain, run_id, wish.hold)
         forgotten.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
-        forgotten.callback(_remember_cluster, paths, _remembered(paths))
-        write_json(paths.cluster, cluster.to_json())
-        with _room_for_the_record(paths), _kept_by_outcome(taken_back, forgotten):
-            chain = replace(chain, chain=_sbatch(client, script, chain.token))
+        forgotten.callback(write_back, paths.cluster, read_text(paths.cluster))
+        write_state(paths.cluster, cluster)
+        # What Slurm has taken must not fail to be recorded for want of disk.
+        with room_kept(paths.state, ROOM_BYTES), _kept_by_outcome(taken_back, forgotten):
+            chain = msgspec.structs.replace(chain, chain=_sbatch(client, script, chain.token))
     _record(paths, chain)
     return Submitted(chain, revision, is_new)
 
@@ -163,17 +165,6 @@ def _kept_by_outcome(taken_back: ExitStack, forgotten: ExitStack) -> Iterator[No
     forgotten.pop_all()
 
 
-@contextmanager
-def _room_for_the_record(paths: RunPaths) -> Iterator[None]:
-    """Hold a little of the disk while Slurm is asked: what it has taken must not fail to be recorded for want of it."""
-    room = paths.state / f".room-{socket.gethostname()}-{os.getpid()}"
-    try:
-        room.write_bytes(b"\0" * ROOM_BYTES)
-        yield
-    finally:
-        room.unlink(missing_ok=True)
-
-
 def _record(paths: RunPaths, chain: Chain) -> None:
     try:
         chains.append_chain(paths, chain)
@@ -183,19 +174,3 @@ def _record(paths: RunPaths, chain: Chain) -> None:
             "mend that, the next opsctl command that submits, revises or cancels will record it"
         ) from None
     chains.clear_submitting(paths)
-
-
-def _remembered(paths: RunPaths) -> bytes | None:
-    """The cluster of the submits before, as it is written."""
-    try:
-        return paths.cluster.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _remember_cluster(paths: RunPaths, before: bytes | None) -> None:
-    """Put back what was written before."""
-    if before is None:
-        paths.cluster.unlink(missing_ok=True)
-    else:
-        write_atomically(paths.cluster, before)

@@ -8,20 +8,20 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.attempts import events as attempts_file
+from opsctl.attempts.brake import brake_trips, chains_to_cancel, without_progress
 from opsctl.attempts.cause import describe
-from opsctl.attempts.events import Attempt, brake_trips, without_progress
-from opsctl.attempts.evidence import EXIT_REPORT, Evidence, exit_note, read_evidence, set_aside
+from opsctl.attempts.events import Attempt
+from opsctl.attempts.evidence import Evidence, read_evidence
 from opsctl.attempts.lost import close_lost_attempts
 from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.progress import is_finished, last_checkpoint
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.allocation import Allocation, read_allocation
-from opsctl.job.brake import chains_to_cancel
 from opsctl.job.limit import exit_duration_arguments, exit_minutes
 from opsctl.job.main_log import MainLog, stamp
 from opsctl.job.rendezvous import free_port, master_address
@@ -29,6 +29,7 @@ from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.moments import iso, now
 from opsctl.records import kill_switch
+from opsctl.records.attempt_folder import exit_report, set_aside
 from opsctl.records.chains import jobs_of_run, read_chains, read_run_id
 from opsctl.records.revisions import Revision, newest
 from opsctl.records.state_files import make_shared_folder
@@ -37,6 +38,7 @@ from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
+from trainer.formats.attempt_records import EXIT_REPORT
 from trainer.recipe.options import Options, OptionsError, to_arguments
 
 #: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
@@ -149,7 +151,7 @@ def _train(task: Task, signals: Signals) -> int:
     folder = task.paths.attempt_folder(task.allocation.job_id)
     set_aside(folder)
     make_shared_folder(folder)
-    attempt = replace(_new_attempt(task), number=len(attempts) + 1)
+    attempt = _new_attempt(task, len(attempts) + 1)
     attempts_file.append_opened(task.paths, attempt)
     task.log.say(_start_line(task, attempt))
     try:
@@ -239,7 +241,7 @@ def _slurm_state(task: Task) -> str:
 
 
 def _leaves_early(folder: Path) -> bool:
-    return exit_note(folder)[0] in _LEAVES_EARLY
+    return exit_report(folder).reason in _LEAVES_EARLY
 
 
 def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
@@ -272,11 +274,11 @@ def _name(task: Task) -> str:
         return str(task.paths.output)
 
 
-def _new_attempt(task: Task) -> Attempt:
+def _new_attempt(task: Task, number: int) -> Attempt:
     checkpoint = last_checkpoint(task.paths.checkpoints)
     job = task.allocation
     return Attempt(
-        number=0,
+        number=number,
         id=f"{job.job_id}-{secrets.token_hex(4)}",
         job_id=job.job_id,
         array_job_id=job.array_job_id,
@@ -293,7 +295,7 @@ def _new_attempt(task: Task) -> Attempt:
 
 def _record_short(task: Task, reason: str, exit_code: int) -> None:
     """An attempt that started no step: opened and closed at once."""
-    attempt = _new_attempt(task)
+    attempt = _new_attempt(task, 0)
     evidence = Evidence(exit_reason=reason)
     checkpoint = last_checkpoint(task.paths.checkpoints)
     ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, now(), note="left at its start")

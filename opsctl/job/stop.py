@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from opsctl.moments import iso, now
-from opsctl.records.state_files import make_shared_folder, write_json
+from opsctl.moments import now
+from opsctl.records.state_files import make_shared_folder, write_state
+from trainer.formats.attempt_records import StopRequest
 
 WARNINGS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
@@ -60,5 +61,6 @@ def request_stop(path: Path, why: str) -> bool:
     if path.exists():
         return False
     make_shared_folder(path.parent)
-    write_json(path, {"why": why, "at": iso(now()), "by": f"job process {os.getpid()} on {socket.gethostname()}"})
+    by = f"job process {os.getpid()} on {socket.gethostname()}"
+    write_state(path, StopRequest(why, now().replace(microsecond=0), by))
     return True

@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import msgspec
 
-from opsctl.errors import OpsctlError
 from opsctl.localcluster.places import Places
 from opsctl.localcluster.ports import Ports
 from opsctl.localcluster.spec import Spec
-from opsctl.records.state_files import write_json
+from opsctl.records.state_files import read_whole, write_state
 from opsctl.slurm.cluster import Cluster
 
 
-@dataclass(frozen=True)
-class Description:
+class Description(msgspec.Struct, frozen=True):
+    """A local cluster as its last `up` made it."""
+
     cluster: Cluster
     spec: Spec
     ports: Ports
     user: str  # who runs the daemons
 
 
+class _Rest(msgspec.Struct):
+    """What the file has beside the fields of Cluster."""
+
+    user: str
+    ports: Ports
+    spec: Spec
+
+
 def write_description(places: Places, description: Description) -> None:
     """Write it so that anyone may read it."""
-    value = {
-        **description.cluster.to_json(),
-        "user": description.user,
-        "ports": asdict(description.ports),
-        "spec": asdict(description.spec),
-    }
-    write_json(places.description, value, mode=0o644)
+    rest = _Rest(description.user, description.ports, description.spec)
+    value = {**msgspec.to_builtins(description.cluster), **msgspec.to_builtins(rest)}
+    write_state(places.description, value, mode=0o644)
 
 
 def read_description(places: Places) -> Description | None:
     """What the last `up` in this folder wrote; None when there was none. Raises OpsctlError for a damaged file."""
-    import json
-
-    import msgspec
-
-    try:
-        value = json.loads(places.description.read_text())
-        return Description(
-            cluster=Cluster.from_json(value),
-            spec=msgspec.convert(value["spec"], Spec),
-            ports=msgspec.convert(value["ports"], Ports),
-            user=str(value["user"]),
-        )
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OpsctlError(
-            f"cannot read {places.description} ({error}): remove it, then opsctl local-cluster up"
-        ) from None
+    remedy = "remove it, then opsctl local-cluster up"
+    cluster = read_whole(places.description, Cluster, remedy)
+    rest = read_whole(places.description, _Rest, remedy)
+    return Description(cluster, rest.spec, rest.ports, rest.user) if cluster and rest else None

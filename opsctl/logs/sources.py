@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from opsctl.errors import OpsctlError
 from opsctl.logs.follow import follow
 from opsctl.logs.lines import split_prefix
 from opsctl.logs.tail import last_lines
+from opsctl.records.attempt_folder import rank_map
 from opsctl.runs.paths import RunPaths
+from trainer.formats.attempt_records import RANKS_FILES
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,20 @@ def rank_source(paths: RunPaths, rank: int) -> LogSource:
     folder = _newest_attempt_folder(paths)
     if folder is None:
         raise OpsctlError(f"no attempt has started its ranks yet: nothing under {paths.logs / 'attempts'}")
-    places = [place for file in sorted(folder.glob("ranks-*.json")) for place in _places(file)]
+    places = rank_map(folder)
     for place in places:
-        if place.get("rank") == rank and isinstance(place.get("local_rank"), int):
-            return LogSource(folder / f"{place.get('node')}.out", place["local_rank"])
-    known = sorted(place["rank"] for place in places if isinstance(place.get("rank"), int))
-    raise OpsctlError(f"no rank {rank} in attempt {folder.name}: it has ranks {known[0]} to {known[-1]} ({folder})")
+        if place.rank == rank and place.local_rank is not None:
+            return LogSource(folder / f"{place.node}.out", place.local_rank)
+    has = f"ranks {places[0].rank} to {places[-1].rank}" if places else "none that can be read"
+    raise OpsctlError(f"no rank {rank} in attempt {folder.name}: it has {has} ({folder})")
 
 
 def _newest_attempt_folder(paths: RunPaths) -> Path | None:
     """The one whose ranks started last; job ids may start over on a new cluster, so times decide."""
     started: list[tuple[float, Path]] = []
-    for file in (paths.logs / "attempts").glob("*/ranks-*.json"):
+    for file in (paths.logs / "attempts").glob(f"*/{RANKS_FILES}"):
         try:
             started.append((file.stat().st_mtime, file.parent))
         except OSError:
             continue
     return max(started)[1] if started else None
-
-
-def _places(file: Path) -> list[dict[str, Any]]:
-    try:
-        value = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return []
-    return [place for place in value if isinstance(place, dict)] if isinstance(value, list) else []

@@ -7,34 +7,33 @@ record: if it is there when a command looks, somebody was cut off, and Slurm is 
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import OpsctlError
-from opsctl.records.state_files import append_line, write_atomically, write_json
+import msgspec
+
+from opsctl.records.state_files import append_state, read_lines, read_text, read_whole, write_atomically, write_state
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
+from trainer.formats.json_text import Moment, plain
 
 #: Ids start over on a new cluster: a job that carries no comment of ours is a chain's if submitted when that was.
 _SAME_SUBMISSION = timedelta(minutes=10)
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """One sbatch of a job array."""
 
     chain: int  # the array's job id; 0 while it is not known
-    token: str
-    submitted_at: datetime  # with zone, just before sbatch
+    token: str = ""
+    submitted_at: Moment  # just before sbatch
     user: str
-    host: str
-    revision: str  # name of the newest revision then
+    host: str = ""
+    revision: str = ""  # name of the newest revision then
     array: str
     after: tuple[str, ...] = ()  # what it waits for
     arguments: tuple[str, ...] = ()  # one-off trainer arguments
@@ -43,29 +42,22 @@ class Chain:
     begin: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "submitted_at": self.submitted_at.isoformat(timespec="seconds")}
+        return dict(plain(self))
 
 
 def read_chains(paths: RunPaths) -> list[Chain]:
     """The run's chains, oldest first. Lines that are no chain are passed over."""
-    try:
-        lines = paths.chains.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    return [chain for chain in map(_chain_of_line, lines) if chain is not None]
+    return read_lines(paths.chains, Chain)
 
 
 def append_chain(paths: RunPaths, chain: Chain) -> None:
     """Record a chain that Slurm has taken."""
-    append_line(paths.chains, json.dumps(chain.to_json()))
+    append_state(paths.chains, chain)
 
 
 def read_run_id(paths: RunPaths) -> str | None:
     """The run's id; None before its first submit."""
-    try:
-        return paths.run_id.read_text().strip() or None
-    except FileNotFoundError:
-        return None
+    return (read_text(paths.run_id) or "").strip() or None
 
 
 def make_run_id(paths: RunPaths) -> str:
@@ -107,7 +99,7 @@ def _is_of_run(job: Job, run_id: str | None, chain: Chain | None) -> bool:
 
 def write_submitting(paths: RunPaths, chain: Chain) -> None:
     """Say that sbatch is about to be called."""
-    write_json(_submitting(paths), chain.to_json())
+    write_state(_submitting(paths), chain)
 
 
 def clear_submitting(paths: RunPaths) -> None:
@@ -121,49 +113,18 @@ def settle_submitting(paths: RunPaths, jobs: Iterable[Job]) -> Chain | None:
 
     `jobs` is the queue as it is now. The caller holds the run's lock, so nobody is submitting meanwhile.
     """
-    try:
-        chain = _chain_of(json.loads(_submitting(paths).read_bytes()))
-    except FileNotFoundError:
+    chain = read_whole(_submitting(paths), Chain, "remove it and try again")
+    if chain is None:
         return None
-    except (OSError, ValueError) as error:
-        raise OpsctlError(f"cannot read {_submitting(paths)}: {error}; remove it and try again") from None
     found = None
-    if chain is not None:
-        job_id = next((job.array_job_id for job in jobs if token_of(job) == chain.token), None)
-        if job_id is not None:
-            found = replace(chain, chain=job_id)
-            if all(known.token != chain.token for known in read_chains(paths)):
-                append_chain(paths, found)
+    job_id = next((job.array_job_id for job in jobs if token_of(job) == chain.token), None)
+    if job_id is not None:
+        found = msgspec.structs.replace(chain, chain=job_id)
+        if all(known.token != chain.token for known in read_chains(paths)):
+            append_chain(paths, found)
     clear_submitting(paths)
     return found
 
 
 def _submitting(paths: RunPaths) -> Path:
     return paths.state / "submitting.json"
-
-
-def _chain_of_line(line: bytes) -> Chain | None:
-    try:
-        return _chain_of(json.loads(line))
-    except ValueError:
-        return None
-
-
-def _chain_of(value: Any) -> Chain | None:
-    try:
-        return Chain(
-            chain=int(value["chain"]),
-            token=str(value.get("token") or ""),
-            submitted_at=datetime.fromisoformat(value["submitted_at"]).astimezone(),
-            user=str(value["user"]),
-            host=str(value.get("host") or ""),
-            revision=str(value.get("revision") or ""),
-            array=str(value["array"]),
-            after=tuple(str(one) for one in value.get("after") or ()),
-            arguments=tuple(str(one) for one in value.get("arguments") or ()),
-            nodes=value.get("nodes"),
-            exclude=value.get("exclude"),
-            begin=value.get("begin"),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
-from opsctl.errors import OpsctlError, UsageError
+from opsctl.errors import UsageError
+from opsctl.records.state_files import read_whole
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
 
@@ -22,12 +22,10 @@ def find_cluster(name_or_folder: str) -> Cluster:
     folder = Path(name_or_folder)
     if os.sep not in name_or_folder:
         folder = local_clusters_folder() / name_or_folder
-    try:
-        return Cluster.from_json(json.loads((folder / "cluster.json").read_text()))
-    except FileNotFoundError:
-        raise UsageError(f"no cluster {name_or_folder!r} ({folder}): opsctl local-cluster status lists them") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {folder / 'cluster.json'}: {error}") from None
+    found = read_whole(folder / "cluster.json", Cluster, "opsctl local-cluster up writes it anew", UsageError)
+    if found is None:
+        raise UsageError(f"no cluster {name_or_folder!r} ({folder}): opsctl local-cluster status lists them")
+    return found
 
 
 def choose_cluster(flag: str | None, paths: RunPaths | None) -> Cluster:
@@ -35,11 +33,5 @@ def choose_cluster(flag: str | None, paths: RunPaths | None) -> Cluster:
     chosen = flag or os.environ.get("OPSCTL_CLUSTER")
     if chosen:
         return find_cluster(chosen)
-    if paths is not None:
-        try:
-            return Cluster.from_json(json.loads(paths.cluster.read_text()))
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            raise OpsctlError(f"cannot read {paths.cluster}: {error}; remove it and submit with --cluster") from None
-    return Cluster()
+    recorded = read_whole(paths.cluster, Cluster, "remove it and submit with --cluster") if paths else None
+    return recorded or Cluster()

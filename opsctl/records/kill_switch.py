@@ -20,7 +20,7 @@ from opsctl.account import account_name, unix_group
 from opsctl.errors import OpsctlError
 from opsctl.moments import iso, now
 from opsctl.output import printable
-from opsctl.records.state_files import SHARED_FILE_MODE, make_shared_folder, write_json
+from opsctl.records.state_files import SHARED_FILE_MODE, make_shared_folder, write_state
 from opsctl.runs.paths import RunPaths
 
 #: Longest content read: whatever else somebody writes there, it only has to exist.
@@ -119,7 +119,7 @@ def arm(paths: RunPaths, group: str | None = None, path: Path | None = None) -> 
     if not before:
         _open_to_group(wanted.parent, group)
         record = {"path": str(wanted), "armed_by": account_name(), "armed_at": iso(now())}
-        write_json(_record_file(paths), record)
+        write_state(_record_file(paths), record)
     return Change(state(paths), not before)
 
 

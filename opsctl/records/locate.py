@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from opsctl.errors import UsageError
-from opsctl.records.state_files import write_json
+from opsctl.records.state_files import read_state, write_state
 
 RUN_FILE_NAME = "run.toml"
 
@@ -44,11 +43,7 @@ def locate_run_file(
 
 def known_runs(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Run name -> run file, as this account has used them."""
-    try:
-        value = json.loads(_registry(environment).read_text())
-    except (OSError, ValueError):
-        return {}
-    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
+    return read_state(_registry(environment), dict[str, str]) or {}
 
 
 def remember_run(name: str, run_file: Path, environment: Mapping[str, str] = os.environ) -> None:
@@ -59,7 +54,7 @@ def remember_run(name: str, run_file: Path, environment: Mapping[str, str] = os.
         return
     try:
         registry.parent.mkdir(parents=True, exist_ok=True)
-        write_json(registry, {**known, name: str(run_file)}, mode=0o600)
+        write_state(registry, {**known, name: str(run_file)}, mode=0o600)
     except OSError:
         pass
 

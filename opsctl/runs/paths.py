@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.formats.attempt_records import STOP_REQUEST
+
 
 @dataclass(frozen=True)
 class RunPaths:
@@ -76,4 +78,4 @@ class RunPaths:
 
     def stop_request(self, job_id: int) -> Path:
         """Its presence asks this job's trainer to save and leave."""
-        return self.attempt_folder(job_id) / "stop-request"
+        return self.attempt_folder(job_id) / STOP_REQUEST

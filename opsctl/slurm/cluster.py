@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
-from typing import Any
+
+import msgspec
 
 #: Variables that change what Slurm's commands print or do behind our back. SLURM_CONF is set from the cluster instead.
 _MISLEADING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_", "SALLOC_", "SRUN_", "SLURM_")
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True):
     """A Slurm installation. All None: the one this machine is set up for."""
 
     name: str | None = None
@@ -39,15 +38,3 @@ class Cluster:
             if folders:
                 changes[variable] = os.pathsep.join([*folders, *filter(None, [base.get(variable)])])
         return changes
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Cluster:
-        return cls(
-            name=value.get("name"),
-            slurm_conf=value.get("slurm_conf"),
-            bin_folders=tuple(value.get("bin_folders") or ()),
-            library_folders=tuple(value.get("library_folders") or ()),
-        )

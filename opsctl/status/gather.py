@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.attempts import events as attempts_file
+from opsctl.attempts.brake import BRAKE_ATTEMPTS, without_progress
 from opsctl.attempts.events import Attempt
 from opsctl.checkpoints.progress import is_finished, last_checkpoint
 from opsctl.errors import OpsctlError, SlurmUnreachable
@@ -51,7 +52,7 @@ def gather(run: RunView, slurm: SlurmClient) -> Overview:
         checkpoint_at=_changed_at(checkpoint.folder / "manifest.json") if checkpoint else None,
         attempts=tuple(attempts),
         attempts_without_progress=_without_progress(attempts, known),
-        brake_at=attempts_file.BRAKE_ATTEMPTS,
+        brake_at=BRAKE_ATTEMPTS,
         kill_switch=_kill_switch(paths),
     )
 
@@ -73,7 +74,7 @@ def _published(run: RunView) -> Published | None:
 def _without_progress(attempts: Sequence[Attempt], known: Recorded) -> int:
     if not known.chains:
         return 0
-    return attempts_file.without_progress(attempts, known.chains[-1].submitted_at)
+    return without_progress(attempts, known.chains[-1].submitted_at)
 
 
 def _kill_switch(paths: RunPaths) -> KillSwitch | None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cluster.commands import Answer, Opsctl, open_folder
@@ -93,7 +94,7 @@ def between(opsctl: Opsctl) -> Between:
     folder = opsctl.folder / "cluster"
     (folder / "bin").mkdir(parents=True)
     real = opsctl.cluster.cluster
-    value = {**real.to_json(), "bin_folders": [str(folder / "bin"), *real.bin_folders]}
+    value = {**msgspec.to_builtins(real), "bin_folders": [str(folder / "bin"), *real.bin_folders]}
     (folder / "cluster.json").write_text(json.dumps(value))
     elsewhere = replace(opsctl.cluster, folder=folder)
     pid = opsctl.cluster.pid("slurmctld")

@@ -114,7 +114,7 @@ def test_a_rank_killed_with_9_is_named_whatever_the_others_die_of(tmp_path: Path
             "node": "x01",
             "exit_code": None,
             "signal": 9,
-            "error_file": None,
+            "error_file": "",
         }
         assert failure["message"] == "killed by SIGKILL"
         assert "rank 3 (local rank 1 on x01) failed: killed by SIGKILL" in nodes.output_of(1)

@@ -21,15 +21,15 @@ OPSCTL = {
     "slurm": set(),
     "runs": {"slurm", "trainer.recipe", "trainer.formats"},
     "render": {"runs", "slurm"},
-    "logs": {"runs"},
+    "records": {"render", "runs", "slurm", "trainer.formats", "trainer.recipe"},
+    "logs": {"records", "runs", "trainer.formats"},
     "planning": {"logs", "runs", "slurm", "trainer.recipe"},
-    "records": {"render", "runs", "slurm", "trainer.recipe"},
     "checkpoints": {"runs", "trainer.recipe", "trainer.formats"},
-    "attempts": {"checkpoints", "records", "runs", "slurm"},
+    "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
     "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.recipe"},
     "watch": {"checkpoints", "records", "runs", "slurm"},
     "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch"},
-    "job": {"attempts", "checkpoints", "records", "runs", "slurm", "trainer.recipe"},
+    "job": {"attempts", "checkpoints", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "localcluster": {"records", "slurm"},
     "demo": {"localcluster", "logs", "records"},
     "cli": {
@@ -49,7 +49,7 @@ TRAINER = {
     "checkpoint": {"formats"},
     "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
     "pretrain_gpt": {"data", "engine", "formats", "loop", "parallel", "recipe"},
-    "launch": set(),
+    "launch": {"formats"},
 }
 #: What is no folder: module -> room.
 SINGLE = {

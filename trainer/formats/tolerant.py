@@ -6,6 +6,7 @@ decoded strictly where it is read.
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from typing import Any, TypeVar
@@ -19,10 +20,14 @@ _UNFIT: Any = object()
 def decode(data: bytes | str, kind: type[T]) -> T | None:
     """The JSON text `data` as a `kind` (a msgspec struct, or a list or dict of such); None where nothing fits."""
     try:
-        value = msgspec.json.decode(data)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    try:
+        # Python's own reader, for it also takes half a surrogate pair: so it writes names that are no UTF-8.
+        return convert(json.loads(data), kind)
+    except (ValueError, RecursionError):
         return None
-    return convert(value, kind)
 
 
 def convert(value: Any, kind: type[T]) -> T | None:
@@ -42,7 +47,7 @@ def _fitted(value: Any, kind: Any) -> Any:
         pass
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
-        return _fitted(value, inner[0])
+        return _constrained(_fitted(value, inner[0]), kind)
     if origin in (typing.Union, types.UnionType):
         return next((found for one in inner if (found := _fitted(value, one)) is not _UNFIT), _UNFIT)
     if origin in (list, tuple) and isinstance(value, list):
@@ -53,6 +58,14 @@ def _fitted(value: Any, kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
         return _fitted_struct(value, kind)
     return _UNFIT
+
+
+def _constrained(found: Any, kind: Any) -> Any:
+    """`found`, unless it breaks what the annotation of `kind` asks for."""
+    try:
+        return msgspec.convert(found, kind)
+    except (msgspec.ValidationError, ValueError):
+        return _UNFIT
 
 
 def _fitted_struct(value: dict[str, Any], kind: type[msgspec.Struct]) -> Any:

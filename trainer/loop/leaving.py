@@ -13,7 +13,9 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from trainer.files import write_json
+from trainer.files import write_atomically
+from trainer.formats.attempt_records import ExitReport
+from trainer.formats.json_text import json_file_text
 from trainer.formats.log_line import stamp
 from trainer.loop.progress import Progress
 
@@ -101,14 +103,8 @@ class Leaving:
     def report(self, reason: str, progress: Progress) -> None:
         """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""
         if self._looks and self._settings.exit_report_path is not None:
-            write_json(
-                self._settings.exit_report_path,
-                {
-                    "reason": reason,
-                    "iteration": progress.iteration,
-                    "consumed_train_samples": progress.consumed_train_samples,
-                },
-            )
+            report = ExitReport(reason, progress.iteration, progress.consumed_train_samples)
+            write_atomically(self._settings.exit_report_path, json_file_text(report))
 
 
 class HardEnd:

@@ -6,8 +6,10 @@ import itertools
 import signal
 from datetime import UTC, datetime, timedelta
 
+from msgspec.structs import replace
+
 from opsctl.attempts.cause import describe, elect
-from opsctl.attempts.events import Failure
+from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -29,7 +31,7 @@ def test_a_killed_rank_is_the_cause_and_those_it_disconnected_are_not() -> None:
 
 
 def test_a_tie_of_clocks_still_names_the_killed_rank() -> None:
-    tied = [Failure(**{**vars(item), "failed_at": at(0)}) for item in (RESET, ENDED, KILLED)]
+    tied = [replace(item, failed_at=at(0)) for item in (RESET, ENDED, KILLED)]
     assert elect(tied)[0] is tied[2]
 
 

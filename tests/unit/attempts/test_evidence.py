@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from opsctl.attempts.events import RankPlace
-from opsctl.attempts.evidence import Evidence, read_evidence, set_aside
+from opsctl.attempts.evidence import Evidence, read_evidence
+from trainer.formats.attempt_records import RankPlace
 
 
 def test_the_rank_map_joins_every_nodes_file_in_rank_order(tmp_path: Path) -> None:
@@ -17,10 +17,10 @@ def test_the_rank_map_joins_every_nodes_file_in_rank_order(tmp_path: Path) -> No
         ]
         (tmp_path / f"ranks-{node}.json").write_text(json.dumps(places))
     assert read_evidence(tmp_path).ranks == (
-        RankPlace(0, "x01", "0"),
-        RankPlace(1, "x01", "1"),
-        RankPlace(2, "x02", "0"),
-        RankPlace(3, "x02", "1"),
+        RankPlace(0, "x01", "0", 0, 1),
+        RankPlace(1, "x01", "1", 1, 1),
+        RankPlace(2, "x02", "0", 0, 1),
+        RankPlace(3, "x02", "1", 1, 1),
     )
 
 
@@ -72,15 +72,3 @@ def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
 
 def test_no_folder_is_no_evidence(tmp_path: Path) -> None:
     assert read_evidence(tmp_path / "nothing") == Evidence()
-
-
-def test_what_an_earlier_job_of_the_same_id_left_is_set_aside(tmp_path: Path) -> None:
-    folder = tmp_path / "7"
-    assert set_aside(folder) is None
-    for expected in ("7.1", "7.2"):
-        folder.mkdir()
-        (folder / "stop-request").touch()
-        assert set_aside(folder) == tmp_path / expected
-        assert not folder.exists()
-    folder.mkdir()
-    assert set_aside(folder) is None

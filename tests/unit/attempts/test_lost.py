@@ -9,13 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from opsctl.attempts.events import Attempt, append_closed, append_opened, read
 from opsctl.attempts.lost import close_lost_attempts
 from opsctl.errors import SlurmUnreachable
-from opsctl.job.brake import chains_to_cancel
-from opsctl.records.chains import jobs_of_run
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job, JobEnd
@@ -144,7 +143,7 @@ def test_an_end_of_another_clusters_job_of_that_id_is_not_taken(paths: RunPaths)
 
 def test_closing_twice_or_by_two_at_once_changes_nothing(paths: RunPaths) -> None:
     first = close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL")]))
-    append_closed(paths, replace(first[0], reason="cancelled", closed_by="bob@b"))
+    append_closed(paths, msgspec.structs.replace(first[0], reason="cancelled", closed_by="bob@b"))
     assert close_lost_attempts(paths, slurm(ends=[end(7, "CANCELLED")])) == first
     assert len(paths.attempts.read_text().splitlines()) == 3
 
@@ -182,19 +181,3 @@ def test_whoever_may_not_write_still_gets_the_answer(paths: RunPaths, monkeypatc
 
 def test_without_open_attempts_slurm_is_not_asked(tmp_path: Path) -> None:
     assert close_lost_attempts(RunPaths(tmp_path), cast(SlurmClient, None)) == []
-
-
-def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
-    failures = [Attempt(number=n, id=str(n), job_id=n, reason="failed", closed_at=minutes(n)) for n in (1, 2, 3)]
-    jobs = [
-        job(20, "PENDING", array_task="5-9"),
-        job(21, "PENDING", array_task="1-3", submitted_at=minutes(0.5)),
-        job(22, "PENDING", submitted_at=minutes(2.5)),  # only one attempt failed since: a person's new try
-        job(23, "PENDING", user="bob"),
-        job(24, "RUNNING"),
-        job(25, "PENDING", comment="opsctl run=abcd submit=t"),
-        job(26, "PENDING", comment=""),
-    ]
-    own = jobs_of_run(jobs, "abc", [])
-    assert chains_to_cancel(own, failures, "ann") == [20, 21]
-    assert chains_to_cancel(own, failures[:2], "ann") == []

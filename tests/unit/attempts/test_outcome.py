@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.attempts.events import Attempt, Failure
+from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
 from opsctl.attempts.outcome import LauncherExit, StepEnd, closed, reason_of
 from opsctl.checkpoints.progress import Checkpoint
+from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 KILLED = Failure(rank=3, node="x02", signal=signal.SIGKILL, failed_at=NOON)
@@ -97,13 +98,13 @@ def test_the_exit_code_is_the_causes_own(
     srun: int | None, cause: Failure | None, exit_code: int | None, ended_by: int | None
 ) -> None:
     evidence = Evidence(failures=(cause,) if cause else ())
-    ended = closed(Attempt(1, "a", 1), StepEnd(srun), evidence, None, NOON)
+    ended = closed(Attempt(number=1, id="a", job_id=1), StepEnd(srun), evidence, None, NOON)
     assert (ended.exit_code, ended.signal) == (exit_code, ended_by)
 
 
 def test_a_launcher_that_failed_before_its_ranks_is_named_with_its_own_exit_code() -> None:
     step = StepEnd(143, first_exit=LauncherExit("x02", 1))
-    ended = closed(Attempt(1, "a", 1), step, NOTHING, None, NOON)
+    ended = closed(Attempt(number=1, id="a", job_id=1), step, NOTHING, None, NOON)
     assert (ended.exit_code, ended.signal) == (1, None)
     assert "the launcher on x02 exited with code 1" in ended.note
 
@@ -112,10 +113,10 @@ def test_the_last_iteration_is_the_reported_one_else_the_logged_one_else_the_che
     checkpoint = Checkpoint(Path("/c"), 40, 400)
 
     def last(evidence: Evidence) -> int | None:
-        return closed(Attempt(1, "a", 1), StepEnd(0), evidence, checkpoint, NOON).iteration_at_end
+        return closed(Attempt(number=1, id="a", job_id=1), StepEnd(0), evidence, checkpoint, NOON).iteration_at_end
 
     assert last(Evidence(exit_iteration=60, logged_iteration=59)) == 60
     assert last(Evidence(exit_iteration=0, logged_iteration=59)) == 0
     assert last(Evidence(logged_iteration=59)) == 59
     assert last(Evidence()) == 40
-    assert closed(Attempt(1, "a", 1), StepEnd(0), NOTHING, checkpoint, NOON).checkpoint_at_end == 40
+    assert closed(Attempt(number=1, id="a", job_id=1), StepEnd(0), NOTHING, checkpoint, NOON).checkpoint_at_end == 40

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from opsctl.attempts.events import Attempt, Failure, append_closed, append_opened
+from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.cli import main
 from opsctl.runs.paths import RunPaths
+from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -33,12 +34,15 @@ def call(*words: str) -> int:
 
 
 def record(paths: RunPaths) -> None:
-    first = Attempt(1, "a", 13, array_job_id=12, array_task="1", opened_at=NOON, iteration_at_start=40)
+    first = Attempt(number=1, id="a", job_id=13, array_job_id=12, array_task="1", opened_at=NOON, iteration_at_start=40)
     append_opened(paths, first)
     killed = Failure(rank=3, node="x02", signal=9)
     ended = replace(first, reason="signal", exit_code=137, closed_at=NOON + timedelta(minutes=90), closed_by="job")
     append_closed(paths, replace(ended, first_failure=killed, iteration_at_end=61, checkpoint_at_end=60))
-    append_opened(paths, Attempt(2, "b", 12, array_job_id=12, array_task="2", opened_at=NOON, iteration_at_start=60))
+    append_opened(
+        paths,
+        Attempt(number=2, id="b", job_id=12, array_job_id=12, array_task="2", opened_at=NOON, iteration_at_start=60),
+    )
 
 
 def test_without_attempts_it_says_so_and_json_is_an_empty_list(

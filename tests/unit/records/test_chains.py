@@ -2,13 +2,28 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
+
 from opsctl.records import chains
 from opsctl.records.chains import Chain
 from opsctl.runs.paths import RunPaths
 from tests.unit.control.test_overlap import job
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-CHAIN = Chain(11, "70ce", NOW, "alice", "login1", "0001-abc", "1-3%1", ("9",), ("--lr", "it's"), 4, "x1", "now+1hour")
+CHAIN = Chain(
+    chain=11,
+    token="70ce",
+    submitted_at=NOW,
+    user="alice",
+    host="login1",
+    revision="0001-abc",
+    array="1-3%1",
+    after=("9",),
+    arguments=("--lr", "it's"),
+    nodes=4,
+    exclude="x1",
+    begin="now+1hour",
+)
 OURS = replace(job(12, 11, "1", "RUNNING"), comment="opsctl run=5eed submit=70ce", submitted_at=NOW)
 
 
@@ -53,7 +68,7 @@ def test_a_job_of_a_new_cluster_with_the_same_id_is_not_the_chains() -> None:
 
 def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) -> None:
     paths = run_paths(tmp_path)
-    chains.write_submitting(paths, replace(CHAIN, chain=0))
+    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
     assert chains.settle_submitting(paths, [OURS]) == CHAIN
     assert chains.settle_submitting(paths, [OURS]) is None
     assert chains.read_chains(paths) == [CHAIN]
@@ -61,7 +76,7 @@ def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) ->
 
 def test_a_cut_off_submission_that_slurm_does_not_have_is_forgotten(tmp_path: Path) -> None:
     paths = run_paths(tmp_path)
-    chains.write_submitting(paths, replace(CHAIN, chain=0))
+    chains.write_submitting(paths, msgspec.structs.replace(CHAIN, chain=0))
     assert chains.settle_submitting(paths, [replace(OURS, comment="opsctl run=5eed submit=0ld")]) is None
     assert chains.read_chains(paths) == []
     assert chains.settle_submitting(paths, [OURS]) is None

@@ -17,7 +17,7 @@ from opsctl.records import state_files as files
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside(tmp_path: Path) -> None:
     target = tmp_path / "state.json"
-    files.write_json(target, {"old": 1})
+    files.write_state(target, {"old": 1})
     before = target.read_bytes()
     import resource
 

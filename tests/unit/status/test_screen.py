@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.attempts.events import Attempt, Failure
+from opsctl.attempts.events import Attempt
 from opsctl.checkpoints.progress import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.status.overview import KillSwitch, Overview, Published, findings
@@ -19,6 +19,7 @@ from opsctl.status.screen import status_lines
 from opsctl.status.status_json import status_json
 from tests.unit.status.test_overview import iteration, run
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
+from trainer.formats.attempt_records import Failure
 
 HEALTHY = run(
     jobs=(RUNNING, WAITING_FOR_TASK, WAITING_FOR_CHAIN),

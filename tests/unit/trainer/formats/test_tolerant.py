@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.anything import any_json
 from trainer.formats.tolerant import convert, decode
 
 
@@ -33,11 +36,6 @@ class Event(msgspec.Struct, frozen=True):
 WHOLE = Event(
     "a", datetime(2022, 3, 11, 9, 0, tzinfo=UTC), ("n1", "n2"), Place(0, "n1"), (Place(0), Place(1)), {"x": 1}
 )
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(Event.__struct_fields__), inner),
-    max_leaves=12,
-)
 
 
 def test_what_was_written_whole_comes_back() -> None:
@@ -58,6 +56,19 @@ def test_a_field_of_the_wrong_type_takes_its_default_and_hurts_no_other() -> Non
     assert convert({"id": "a", "notes": {"x": 1, "y": "?"}}, Event) == Event("a", notes={"x": 1})
 
 
+def test_what_an_annotation_asks_for_holds_for_what_is_read_tolerantly() -> None:
+    class Stamped(msgspec.Struct):
+        at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+        nodes: Annotated[tuple[str, ...], msgspec.Meta(max_length=1)] = ()
+
+    assert decode(b'{"at": "2022-03-11T09:00:00", "nodes": ["n1", 7]}', Stamped) == Stamped(nodes=("n1",))
+    assert decode(b'{"at": "2022-03-11T09:00:00Z", "nodes": ["n1", "n2"]}', Stamped) == Stamped(WHOLE.at)
+
+
+def test_a_name_that_is_no_utf_8_is_read_as_python_writes_it() -> None:
+    assert decode(json.dumps({"id": "caf\udce9"}), Event) == Event("caf\udce9")
+
+
 def test_what_lacks_a_needed_field_is_nothing() -> None:
     assert convert({"nodes": []}, Event) is None
     assert convert({"id": 3}, Event) is None
@@ -69,7 +80,7 @@ def test_what_is_no_such_json_is_nothing(text: bytes) -> None:
     assert decode(text, Event) is None
 
 
-@given(JSON)
+@given(any_json(Event.__struct_fields__))
 def test_anything_is_read_without_an_error(value: object) -> None:
     found = convert(value, Event)
     assert found is None or isinstance(found, Event)

@@ -1,0 +1,52 @@
+"""Stopping what gets nowhere: when a chain stops, and which of the queued ones would stop for the same reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from opsctl.attempts.events import Attempt
+from opsctl.slurm.types import Job
+
+#: Attempts in a row without a new checkpoint after which a chain stops.
+BRAKE_ATTEMPTS = 3
+#: Ways to leave that say nothing about the training's health, unless a checkpoint came of them.
+_NEUTRAL_REASONS = frozenset({"kill-switch", "finished", "brake"})
+
+
+def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
+    """How many attempts in a row, up to the last, ended after `since` without a new checkpoint.
+
+    Attempts that left through the kill switch at their start, or found the training finished, neither count nor break
+    the row.
+    """
+    row = 0
+    for attempt in attempts:
+        if attempt.closed_at is None or attempt.closed_at <= since:
+            continue
+        if attempt.made_checkpoint:
+            row = 0
+        elif attempt.reason not in _NEUTRAL_REASONS:
+            row += 1
+    return row
+
+
+def brake_trips(attempts: Iterable[Attempt], since: datetime) -> bool:
+    """Whether a chain submitted at `since` must stop: three attempts in a row without a new checkpoint."""
+    return without_progress(attempts, since) >= BRAKE_ATTEMPTS
+
+
+def chains_to_cancel(own: Iterable[Job], attempts: Sequence[Attempt], user: str) -> list[int]:
+    """The array job ids of `user`'s pending tasks, among the run's `own` jobs, that the brake holds for as well.
+
+    A chain that a person submitted after those attempts is not touched: for it they do not count.
+    """
+    chains = {
+        job.array_job_id
+        for job in own
+        if job.is_pending
+        and job.user == user
+        and job.submitted_at is not None
+        and brake_trips(attempts, job.submitted_at)
+    }
+    return sorted(chains)

@@ -1,0 +1,46 @@
+"""What one attempt's ranks left in its folder, read tolerantly: a crash may have cut any of it short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl.records.state_files import read_state
+from trainer.formats.attempt_records import (
+    EXIT_REPORT,
+    FAILURE_FILES,
+    RANKS_FILES,
+    ExitReport,
+    Failure,
+    RankPlace,
+)
+
+
+def rank_map(folder: Path) -> tuple[RankPlace, ...]:
+    """Where the ranks run, of all nodes, in order of rank."""
+    places = [place for path in folder.glob(RANKS_FILES) for place in read_state(path, list[RankPlace]) or ()]
+    return tuple(sorted(places, key=lambda place: place.rank))
+
+
+def noted_failures(folder: Path) -> tuple[Failure, ...]:
+    """Each node's first rank to fail."""
+    noted = (read_state(path, Failure) for path in sorted(folder.glob(FAILURE_FILES)))
+    return tuple(failure for failure in noted if failure is not None)
+
+
+def exit_report(folder: Path) -> ExitReport:
+    """Why the trainer left and after which iteration; empty until it has said so."""
+    return read_state(folder / EXIT_REPORT, ExitReport) or ExitReport()
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Rename what an earlier job of the same id left (a requeue, or a cluster whose ids started over), so that nothing
+    of it, a stop request least of all, is taken for this one's. Returns its new place, None when there was nothing.
+    """
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    for number in range(1, 1_000_000):
+        place = folder.with_name(f"{folder.name}.{number}")
+        if not place.exists():
+            folder.rename(place)
+            return place
+    return None

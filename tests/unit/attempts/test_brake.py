@@ -1,0 +1,74 @@
+"""When a chain stops, and which of the queued ones would stop for the same reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from opsctl.attempts.brake import brake_trips, chains_to_cancel, without_progress
+from opsctl.attempts.events import Attempt
+from opsctl.records.chains import jobs_of_run
+from tests.unit.attempts.test_lost import job
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def minutes(number: float) -> datetime:
+    return NOON + timedelta(minutes=number)
+
+
+def ended(number: int, reason: str = "failed", start: int | None = 0, end: int | None = 0, at: float = 1) -> Attempt:
+    return Attempt(
+        number=number,
+        id=str(number),
+        job_id=number,
+        iteration_at_start=start,
+        checkpoint_at_end=end,
+        reason=reason,
+        closed_at=minutes(at),
+    )
+
+
+def test_three_attempts_in_a_row_without_a_new_checkpoint_trip_the_brake() -> None:
+    attempts = [ended(number) for number in (1, 2, 3)]
+    assert not brake_trips(attempts[:2], NOON)
+    assert brake_trips(attempts, NOON)
+
+
+def test_a_new_checkpoint_starts_the_row_again() -> None:
+    attempts = [ended(1), ended(2), ended(3, start=0, end=10), ended(4), ended(5)]
+    assert without_progress(attempts, NOON) == 2
+    assert not brake_trips(attempts, NOON)
+
+
+def test_leaving_through_the_kill_switch_or_at_the_end_is_neutral() -> None:
+    failures = [ended(1), ended(2)]
+    neutral = [ended(3, "kill-switch"), ended(4, "finished"), ended(5, "brake")]
+    assert without_progress(failures + neutral, NOON) == 2
+    assert without_progress([*failures, *neutral, ended(6)], NOON) == 3
+
+
+def test_only_what_ended_after_the_chain_was_submitted_counts() -> None:
+    before = [ended(number, at=-1) for number in (1, 2, 3)]
+    assert not brake_trips(before, NOON)
+    assert brake_trips(before, minutes(-5))
+    assert not brake_trips([*before, ended(4, at=1), ended(5, at=2)], NOON)
+
+
+def test_an_open_attempt_does_not_count() -> None:
+    assert without_progress([Attempt(number=1, id="1", job_id=1, opened_at=NOON), ended(2), ended(3)], NOON) == 2
+
+
+def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
+    failures = [Attempt(number=n, id=str(n), job_id=n, reason="failed", closed_at=minutes(n)) for n in (1, 2, 3)]
+    jobs = [
+        job(20, "PENDING", array_task="5-9"),
+        job(21, "PENDING", array_task="1-3", submitted_at=minutes(0.5)),
+        job(22, "PENDING", submitted_at=minutes(2.5)),  # only one attempt failed since: a person's new try
+        job(23, "PENDING", user="bob"),
+        job(24, "RUNNING"),
+        job(25, "PENDING", comment="opsctl run=abcd submit=t"),
+        job(26, "PENDING", comment=""),
+    ]
+    own = jobs_of_run(jobs, "abc", [])
+    assert chains_to_cancel(own, failures, "ann") == [20, 21]
+    assert chains_to_cancel(own, failures[:2], "ann") == []

@@ -1,0 +1,67 @@
+"""What an attempt leaves in its folder for whoever looks later: who ran where, who failed, why the training left.
+
+Launchers write `ranks-NODERANK.json` (a list of RankPlace) and `failure-NODERANK.json` (a Failure), global rank 0
+writes `exit.json` (an ExitReport), and the job writes `stop-request` (a StopRequest), of which the trainer only asks
+whether it is there. All are read with `trainer.formats.tolerant`: a crash may have cut any of them short.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from trainer.formats.json_text import Moment
+
+#: Patterns that match every launcher's file of the kind.
+RANKS_FILES = "ranks-*.json"
+FAILURE_FILES = "failure-*.json"
+EXIT_REPORT = "exit.json"
+STOP_REQUEST = "stop-request"
+
+
+def ranks_file(node_rank: int) -> str:
+    """The name of the rank map of a node's launcher."""
+    return RANKS_FILES.replace("*", str(node_rank))
+
+
+def failure_file(node_rank: int) -> str:
+    """The name of the record of a node's first rank to fail."""
+    return FAILURE_FILES.replace("*", str(node_rank))
+
+
+class RankPlace(msgspec.Struct, frozen=True):
+    """Where a rank runs."""
+
+    rank: int  # global
+    node: str = ""
+    gpu: str = ""  # as Slurm or the user names it; empty without one
+    local_rank: int | None = None
+    pid: int | None = None  # None until the rank is forked
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One rank's failure, as the launcher on its node saw it."""
+
+    rank: int  # global
+    node: str = ""
+    local_rank: int | None = None
+    exit_code: int | None = None  # None when a signal ended it
+    signal: int | None = None  # the signal's number when one ended it
+    failed_at: Moment | None = None
+    message: str = ""
+    error_file: str = ""  # torch elastic's, kept in the attempt's folder; empty without one
+
+
+class ExitReport(msgspec.Struct, frozen=True):
+    """Why the training left, and how far it had come."""
+
+    reason: str = ""
+    iteration: int | None = None
+    consumed_train_samples: int | None = None
+
+
+class StopRequest(msgspec.Struct, frozen=True):
+    """Who asks a training to save and leave. The file alone is what counts."""
+
+    why: str = ""
+    at: Moment | None = None
+    by: str = ""
