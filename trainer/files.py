@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED_FILE_MODE = 0o664
+SHARED_PROGRAM_MODE = 0o775
 SHARED_FOLDER_MODE = 0o2775
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
 import shutil
 import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,70 +19,61 @@ from tests.distributed.whole_training import Seen, run_training, write_corpus
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 
-# Where the second save is killed -> the iteration of the checkpoint that must load afterwards.
-MOMENTS = {
-    "in the middle of a file": 2,
-    "after the first file": 2,
-    "before the manifest": 2,
-    "after the manifest": 2,
-    "after the rename": 2,
-    "beside latest": 2,
-    "after latest": 4,
+# What a save does that the system can see. The folder is the one that is being written.
+FILE, MANIFEST, FOLDER, ROOT, LATEST = (
+    "open a file",
+    "open the manifest",
+    "rename the folder",
+    "open root",
+    "rename latest",
+)
+
+# Where the second save is killed: before the last of these acts, in this order -> the checkpoint that loads afterwards.
+MOMENTS: dict[str, tuple[list[str], int]] = {
+    "in the middle of a file": ([], 2),
+    "after the first file": ([FILE, FILE], 2),
+    "before the manifest": ([MANIFEST], 2),
+    "after the manifest": ([FOLDER], 2),
+    "after the rename": ([FOLDER, ROOT], 2),
+    "beside latest": ([FOLDER, LATEST], 2),
+    "after latest": ([FOLDER, LATEST, ROOT], 4),
 }
 
 
-def run_and_die(options: dict[str, Any], moment: str, victim: int = 0) -> Seen:
-    """Train; the victim's second save is killed at the moment."""
-    from trainer import files
-    from trainer.checkpoint import save, writer
+def act_of(root: str, tag: str, event: str, args: Sequence[Any]) -> str | None:
+    """Which of the acts Python is about to do for the save of `tag`, by its audit event."""
+    folder = f"{root}/.tmp-{tag}"
+    if event == "os.rename":
+        return FOLDER if str(args[0]) == folder else LATEST if str(args[1]) == f"{root}/latest" else None
+    path = str(args[0]) if event == "open" else ""
+    if path.startswith(f"{folder}/.manifest"):
+        return MANIFEST
+    return FILE if path.startswith(folder) and path.endswith(".pt") else ROOT if path == root else None
 
-    saves = 0
 
-    def die() -> None:
-        if saves == 2 and int(os.environ["RANK"]) == victim:
-            os.kill(os.getpid(), signal.SIGKILL)
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def patched(owner: Any, name: str, before: bool) -> None:
-        original = getattr(owner, name)
 
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if before:
-                die()
-            result = original(*args, **kwargs)
-            if not before:
-                die()
-            return result
+def die_in_the_next_file() -> None:
+    """Have the kernel end this process where a file grows beyond some blocks."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
-        setattr(owner, name, wrapper)
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal saves
-        saves += 1
-        return make_room(*args, **kwargs)
+def run_and_die(options: dict[str, Any], acts: list[str], victim: int = 0, tag: str = "global_step4") -> Seen:
+    """Train; in the save of `tag` the victim is killed before the last of the acts, in the first file without any."""
+    left = list(acts) or [FILE]
 
-    # Called on every rank at the beginning of a save.
-    make_room = save._write
-    save._write = counted
-    owner, name, before = {
-        "in the middle of a file": (writer._HashingSink, "write", False),
-        "after the first file": (writer.RecordingCheckpointEngine, "save", False),
-        "before the manifest": (save, "write_json", True),
-        "after the manifest": (save, "write_json", False),
-        "after the rename": (save, "fsync", True),
-        "beside latest": (Path, "replace", True),
-        "after latest": (save, "write_atomically", False),
-    }[moment]
-    if moment == "beside latest":
-        write_manifest = files.write_json
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event in ("open", "os.rename") and left and act_of(options["save"], tag, event, args) == left[0]:
+            left.pop(0)
+            if not left:
+                die() if acts else die_in_the_next_file()
 
-        def without_dying(*args: Any) -> None:
-            nonlocal saves
-            saves -= 1
-            write_manifest(*args)
-            saves += 1
-
-        setattr(save, "write_json", without_dying)  # noqa: B010 - the module imports the name for itself
-    patched(owner, name, before)
+    if int(os.environ["RANK"]) == victim:
+        sys.addaudithook(watch)
     return run_training(options)
 
 
@@ -106,15 +101,16 @@ def saving(corpus: str, folder: Path) -> dict[str, Any]:
 def test_a_kill_in_a_save_leaves_a_checkpoint_that_loads(
     pool: Pool, corpus: str, whole: list[float], tmp_path: Path, moment: str
 ) -> None:
+    acts, iteration = MOMENTS[moment]
     with pytest.raises(RanksFailed, match="died without an answer"):
-        pool.run(1, run_and_die, saving(corpus, tmp_path), moment)
+        pool.run(1, run_and_die, saving(corpus, tmp_path), acts)
     left_over = list(tmp_path.glob(".tmp-*"))
     assert bool(left_over) == (moment not in ("after the rename", "beside latest", "after latest"))
 
     (seen,) = pool.run(1, run_training, saving(corpus, tmp_path))
     assert seen.status == 0, seen.errors
-    assert f"successfully loaded checkpoint from {tmp_path} at iteration {MOMENTS[moment]}\n" in seen.output
-    assert seen.losses == whole[MOMENTS[moment] :]
+    assert f"successfully loaded checkpoint from {tmp_path} at iteration {iteration}\n" in seen.output
+    assert seen.losses == whole[iteration:]
     assert (tmp_path / "latest").read_text() == "global_step6"
     assert not list(tmp_path.glob(".tmp-*"))
 
@@ -123,7 +119,7 @@ def test_a_kill_of_another_rank_in_a_save_leaves_a_checkpoint_that_loads(
     pool: Pool, corpus: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RanksFailed, match="rank 1: died without an answer"):
-        pool.run(2, run_and_die, saving(corpus, tmp_path), "after the first file", 1)
+        pool.run(2, run_and_die, saving(corpus, tmp_path), [], 1)
     ranks = pool.run(2, run_training, saving(corpus, tmp_path))
     assert [rank.status for rank in ranks] == [0, 0]
     assert [len(rank.losses) for rank in ranks] == [4, 4]
@@ -143,51 +139,59 @@ def test_a_tag_that_exists_is_replaced_as_a_whole(pool: Pool, corpus: str, tmp_p
     assert f"at iteration {6}\n" in last.output
 
 
-def run_on_a_small_disk(options: dict[str, Any], largest_file_bytes: int) -> Seen:
-    """Train where no file can grow beyond a size; the kernel refuses the rest, as a full disk does."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes))
+def run_on_a_small_disk(options: dict[str, Any], rank: int) -> Seen:
+    """Train where, on one rank, no file can grow beyond a size; the kernel refuses the rest, as a full disk does."""
+    if int(os.environ["RANK"]) == rank:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
     return run_training(options)
 
 
+@pytest.mark.parametrize(("ranks", "failing"), [(1, 0), (2, 1)])
 def test_a_disk_that_takes_no_more_is_one_line_and_leaves_the_checkpoint_before(
+    pool: Pool, corpus: str, tmp_path: Path, ranks: int, failing: int
+) -> None:
+    pool.run(ranks, run_training, {**saving(corpus, tmp_path), "exit_interval": 2})
+    failed = pool.run(ranks, run_on_a_small_disk, saving(corpus, tmp_path), failing)
+    assert [rank.status for rank in failed] == [1] * ranks
+    assert [len(rank.losses) for rank in failed] == [2] * ranks
+    assert f"cannot write {tmp_path}/.tmp-global_step4/" in failed[0].errors
+    assert "File too large" in failed[0].errors
+    assert failed[0].errors.count("\n") == 1
+    assert [rank.errors for rank in failed[1:]] == [""] * (ranks - 1)
+    assert not list(tmp_path.glob(".tmp-*"))  # its room is free for the record of the failure
+    for seen in pool.run(ranks, run_training, saving(corpus, tmp_path)):
+        assert len(seen.losses) == 4
+
+
+class CannotSwap(ctypes.CDLL):
+    """A C library without the call that swaps two names, as on a file system that cannot (NFS)."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "renameat2":
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+def run_where_names_cannot_be_swapped(options: dict[str, Any], acts: list[str] | None = None) -> Seen:
+    setattr(ctypes, "CDLL", CannotSwap)  # noqa: B010 - a name that mypy lets nobody assign
+    return run_training(options) if acts is None else run_and_die(options, acts, tag="global_step2")
+
+
+def test_where_names_cannot_be_swapped_the_old_folder_goes_aside_until_the_new_one_is_there(
     pool: Pool, corpus: str, tmp_path: Path
 ) -> None:
-    pool.run(1, run_training, {**saving(corpus, tmp_path), "exit_interval": 2})
-    (failed,) = pool.run(1, run_on_a_small_disk, saving(corpus, tmp_path), 30_000)
-    assert failed.status == 1
-    assert len(failed.losses) == 2
-    assert f"cannot write {tmp_path}/.tmp-global_step4/" in failed.errors
-    assert "File too large" in failed.errors
-    assert failed.errors.count("\n") == 1
-    assert not list(tmp_path.glob(".tmp-*"))  # its room is free for the record of the failure
-    (seen,) = pool.run(1, run_training, saving(corpus, tmp_path))
-    assert len(seen.losses) == 4
-
-
-def replace_without_swapping(folder: str) -> tuple[str, list[str]]:
-    """What a file system that cannot swap two names (NFS) has after the replacement: contents, and the other names."""
-    import ctypes
-
-    from trainer.checkpoint import save
-
-    class NoSwap:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    setattr(ctypes, "CDLL", NoSwap)  # noqa: B010 - a name that mypy lets nobody assign
-    new, old = Path(folder) / ".tmp-global_step2", Path(folder) / "global_step2"
-    for made in (new, old):
-        made.mkdir()
-        (made / "made").write_text(made.name)
-    save._put_in_place_of(new, old)
-    return (old / "made").read_text(), sorted(path.name for path in Path(folder).iterdir())
-
-
-def test_where_names_cannot_be_swapped_the_old_folder_goes_aside(pool: Pool, tmp_path: Path) -> None:
-    ((contents, names),) = pool.run(1, replace_without_swapping, str(tmp_path))
-    assert contents == ".tmp-global_step2"
-    assert names == [".tmp-replaced-global_step2", "global_step2"]
+    pool.run(1, run_training, saving(corpus, tmp_path))
+    stale = tmp_path / "global_step2" / "stale"
+    stale.write_text("of the run before")
+    with pytest.raises(RanksFailed, match="died without an answer"):
+        pool.run(1, run_where_names_cannot_be_swapped, {**saving(corpus, tmp_path), "load": None}, [FOLDER])
+    aside = tmp_path / ".tmp-replaced-global_step2"
+    assert (aside / "stale").is_file() and (aside / "manifest.json").is_file()
+    (again,) = pool.run(1, run_where_names_cannot_be_swapped, {**saving(corpus, tmp_path), "load": None})
+    assert again.status == 0, again.errors
+    assert (tmp_path / "global_step2" / "manifest.json").is_file()
+    assert not stale.exists()
+    assert not list(tmp_path.glob(".tmp-*"))
 
 
 @pytest.fixture(scope="module")

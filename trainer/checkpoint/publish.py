@@ -1,0 +1,100 @@
+"""Making what all ranks have written the latest checkpoint, in one step that either happens or does not."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import deepspeed
+import msgspec
+import torch.distributed as dist
+
+from trainer.agreement import Refusal, from_first_rank, on_every_rank
+from trainer.files import SHARED_PROGRAM_MODE, fsync, make_shared_folder, write_atomically, write_json
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, tag_of
+
+# What DeepSpeed calls a file with one rank's part of the optimizer's states, and where its programs for those are.
+_SHARD = "_optim_states.pt"
+_SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
+_SCRIPTS_FOLDER = Path(deepspeed.__file__).parent / "utils"
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def make_room(root: Path, iteration: int) -> Path:
+    """The folder to write a checkpoint into, without what a crash left in `root`. Collective. Raises Refusal."""
+    from_first_rank(lambda: _without_leftovers(root), (OSError,))
+    return root / f"{TEMPORARY}{tag_of(iteration)}"
+
+
+def publish(root: Path, folder: Path, manifest: Manifest, written: Callable[[], Mapping[str, SavedFile]]) -> None:
+    """Make `folder`, in which every rank has its files, the checkpoint that `manifest` describes, and the latest.
+
+    written: what `write` returned on this rank, or raises its CheckpointError. Collective. Raises Refusal on every rank
+    when one of them could not write or the first could not publish; `folder` is gone then, and the checkpoint before
+    stays the latest. `manifest` comes with no files.
+    """
+    try:
+        own = on_every_rank(written, (CheckpointError,))
+        parts: list[Mapping[str, SavedFile]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(parts, own)
+        files = {name: file for part in parts for name, file in sorted(part.items())}
+        whole = msgspec.structs.replace(manifest, files=files)
+        from_first_rank(lambda: _publish(root, folder, whole), (OSError, CheckpointError))
+    except Refusal:
+        if dist.get_rank() == 0:
+            # On a full disk its room is what the record of this failure, and the next task, cannot do without.
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _without_leftovers(root: Path) -> None:
+    make_shared_folder(root)
+    for leftover in root.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(leftover)
+
+
+def _publish(root: Path, folder: Path, manifest: Manifest) -> None:
+    """On the first rank: check, describe, rename, point at it."""
+    for name, file in manifest.files.items():
+        size = (folder / name).stat().st_size
+        if size != file.bytes:
+            raise CheckpointError(f"{folder / name} has {size} bytes, {file.bytes} were written: see the file system")
+    if any(name.endswith(_SHARD) for name in manifest.files):
+        _leave_scripts(root)
+    write_json(folder / MANIFEST, manifest.as_json())
+    final = root / tag_of(manifest.iteration)
+    if final.exists():
+        _put_in_place_of(folder, final)
+    else:
+        folder.rename(final)
+    fsync(root)
+    write_atomically(root / LATEST, final.name)
+    for replaced in root.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _leave_scripts(root: Path) -> None:
+    """DeepSpeed's programs that put shards together again, where DeepSpeed leaves them: beside the checkpoints."""
+    for name in _SCRIPTS:
+        text, own = (_SCRIPTS_FOLDER / name).read_text(), root / name
+        if not own.is_file() or own.read_text() != text:
+            write_atomically(own, text)
+            own.chmod(SHARED_PROGRAM_MODE)
+
+
+def _put_in_place_of(new: Path, old: Path) -> None:
+    """Swap the two folders' names in one step, so that `latest` never names nothing; `new` then holds the old one."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with contextlib.suppress(AttributeError):  # a C library without it
+        if libc.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
+            return
+    # A file system that cannot (NFS): two renames. A crash between them leaves the older one under its `.tmp-` name.
+    aside = old.with_name(f"{TEMPORARY}replaced-{old.name}")
+    old.rename(aside)
+    new.rename(old)

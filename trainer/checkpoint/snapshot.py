@@ -1,0 +1,67 @@
+"""What one rank will write of a checkpoint, taken from the engine without touching a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo, CheckpointEngine
+from deepspeed.runtime.pipe.engine import PipelineEngine
+
+#: File name -> what goes into it: plain data and tensors.
+Snapshot = dict[str, Any]
+
+
+def snapshot(
+    engine: PipelineEngine, client_state: Mapping[str, Any], with_optimizer: bool = True, copied: bool = False
+) -> Snapshot:
+    """This rank's files of a checkpoint, with DeepSpeed's names and contents. Collective.
+
+    `client_state` goes into DeepSpeed's own files and must be plain data. The weights are copies in the host's memory,
+    all layers of the rank at once; the optimizer's states are the engine's own tensors, so a plain snapshot has to be
+    written before the next step. One that is `copied` has all tensors as copies in the host's memory, as much as the
+    files hold, and may be written whenever there is time.
+    """
+    taking = _TakingCheckpointEngine(with_optimizer, copied)
+    usual, shards = engine.checkpoint_engine, engine.save_zero_checkpoint
+    engine.checkpoint_engine, engine.save_zero_checkpoint = taking, shards and with_optimizer
+    engine._copy_recovery_script = lambda _folder: None  # it writes past the checkpoint engine; `publish` leaves them
+    try:
+        engine.save_checkpoint("snapshot", tag="snapshot", client_state=dict(client_state), save_latest=False)
+    finally:
+        engine.checkpoint_engine, engine.save_zero_checkpoint = usual, shards
+        del engine._copy_recovery_script
+    return taking.files
+
+
+class _TakingCheckpointEngine(CheckpointEngine):
+    """Stands in for DeepSpeed's writer during one save and keeps what it is handed."""
+
+    def __init__(self, with_optimizer: bool, copied: bool) -> None:
+        super().__init__()
+        self.name = "TakingCheckpointEngine"
+        self.files: Snapshot = {}
+        self._with_optimizer, self._copied = with_optimizer, copied
+
+    def preserves_storage_sharing(self) -> bool:
+        """Whether DeepSpeed has to copy the weights, which share one storage, before it hands them over."""
+        return not self._copied
+
+    def save(self, state_dict: Any, path: str) -> None:
+        if not self._with_optimizer and isinstance(state_dict, dict):
+            state_dict = {key: None if key == "optimizer" else value for key, value in state_dict.items()}
+        self.files[Path(path).name] = clone_tensors_for_torch_save(state_dict) if self._copied else state_dict
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        pass
+
+    def create(self, info: CheckpointCommitInfo) -> None:
+        pass
+
+    def commit(self, info: CheckpointCommitInfo) -> bool:
+        return True
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        raise NotImplementedError("this engine only takes")

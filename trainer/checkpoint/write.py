@@ -1,0 +1,75 @@
+"""Writing a snapshot durably, with checksums computed on the way to the disk."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from trainer.files import SHARED_FILE_MODE, make_shared_folder
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import SavedFile
+
+
+def write(snapshot: Mapping[str, Any], folder: Path) -> dict[str, SavedFile]:
+    """Write each of the snapshot's files into `folder` and fsync it; sizes and checksums by name.
+
+    Not collective: it touches nothing but files, so it may run in another thread. Raises CheckpointError, one line with
+    the disk's reason.
+    """
+    try:
+        make_shared_folder(folder)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    return {name: _write_file(state, folder / name) for name, state in snapshot.items()}
+
+
+def _write_file(state: Any, target: Path) -> SavedFile:
+    sink = None
+    try:
+        with target.open("wb", buffering=0) as file:
+            os.fchmod(file.fileno(), SHARED_FILE_MODE)
+            sink = _HashingSink(file)
+            torch.save(state, sink)  # type: ignore[arg-type]
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        # torch's archive writer turns an error of the file into one of its own, which says nothing of the disk.
+        raise _cannot_write(target, sink.error if sink is not None and sink.error is not None else error) from error
+    return SavedFile(sink.bytes_written, sink.digest.hexdigest())
+
+
+def _cannot_write(target: Path, error: Exception) -> CheckpointError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return CheckpointError(f"cannot write {target}: {reason}; the checkpoint before it is untouched")
+
+
+class _HashingSink(io.RawIOBase):
+    """What torch.save writes to: passes everything on to a file and into a checksum."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        super().__init__()
+        self._file = file
+        self.digest = xxhash.xxh64()
+        self.bytes_written = 0
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.digest.update(view)
+        left = view
+        try:
+            while left:
+                left = left[self._file.write(left) or 0 :]
+        except OSError as error:
+            self.error = error
+            raise
+        self.bytes_written += len(view)
+        return len(view)
