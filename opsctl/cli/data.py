@@ -86,7 +86,7 @@ def _run_trainer_module(module: str, arguments: list[str], needed: tuple[str, ..
         )
     # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
     child = subprocess.Popen([sys.executable, "-P", "-m", module, *arguments])
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
+    previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
     try:
         while True:
             # With a time-out: a signal in the moment before a wait without one would be passed on only after it.

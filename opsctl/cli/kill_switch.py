@@ -34,7 +34,8 @@ def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool)
 
     paths, group = _paths(run_argument, run)
     if dry_run:
-        return _say(f"would open {paths.output} to {group or 'its group'} and record the switch", None, as_json, paths)
+        _say(f"would open {paths.output} to {group or 'its group'} and record the switch", None, as_json, paths)
+        return
     change = kill_switch.arm(paths, group)
     news = "armed" if change.changed else "was armed already"
     _say(f"kill switch {change.state.path} {news}", change, as_json, paths)
@@ -52,7 +53,8 @@ def trigger(run_argument: str | None, run: str | None, reason: str, as_json: boo
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
-        return _say(f"would create {kill_switch.switch_path(paths)}", None, as_json, paths)
+        _say(f"would create {kill_switch.switch_path(paths)}", None, as_json, paths)
+        return
     change = kill_switch.trigger(paths, reason)
     if change.changed:
         line = f"kill switch {change.state.path} triggered: the training saves and leaves at its next iteration"
@@ -72,7 +74,8 @@ def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
-        return _say(f"would remove {kill_switch.switch_path(paths)}", None, as_json, paths)
+        _say(f"would remove {kill_switch.switch_path(paths)}", None, as_json, paths)
+        return
     change = kill_switch.deactivate(paths)
     was = change.state
     if change.changed:
@@ -95,7 +98,8 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     paths, _ = _paths(run_argument, run)
     state = kill_switch.state(paths)
     if as_json:
-        return print_json("kill_switch", state.to_json())
+        print_json("kill_switch", state.to_json())
+        return
     if state.is_triggered:
         line = f"triggered {state.describe()}"
     elif state.is_armed:

@@ -67,7 +67,7 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
         ]
     lines += spec.extra_slurm_conf
     node_ports = iter(ports.slurmds)
-    lines += [_node_line(group, [next(node_ports) for _ in group.names], host) for group in spec.node_groups]
+    lines += [_node_line(group, [next(node_ports) for _ in group.names]) for group in spec.node_groups]
     for partition in spec.partitions:
         words = [
             f"PartitionName={partition.name}",
@@ -95,7 +95,7 @@ def authentication_info(places: Places, version: tuple[int, int]) -> str:
     return f"socket={places.munge_socket}{',disable_sack' if has_own_signature(version) else ''}"
 
 
-def _node_line(group: NodeGroup, ports: list[int], host: str) -> str:
+def _node_line(group: NodeGroup, ports: list[int]) -> str:
     # With CPUs alone, and no sockets and cores, the nodes become INVAL.
     words = [
         f"NodeName={group.folded}",

@@ -38,7 +38,7 @@ class LocalCluster:
     was_up: bool = False  # nothing had to be started
 
 
-def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> LocalCluster:
+def up(spec: Spec, folder: Path, progress: Progress = lambda _line: None) -> LocalCluster:
     """Start what of the cluster in `folder` is not running yet, and wait until every node can take jobs.
 
     Jobs of an earlier life of the same folder and spec are recovered. When anything fails, what was started is ended
@@ -74,7 +74,7 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda line: None) -> Loca
                 write_description(places, description)
                 Starter(places, description, installation).start_missing(fresh, progress)
             except BaseException:
-                _end_all(places, lambda line: None, keep={process.pid for process in running})
+                _end_all(places, lambda _line: None, keep={process.pid for process in running})
                 if not running:
                     unlink_root(places)
                 raise
@@ -87,7 +87,7 @@ def _ports(keep: Ports | None, before: Description | None, spec: Spec) -> contex
     return reserve(len(spec.node_names), before.ports if before else None)
 
 
-def down(folder: Path, progress: Progress = lambda line: None) -> int:
+def down(folder: Path, progress: Progress = lambda _line: None) -> int:
     """End every process of the cluster in `folder`. Returns how many there were; 0 when it was not up.
 
     The folder stays, with its logs and its queue. Raises OpsctlError when a process does not go.

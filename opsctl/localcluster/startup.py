@@ -103,7 +103,7 @@ class Starter:
         alive = lambda: daemons.may_be_starting(self.places, daemon)  # noqa: E731
         daemons.await_ready(daemon, self.places.log(daemon), is_ready, alive, 30)
 
-    def await_nodes(self, progress: Progress = lambda line: None, timeout_s: float = _NODES_TIMEOUT_S) -> None:
+    def await_nodes(self, progress: Progress = lambda _line: None, timeout_s: float = _NODES_TIMEOUT_S) -> None:
         """Wait until every node can take a job. Raises OpsctlError quoting the log of one that cannot."""
         nodes = self.description.spec.node_names
         deadline = time.monotonic() + timeout_s

@@ -253,7 +253,7 @@ def test_status_tells_up_partial_and_down_and_a_hung_controller(
 
 
 def test_jobs_of_two_unix_users_run_beside_each_other(
-    local_cluster: RunningCluster, unix_user: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+    local_cluster: RunningCluster, unix_user: Callable[..., str]
 ) -> None:
     users = [unix_user("ann"), unix_user("bob")]
     jobs = [local_cluster.sbatch("srun -N2 sleep 300", "-N2", user=user) for user in users]

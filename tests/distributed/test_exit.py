@@ -242,9 +242,7 @@ def test_the_end_of_document_mask_takes_the_token_noted_beside_the_data(pool: Po
         assert masked.losses != plain.losses
 
 
-def test_every_validation_group_is_evaluated_and_the_training_goes_on_unchanged(
-    pool: Pool, corpus: str, tmp_path: Path
-) -> None:
+def test_every_validation_group_is_evaluated_and_the_training_goes_on_unchanged(pool: Pool, corpus: str) -> None:
     groups = {
         "train_weighted_split_paths": [f"train: 1 0:0.8 {corpus}"],
         "valid_weighted_split_paths": [f"first: 1 0.8:0.9 {corpus}", f"second: 1 0.9:1 {corpus}"],

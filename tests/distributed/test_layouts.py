@@ -25,7 +25,7 @@ def one_process(pool: Pool) -> dict[str, list[tuple[float, float]]]:
 
 
 @pytest.mark.parametrize("kind", POSITIONS)
-@pytest.mark.parametrize("tensor, pipeline, data", LAYOUTS)
+@pytest.mark.parametrize(("tensor", "pipeline", "data"), LAYOUTS)
 def test_every_layout_has_the_losses_of_one_process(
     pool: Pool, one_process: dict[str, list[tuple[float, float]]], kind: str, tensor: int, pipeline: int, data: int
 ) -> None:

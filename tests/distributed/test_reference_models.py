@@ -142,7 +142,7 @@ def gpt2(hidden: int, heads: int) -> tuple[Any, dict[str, Any]]:
     return model, ours
 
 
-@pytest.mark.parametrize("hidden, heads", [(32, 4), (48, 6)])
+@pytest.mark.parametrize(("hidden", "heads"), [(32, 4), (48, 6)])
 def test_the_alibi_model_is_bloom(pool: Pool, hidden: int, heads: int) -> None:
     changes = {"position_embedding_type": "alibi", "embed_layernorm": True}
     ours, theirs, difference = pool.run(1, compare, "bloom", hidden, heads, changes)[0]
@@ -157,7 +157,7 @@ def test_the_model_with_learned_positions_is_gpt2(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    "reference, changes",
+    ("reference", "changes"),
     [("bloom", {"position_embedding_type": "alibi", "embed_layernorm": True}), ("gpt2", {})],
     ids=["bloom", "gpt2"],
 )

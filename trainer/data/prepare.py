@@ -253,7 +253,7 @@ def _failed(text: str, code: int) -> int:
     return code
 
 
-def _interrupted(number: int, frame: Any) -> NoReturn:
+def _interrupted(_number: int, _frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 

@@ -56,7 +56,7 @@ class Training:
 def train(training: Training) -> str:
     """Run until the end or until all ranks agree to leave; what was done is saved. Returns why it left."""
     progress, options = training.progress, training.options
-    say_on_first_rank(training, stamp("before the start of training step"))
+    say_on_first_rank(stamp("before the start of training step"))
     items = open_items(
         training.datasets.train,
         progress.consumed_train_samples,
@@ -79,12 +79,12 @@ def train(training: Training) -> str:
         if items is not None:
             items.close()
     if reason == FINISHED:
-        say_on_first_rank(training, stamp("after training is done"))
+        say_on_first_rank(stamp("after training is done"))
     _save(training)
     if reason == FINISHED:
         _evaluate_at_the_end(training)
     else:
-        say_on_first_rank(training, last_words)
+        say_on_first_rank(last_words)
     return reason
 
 
@@ -222,6 +222,6 @@ def _save(training: Training) -> None:
     training.curves.times({"save-checkpoint": milliseconds}, training.progress)
 
 
-def say_on_first_rank(training: Training, line: str) -> None:
+def say_on_first_rank(line: str) -> None:
     if dist.get_rank() == 0:
         say(line)

@@ -14,15 +14,15 @@ def test_a_name_that_resolves_is_the_address() -> None:
     def never(node: str) -> str:
         raise AssertionError(node)
 
-    assert master_address("x01", never, resolves=lambda name: True) == "x01"
+    assert master_address("x01", never, resolves=lambda _name: True) == "x01"
 
 
 def test_a_name_that_does_not_resolve_gives_way_to_slurms_address() -> None:
-    assert master_address("x01", lambda node: f"addr-of-{node}", resolves=lambda name: False) == "addr-of-x01"
+    assert master_address("x01", lambda node: f"addr-of-{node}", resolves=lambda _name: False) == "addr-of-x01"
 
 
 def test_two_jobs_on_one_host_start_from_different_ports() -> None:
-    ports = {free_port(job_id, lambda port: True) for job_id in range(1, 1000)}
+    ports = {free_port(job_id, lambda _port: True) for job_id in range(1, 1000)}
     assert len(ports) == 999
     assert min(ports) >= FIRST_PORT and max(ports) < FIRST_PORT + PORTS < 32768
 
@@ -38,4 +38,4 @@ def test_a_port_somebody_listens_on_is_passed_over() -> None:
 
 def test_no_free_port_is_said() -> None:
     with pytest.raises(OpsctlError, match="no free port among 5 from"):
-        free_port(1, lambda port: False, tries=5)
+        free_port(1, lambda _port: False, tries=5)

@@ -33,7 +33,7 @@ def log_of(tmp_path: Path) -> str:
     return (tmp_path / "main_log.txt").read_text()
 
 
-def test_the_command_gives_every_option_whole(tmp_path: Path) -> None:
+def test_the_command_gives_every_option_whole() -> None:
     launch = Launch(
         step_script=Path("/r/step.sh"),
         python=("/venv/bin/python", "-P"),

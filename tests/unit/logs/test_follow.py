@@ -29,8 +29,7 @@ class Script:
         """Every line that came out until the script's end."""
         out: list[str] = []
         with contextlib.suppress(StopFollowing):
-            for line in follow(path, lines, self.heard.append, self, wanted):
-                out.append(line)
+            out.extend(follow(path, lines, self.heard.append, self, wanted))
         return out
 
 

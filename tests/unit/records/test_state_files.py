@@ -24,7 +24,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside(tmp
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="File too large"):
             files.write_atomically(target, "x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -160,7 +160,7 @@ class TestData:
                 lambda raw: raw[:18] + struct.pack("<Q", 2**63) + raw[26:],
                 "bytes, but 9,223,372,036,854,775,808 sequences",
             ),
-            (lambda raw: b"", "0 bytes, but the header alone has 34"),
+            (lambda _raw: b"", "0 bytes, but the header alone has 34"),
         ],
     )
     def test_a_corrupt_index_is_one_line(self, corpus: Path, damage: object, line: str) -> None:

@@ -55,9 +55,10 @@ def survives(path: Path) -> LoadedRun | None:
         expand(run)
         return run
     except RunFileError as error:
-        assert str(error).startswith(str(path))
-        assert str(error).isprintable()
-        return None
+        refusal = str(error)
+    assert refusal.startswith(str(path))
+    assert refusal.isprintable()
+    return None
 
 
 @several

@@ -20,7 +20,7 @@ def test_the_end_is_dated_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None
         clock.hour += 1
 
     monkeypatch.setattr(loop, "stamp", lambda what: f"{what} at {clock.hour}")
-    monkeypatch.setattr(loop, "say_on_first_rank", lambda _training, line: said.append(line))
+    monkeypatch.setattr(loop, "say_on_first_rank", said.append)
     monkeypatch.setattr(loop, "open_items", lambda *_, **__: None)
     monkeypatch.setattr(loop, "_step", step)
     for name in ("_after_step", "_save", "_evaluate_at_the_end"):

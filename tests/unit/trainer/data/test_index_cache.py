@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_data_prepared_again_is_never_read_in_the_old_order(make_pair: MakePair,
     assert len(builds) == 2
 
 
-def test_two_ranges_of_one_file_do_not_share_an_order(make_pair: MakePair, builds: list[int]) -> None:
+def test_two_ranges_of_one_file_do_not_share_an_order(make_pair: MakePair) -> None:
     prefix = make_pair("corpus", lengths=[100, 100])
     options = options_for(
         data_path=[prefix],
@@ -141,9 +142,9 @@ def test_a_kept_file_that_was_cut_short_is_built_again(make_pair: MakePair, tmp_
     assert len(builds) == 2
 
 
-def _build_alone(folder: str, started: object, number: int) -> None:
+def _build_alone(folder: str, started: Barrier) -> None:
     cache = IndexCache([Path(folder)], True, lambda: None)
-    started.wait(20)  # type: ignore[attr-defined]
+    started.wait(20)
     arrays = cache.load_or_build({"same": True}, lambda: {"a": np.arange(200_000)})
     assert arrays["a"].sum() == 200_000 * 199_999 // 2
 
@@ -151,7 +152,7 @@ def _build_alone(folder: str, started: object, number: int) -> None:
 def test_two_runs_may_build_the_same_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     started = context.Barrier(4)
-    runs = [context.Process(target=_build_alone, args=(str(tmp_path), started, number)) for number in range(4)]
+    runs = [context.Process(target=_build_alone, args=(str(tmp_path), started)) for _ in range(4)]
     for run in runs:
         run.start()
     for run in runs:

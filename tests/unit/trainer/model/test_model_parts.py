@@ -47,7 +47,7 @@ def test_alibi_slopes_are_the_papers() -> None:
     assert slopes[64] == pytest.approx(0.957603, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 2e-5)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-5)])
 def test_alibi_features_multiply_to_slope_times_position(dtype: torch.dtype, tolerance: float) -> None:
     slopes, head, length = torch.tensor(alibi_slopes(112), dtype=torch.float64), 128, 2048
     query, key = query_features(slopes, head, dtype).double(), key_features(length, head, dtype).double()

@@ -45,7 +45,7 @@ def test_the_configuration_is_plain_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "vocab_size, changes, padded",
+    ("vocab_size", "changes", "padded"),
     [
         (50257, {}, 50304),  # 393 x 128
         (50257, {"tensor_model_parallel_size": 2}, 50432),  # 197 x 256

@@ -77,7 +77,7 @@ def refusal(*argv: str, world_size: int | None = None, **changes: Any) -> str:
     return text
 
 
-@pytest.mark.parametrize("block, ranks", [(TR1_13B, 128), (TR11_176B, 384)])
+@pytest.mark.parametrize(("block", "ranks"), [(TR1_13B, 128), (TR11_176B, 384)])
 def test_the_argument_blocks_of_the_big_runs_parse_as_they_stand(block: str, ranks: int) -> None:
     options = parse(block.split(), ranks)
     assert options.train_samples in (300_000_000, 220_000_000)
@@ -138,7 +138,7 @@ def test_what_the_trainer_cannot_do_is_refused_by_name_with_the_reason(name: str
 
 
 @pytest.mark.parametrize(
-    "argv, words",
+    ("argv", "words"),
     [
         (["--num-layers", "4.5"], "--num-layers 4.5: must be a whole number"),
         (["--num-layers", "0"], "--num-layers 0: must be at least 1"),
@@ -159,7 +159,7 @@ def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: 
 
 
 @pytest.mark.parametrize(
-    "changes, words",
+    ("changes", "words"),
     [
         ({"num_attention_heads": 7}, "--hidden-size 64 is not divisible by --num-attention-heads 7"),
         (
@@ -204,7 +204,7 @@ def test_a_wrong_combination_is_one_line(changes: dict[str, Any], words: str) ->
 
 
 @pytest.mark.parametrize(
-    "ramp, words",
+    ("ramp", "words"),
     [
         ([12, 8, 100], "the start of --rampup-batch-size, 12 is not divisible by --micro-batch-size 2 x DP 4 = 8"),
         ([8, 4, 100], "the increment of --rampup-batch-size, 4 is not divisible"),

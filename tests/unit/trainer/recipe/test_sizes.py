@@ -42,7 +42,7 @@ def test_a_feed_forward_size_of_its_own_changes_only_the_mlp() -> None:
 
 
 def test_learned_positions_and_an_untied_head_count() -> None:
-    small = dict(layers=2, hidden=8, heads=2, sequence_length=16, vocabulary=32)
+    small = {"layers": 2, "hidden": 8, "heads": 2, "sequence_length": 16, "vocabulary": 32}
     bare = parameters(ModelShape(**small))  # type: ignore[arg-type]
     assert parameters(ModelShape(**small, positions=16)) == bare + 16 * 8  # type: ignore[arg-type]
     assert parameters(ModelShape(**small, tied_head=False)) == bare + 32 * 8  # type: ignore[arg-type]
