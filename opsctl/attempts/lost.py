@@ -10,7 +10,7 @@ from opsctl.account import account_and_host
 from opsctl.attempts.events import Attempt, append_closed, read
 from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.outcome import LOST, StepEnd, closed
-from opsctl.checkpoints.progress import Checkpoint, last_checkpoint
+from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint
 from opsctl.moments import now
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths

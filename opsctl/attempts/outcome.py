@@ -10,7 +10,7 @@ import msgspec
 from opsctl.attempts.cause import elect, signal_of
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
-from opsctl.checkpoints.progress import Checkpoint
+from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.slurm.states import End, State, end_of
 from trainer.formats.attempt_records import Failure
 

@@ -13,6 +13,7 @@ from opsctl.cli.selection import Function, json_option, pick, run_argument
 if TYPE_CHECKING:
     from opsctl.planning.section import Section
     from opsctl.runs.load import LoadedRun
+    from opsctl.runs.schema import ExpectTable
 
     Type = click.ParamType[float]
 else:
@@ -110,7 +111,6 @@ def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
 
 
 def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
-    from opsctl.errors import RunFileError
     from opsctl.output import message, print_json
     from opsctl.planning.from_run import plan_sections
     from opsctl.planning.plan import PlannedRun, RunPlan
@@ -118,15 +118,11 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     from opsctl.records.locate import locate_run_file
     from opsctl.runs.checks import find_problems
     from opsctl.runs.load import load_run_file
-    from opsctl.runs.trainer_arguments import layout_of
 
-    loaded = _with_what_the_log_shows(load_run_file(locate_run_file(chosen)))
-    try:
-        layout = layout_of(loaded, nodes)
-    except RunFileError:  # among the problems below
-        layout = None
-    findings = find_problems(loaded, nodes)
-    sections = plan_sections(loaded, layout)
+    loaded = load_run_file(locate_run_file(chosen))
+    expect = _expected_or_measured(loaded)
+    findings = find_problems(loaded, nodes, expect=expect)
+    sections = plan_sections(loaded.file.slurm, expect, findings.options, findings.layout)
     run = PlannedRun(name=loaded.file.run.name, file=str(loaded.path))
     if as_json:
         problems, warnings = list(findings.problems), list(findings.warnings)
@@ -146,13 +142,13 @@ def _by_key(sections: Sequence[Section]) -> dict[str, Any]:
     return {section.key: section.values for section in sections}
 
 
-def _with_what_the_log_shows(loaded: LoadedRun) -> LoadedRun:
-    """The run with measured durations, where its output folder can be named and has a log."""
+def _expected_or_measured(loaded: LoadedRun) -> ExpectTable:
+    """The run's durations, measured ones where its output folder can be named and has a log."""
     from opsctl.errors import RunFileError
     from opsctl.logs.parser import measured
     from opsctl.planning.measured import with_measured
 
     try:
-        return with_measured(loaded, measured(loaded.paths))
+        return with_measured(loaded.file.expect, measured(loaded.paths))
     except RunFileError:  # a variable in the output folder's path is not set here
-        return loaded
+        return loaded.file.expect

@@ -32,10 +32,10 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
     from opsctl.runs.load import load_run_file
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
-    wish, warnings = check(loaded, Wish(), files=False)
-    for warning in warnings:
+    asked = check(loaded, Wish(), files=False)
+    for warning in asked.warnings:
         message(f"warning: {warning}")
-    files = contents(loaded)
+    files = contents(asked.run)
     if as_diff:
         published = newest(loaded.paths)
         text = files_difference(published, files)
@@ -46,7 +46,7 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
         else:
             sys.stdout.write(text)
         return
-    everything = {"batch.sh": preview(loaded, choose_cluster(cluster, loaded.paths), wish), **files}
+    everything = {"batch.sh": preview(asked.run, choose_cluster(cluster, loaded.paths), asked.wish), **files}
     if as_json:
         print_json("files", msgspec.convert(everything, RenderedFiles))
         return

@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.checkpoints.progress import is_finished, last_checkpoint
+from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.progress import is_finished
 from opsctl.control import overlap
 from opsctl.errors import OpsctlError
 from opsctl.records import chains, kill_switch
 from opsctl.records.revisions import newest, slurm_part
 from opsctl.records.state_files import read_state
-from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
-from trainer.recipe.options import parse
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,11 @@ def look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Seen:
     return Seen(queue, _of_run(paths, cluster, queue))
 
 
-def refuse_to_start(loaded: LoadedRun, arguments: Sequence[str]) -> None:
-    """Raise OpsctlError when the tasks would leave at once: the training is finished, or its kill switch triggered.
-
-    `arguments` are the chain's one-off trainer arguments.
-    """
-    paths, name = loaded.paths, loaded.file.run.name
+def refuse_to_start(run: ExpandedRun) -> None:
+    """Raise OpsctlError when tasks of `run` would leave at once: it is finished, or its kill switch triggered."""
+    paths, name = run.paths, run.file.run.name
     checkpoint = last_checkpoint(paths.checkpoints)
-    options = parse([*trainer_arguments(expand(loaded)), *arguments], layout_of(loaded).world_size)
-    if checkpoint is not None and is_finished(options, checkpoint):
+    if checkpoint is not None and is_finished(run.options, checkpoint):
         raise OpsctlError(
             f"{name} is finished: {checkpoint.folder.name} has consumed {checkpoint.consumed_train_samples} samples; "
             "to train on, raise train_samples or train_iters in the run file"
@@ -67,9 +62,9 @@ def refuse_to_start(loaded: LoadedRun, arguments: Sequence[str]) -> None:
         )
 
 
-def refuse_what_slurm_has_fixed(loaded: LoadedRun, live: Sequence[Job]) -> None:
-    """Raise OpsctlError when publishing `loaded` would contradict what Slurm has fixed for tasks already queued."""
-    changed = fixed_changes(loaded, live)
+def refuse_what_slurm_has_fixed(run: ExpandedRun, live: Sequence[Job]) -> None:
+    """Raise OpsctlError when publishing `run` would contradict what Slurm has fixed for tasks already queued."""
+    changed = fixed_changes(run, live)
     if changed:
         queued = [job for job in live if job.is_pending]
         raise OpsctlError(
@@ -78,17 +73,17 @@ def refuse_what_slurm_has_fixed(loaded: LoadedRun, live: Sequence[Job]) -> None:
         )
 
 
-def fixed_changes(loaded: LoadedRun, live: Sequence[Job]) -> list[str]:
-    """The [slurm] keys whose published value the queued tasks among `live` have and `loaded` changes."""
-    return fixed_values(loaded) if any(job.is_pending for job in live) else []
+def fixed_changes(run: ExpandedRun, live: Sequence[Job]) -> list[str]:
+    """The [slurm] keys whose published value the queued tasks among `live` have and `run` changes."""
+    return fixed_values(run) if any(job.is_pending for job in live) else []
 
 
-def fixed_values(loaded: LoadedRun) -> list[str]:
-    """The [slurm] keys that Slurm fixes at submission and `loaded` has changed since the newest revision."""
-    published = newest(loaded.paths)
+def fixed_values(run: ExpandedRun) -> list[str]:
+    """The [slurm] keys that Slurm fixes at submission and `run` has changed since the newest revision."""
+    published = newest(run.paths)
     if published is None:
         return []
-    now, then = slurm_part(loaded.file), published.slurm
+    now, then = slurm_part(run.file), published.slurm
     return [f"[slurm] {key}" for key in now if now[key] != then.get(key)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from opsctl.account import account_name
 from opsctl.control import live, overlap
 from opsctl.control.difference import files_difference
-from opsctl.control.request import Wish, check, check_arguments, with_nodes
+from opsctl.control.request import Wish, check
 from opsctl.control.sending import Submitted, send
 from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors, open_output
 from opsctl.errors import OpsctlError, SlurmError
@@ -18,6 +18,7 @@ from opsctl.records import chains
 from opsctl.records.chains import Chain
 from opsctl.records.revisions import Revision, changed_values, contents, digest_of, newest, publish, withdraw
 from opsctl.records.state_files import locked
+from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
@@ -48,52 +49,53 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     Raises OpsctlError when queued tasks have fixed what changed and `resubmit` is not given, or when they are somebody
     else's to replace. Slurm is asked only when what it fixes has changed.
     """
-    _, warnings = check(loaded, Wish())
+    asked = check(loaded, Wish())
+    run, warnings = asked.run, asked.warnings
     if dry_run:
-        return _planned(loaded, cluster, resubmit, tuple(warnings))
-    with explained_disk_errors(loaded.paths):
-        open_output(loaded.paths, loaded.file.run.group)
-        with locked(loaded.paths.lock, LOCK_WAIT_S, f"revise {loaded.file.run.name}"):
-            return _done(loaded, cluster, resubmit, tuple(warnings))
+        return _planned(run, cluster, resubmit, warnings)
+    with explained_disk_errors(run.paths):
+        open_output(run.paths, run.file.run.group)
+        with locked(run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"):
+            return _done(run, cluster, resubmit, warnings)
 
 
-def _planned(loaded: LoadedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
-    before, values, difference = _look(loaded)
+def _planned(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
+    before, values, difference = _look(run)
     jobs: Sequence[Job] = []
-    if live.fixed_values(loaded):
-        jobs = live.look(loaded.paths, cluster, client_for(cluster)).live
-    to_replace = _chains_to_replace(loaded, jobs, resubmit)
+    if live.fixed_values(run):
+        jobs = live.look(run.paths, cluster, client_for(cluster)).live
+    to_replace = _chains_to_replace(run, jobs, resubmit)
     replaced = tuple((chain.chain, None) for chain, _ in to_replace)
     return Revised(before, None, values, difference, replaced, warnings)
 
 
-def _done(loaded: LoadedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
-    before, values, difference = _look(loaded)
-    if not live.fixed_values(loaded):
-        return Revised(before, publish(loaded, note="revise"), values, difference, (), warnings)
+def _done(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
+    before, values, difference = _look(run)
+    if not live.fixed_values(run):
+        return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
     client = client_for(cluster)
-    jobs = live.settle_and_look(loaded.paths, cluster, client).live
-    to_replace = _chains_to_replace(loaded, jobs, resubmit)
+    jobs = live.settle_and_look(run.paths, cluster, client).live
+    to_replace = _chains_to_replace(run, jobs, resubmit)
     if not to_replace:
-        return Revised(before, publish(loaded, note="revise"), values, difference, (), warnings)
-    live.refuse_to_start(loaded, ())
-    replaced = _replace(loaded, cluster, client, jobs, to_replace)
+        return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
+    live.refuse_to_start(run)
+    replaced = _replace(run, cluster, client, jobs, to_replace)
     return Revised(before, replaced[-1][1].revision, values, difference, tuple(replaced), warnings)
 
 
-def _look(loaded: LoadedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]], str]:
-    before = newest(loaded.paths)
-    files = contents(loaded)
+def _look(run: ExpandedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]], str]:
+    before = newest(run.paths)
+    files = contents(run)
     if before is None:
         return None, {}, files_difference(None, files)
     if before.digest == digest_of(files):
         return before, {}, ""
-    return before, changed_values(loaded, before), files_difference(before, files)
+    return before, changed_values(run, before), files_difference(before, files)
 
 
-def _chains_to_replace(loaded: LoadedRun, jobs: Sequence[Job], resubmit: bool) -> list[tuple[Chain, Job]]:
+def _chains_to_replace(run: ExpandedRun, jobs: Sequence[Job], resubmit: bool) -> list[tuple[Chain, Job]]:
     """(chain, what is pending of it), in the order of submission; empty when publishing is enough."""
-    changed = live.fixed_changes(loaded, jobs)
+    changed = live.fixed_changes(run, jobs)
     queued = sorted((job for job in jobs if job.is_pending), key=lambda job: job.array_job_id)
     if not changed:
         return []
@@ -108,21 +110,21 @@ def _chains_to_replace(loaded: LoadedRun, jobs: Sequence[Job], resubmit: bool) -
             f"{', '.join(changed)} changed, which Slurm has fixed for {overlap.describe(others)}: "
             "only their owner can replace them with opsctl revise --resubmit; nothing was published"
         )
-    known = {chain.chain: chain for chain in chains.read_chains(loaded.paths)}
+    known = {chain.chain: chain for chain in chains.read_chains(run.paths)}
     missing = [job for job in queued if job.array_job_id not in known]
     if missing:
         raise OpsctlError(
-            f"{overlap.describe(missing)}: not recorded in {loaded.paths.chains}, so its arguments are unknown; "
+            f"{overlap.describe(missing)}: not recorded in {run.paths.chains}, so its arguments are unknown; "
             "opsctl cancel --queued it and submit again"
         )
     found = [(known[job.array_job_id], job) for job in queued]
     for chain, _ in found:
-        check_arguments(with_nodes(loaded, chain.nodes), chain.arguments)
+        run.on(chain.nodes).with_arguments(chain.arguments)
     return found
 
 
 def _replace(
-    loaded: LoadedRun,
+    run: ExpandedRun,
     cluster: Cluster,
     client: SlurmClient,
     jobs: Sequence[Job],
@@ -144,7 +146,7 @@ def _replace(
                 arguments=chain.arguments,
                 hold=job.is_held,
             )
-            done = send(loaded, cluster, client, wish, tuple(behind))
+            done = send(run, cluster, client, wish, tuple(behind))
             if done.is_new_revision:
                 taken_back.callback(withdraw, done.revision)
             taken_back.callback(client.cancel, [done.chain.chain])

@@ -20,7 +20,7 @@ from opsctl.records.chains import Chain
 from opsctl.records.revisions import Revision, newest, publish, withdraw
 from opsctl.records.state_files import make_shared_folder, read_text, room_kept, write_back, write_state
 from opsctl.render.batch import ChainRequest, batch_script
-from opsctl.runs.load import LoadedRun, expand
+from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
@@ -40,14 +40,14 @@ class Submitted:
     warnings: tuple[str, ...] = ()
 
 
-def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, after: tuple[str, ...]) -> Submitted:
+def send(run: ExpandedRun, cluster: Cluster, client: SlurmClient, wish: Wish, after: tuple[str, ...]) -> Submitted:
     """Publish, sbatch, record; if Slurm refuses, all of it is taken back. The caller holds the run's lock."""
-    paths = loaded.paths
+    paths = run.paths
     with ExitStack() as taken_back, ExitStack() as forgotten:
-        kill_switch.arm(paths, loaded.file.run.group)
+        kill_switch.arm(paths, run.file.run.group)
         make_shared_folder(paths.job_outputs)
         before = newest(paths)
-        revision = publish(loaded, note="submit")
+        revision = publish(run, note="submit")
         is_new = before is None or before.number != revision.number
         if is_new:
             taken_back.callback(withdraw, revision)
@@ -56,7 +56,7 @@ def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, a
             run_id = chains.make_run_id(paths)
             forgotten.callback(paths.run_id.unlink)
         chain = new_chain(wish, after, revision.name, chains.new_token())
-        script = batch_text(loaded, cluster, chain, run_id, wish.hold)
+        script = batch_text(run, cluster, chain, run_id, wish.hold)
         forgotten.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
         forgotten.callback(write_back, paths.cluster, read_text(paths.cluster))
@@ -68,13 +68,13 @@ def send(loaded: LoadedRun, cluster: Cluster, client: SlurmClient, wish: Wish, a
     return Submitted(chain, revision, is_new)
 
 
-def preview(loaded: LoadedRun, cluster: Cluster, wish: Wish, after: tuple[str, ...] = ()) -> str:
+def preview(run: ExpandedRun, cluster: Cluster, wish: Wish, after: tuple[str, ...] = ()) -> str:
     """The batch script that would be submitted; ids that only a submit makes are said in words."""
     chain = new_chain(wish, after, "", TOKEN_OF_A_PREVIEW)
-    return batch_text(loaded, cluster, chain, chains.read_run_id(loaded.paths) or ID_BEFORE_FIRST_SUBMIT)
+    return batch_text(run, cluster, chain, chains.read_run_id(run.paths) or ID_BEFORE_FIRST_SUBMIT)
 
 
-def batch_text(loaded: LoadedRun, cluster: Cluster, chain: Chain, run_id: str, hold: bool = False) -> str:
+def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, hold: bool = False) -> str:
     """The batch script of `chain`."""
     request = ChainRequest(
         array=chain.array,
@@ -82,7 +82,7 @@ def batch_text(loaded: LoadedRun, cluster: Cluster, chain: Chain, run_id: str, h
         token=chain.token,
         submitted_at=chain.submitted_at,
         python=sys.executable,
-        folder=str(loaded.folder),
+        folder=str(run.folder),
         nodes=chain.nodes,
         exclude=chain.exclude,
         begin=chain.begin,
@@ -90,7 +90,7 @@ def batch_text(loaded: LoadedRun, cluster: Cluster, chain: Chain, run_id: str, h
         after=chain.after,
         arguments=chain.arguments,
     )
-    return batch_script(expand(loaded).file, loaded.paths, cluster, request)
+    return batch_script(run, cluster, request)
 
 
 def new_chain(wish: Wish, after: tuple[str, ...], revision: str, token: str) -> Chain:

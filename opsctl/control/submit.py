@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from opsctl.control import live, overlap
-from opsctl.control.request import Wish, check
+from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
 from opsctl.records.locate import remember_run
@@ -29,31 +29,32 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     Raises RunFileError and UsageError for what cannot run, OpsctlError when the run is live, finished or stopped by its
     kill switch, SlurmError with Slurm's refusal, SlurmUnreachable when Slurm does not answer.
     """
-    wish, warnings = check(loaded, wish)
-    paths, name = loaded.paths, loaded.file.run.name
+    asked = check(loaded, wish)
+    run = asked.run
+    paths, name = run.paths, run.file.run.name
     with explained_disk_errors(paths):
-        open_output(paths, loaded.file.run.group)
+        open_output(paths, run.file.run.group)
         with locked(paths.lock, LOCK_WAIT_S, f"submit {name}"):
             client = client_for(cluster)
-            after, more = _decided(loaded, wish, live.settle_and_look(paths, cluster, client))
-            done = send(loaded, cluster, client, wish, after)
-    remember_run(name, loaded.path)
-    return replace(done, warnings=(*warnings, *more))
+            after, more = _decided(asked, live.settle_and_look(paths, cluster, client))
+            done = send(run, cluster, client, asked.wish, after)
+    remember_run(name, run.path)
+    return replace(done, warnings=(*asked.warnings, *more))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
     """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing."""
-    wish, warnings = check(loaded, wish)
-    after, more = _decided(loaded, wish, live.look(loaded.paths, cluster, client_for(cluster)))
-    return preview(loaded, cluster, wish, after), (*warnings, *more)
+    asked = check(loaded, wish)
+    after, more = _decided(asked, live.look(asked.run.paths, cluster, client_for(cluster)))
+    return preview(asked.run, cluster, asked.wish, after), (*asked.warnings, *more)
 
 
-def _decided(loaded: LoadedRun, wish: Wish, seen: live.Seen) -> tuple[tuple[str, ...], list[str]]:
+def _decided(asked: Checked, seen: live.Seen) -> tuple[tuple[str, ...], list[str]]:
     """What the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
-    live.refuse_to_start(loaded, wish.arguments)
-    after = overlap.what_to_wait_for(seen.live, wish.after, loaded.file.run.name)
-    live.refuse_what_slurm_has_fixed(loaded, seen.live)
-    warning = overlap.warn_of_nothing_to_wait_for(wish.after, seen.queue)
+    live.refuse_to_start(asked.chain)
+    after = overlap.what_to_wait_for(seen.live, asked.wish.after, asked.run.file.run.name)
+    live.refuse_what_slurm_has_fixed(asked.run, seen.live)
+    warning = overlap.warn_of_nothing_to_wait_for(asked.wish.after, seen.queue)
     return after, [warning] if warning else []
 
 

@@ -19,7 +19,8 @@ from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence, read_evidence
 from opsctl.attempts.lost import close_lost_attempts
 from opsctl.attempts.outcome import StepEnd, closed
-from opsctl.checkpoints.progress import is_finished, last_checkpoint
+from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.limit import exit_duration_arguments, exit_minutes

@@ -13,8 +13,7 @@ from opsctl.planning.plan import PlannedCheckpoints, PlannedJob, PlannedMemory, 
 from opsctl.planning.schedule_part import lengths_of
 from opsctl.planning.section import Section, amount, gb_text, gib_text, whole
 from opsctl.runs.checks import exit_duration_minutes
-from opsctl.runs.load import LoadedRun
-from opsctl.runs.schema import ExpectTable
+from opsctl.runs.schema import ExpectTable, SlurmTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.precision import is_half, precision_of
@@ -114,12 +113,10 @@ def days_text(days: float, gpus: float) -> str:
     return f"{length}, {whole(hours) if hours >= 100 else amount(hours)} GPU hours"
 
 
-def job_section(loaded: LoadedRun) -> Section:
+def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
     """When each job of the chain leaves."""
-    slurm = loaded.file.slurm
     limit_s, margin_s = parse_duration_s(slurm.time), parse_duration_s(slurm.exit_margin)
-    minutes = exit_duration_minutes(loaded)
-    expect = loaded.file.expect
+    minutes = exit_duration_minutes(slurm)
     parts = {
         "an iteration": expect.seconds_per_iteration,
         "an evaluation": expect.evaluation_seconds,

@@ -7,22 +7,21 @@ from opsctl.planning.layout_part import layout_sections
 from opsctl.planning.model_part import model_sections, model_shape
 from opsctl.planning.schedule_part import batch_section, ramp_of, schedule_section
 from opsctl.planning.section import Section
-from opsctl.runs.checks import all_options
-from opsctl.runs.load import LoadedRun
+from opsctl.runs.schema import ExpectTable, SlurmTable
 from trainer.recipe.layout import Layout
-from trainer.recipe.options import with_derived
+from trainer.recipe.options import Options
 
 
-def plan_sections(loaded: LoadedRun, layout: Layout | None) -> list[Section]:
+def plan_sections(slurm: SlurmTable, expect: ExpectTable, options: Options, layout: Layout | None) -> list[Section]:
     """Everything a valid run file comes to. What cannot be computed, since something is missing or wrong, is left out.
 
-    layout: None when the ranks do not divide.
+    expect: what the log has measured in place of what the run file reckons with. options: of the three tables, complete
+    or not. layout: None when the ranks do not divide.
     """
-    options = with_derived(all_options(loaded), layout.world_size if layout is not None else None)
     shape, ramp = model_shape(options), ramp_of(options)
     sections: list[Section] = []
     if layout is not None:
-        sections += layout_sections(loaded.file.slurm.gpus_per_node, options, layout)
+        sections += layout_sections(slurm.gpus_per_node, options, layout)
     if shape is not None:
         sections += model_sections(options, shape)
     if ramp is not None:
@@ -31,5 +30,5 @@ def plan_sections(loaded: LoadedRun, layout: Layout | None) -> list[Section]:
     if shape is not None:
         sections += size_sections(options, shape, layout)
         if ramp is not None and layout is not None:
-            sections += time_sections(loaded.file.expect, options, shape, ramp, layout)
-    return [*sections, job_section(loaded)]
+            sections += time_sections(expect, options, shape, ramp, layout)
+    return [*sections, job_section(slurm, expect)]

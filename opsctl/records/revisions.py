@@ -23,13 +23,16 @@ from typing import Any
 import msgspec
 
 from opsctl.account import account_and_host
-from opsctl.errors import OpsctlError, RunFileError
+from opsctl.errors import OpsctlError
 from opsctl.moments import iso, now
 from opsctl.records.state_files import FULL_DISK, fsync_folder, make_shared_folder, write_atomically
-from opsctl.runs.load import LoadedRun, expand
+from opsctl.render.step import step_script
+from opsctl.runs.expanded import ExpandedRun
+from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
-from trainer.recipe.options import Options, OptionsError, parse
+from trainer.recipe.engine_config import engine_config
+from trainer.recipe.options import Options, parse
 
 _NAME = re.compile(r"(?P<number>\d{4,})-(?P<hash>[0-9a-f]{12})")
 #: The keys of [slurm] that Slurm reads at submission: tasks already queued keep the old value.
@@ -118,23 +121,16 @@ def slurm_part(file: RunFile) -> dict[str, Any]:
     return {key: msgspec.to_builtins(getattr(file.slurm, key)) for key in FIXED_AT_SUBMIT}
 
 
-def contents(loaded: LoadedRun) -> dict[str, str]:
-    """File name -> text of what a revision of `loaded` would hold, revision.json left out. Raises RunFileError."""
-    from opsctl.render.step import step_script
-    from opsctl.runs.trainer_arguments import trainer_arguments
-    from trainer.recipe.engine_config import engine_config
+def contents(run: ExpandedRun) -> dict[str, str]:
+    """File name -> text of what a revision of `run` would hold, revision.json left out.
 
-    expanded = expand(loaded)
-    arguments = trainer_arguments(expanded)
-    try:
-        options = parse(arguments, loaded.file.slurm.nodes * loaded.file.slurm.gpus_per_node)
-    except OptionsError as error:
-        raise RunFileError(f"{loaded.path}: {error}") from None
+    Raises RunFileError for a value that no script line can hold.
+    """
     return {
-        "run.json": _pretty(msgspec.to_builtins(expanded.file)),
-        "trainer-arguments.json": _pretty(arguments),
-        "engine.json": _pretty(engine_config(options)),
-        "step.sh": step_script(expanded.file),
+        "run.json": _pretty(msgspec.to_builtins(run.file)),
+        "trainer-arguments.json": _pretty(run.arguments),
+        "engine.json": _pretty(engine_config(run.options)),
+        "step.sh": step_script(run),
     }
 
 
@@ -146,14 +142,14 @@ def digest_of(files: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def publish(loaded: LoadedRun, note: str = "") -> Revision:
-    """Make `loaded` the newest revision; if the newest already says the same, return that one and change nothing.
+def publish(run: ExpandedRun, note: str = "") -> Revision:
+    """Make `run` the newest revision; if the newest already says the same, return that one and change nothing.
 
     The caller has validated the run and holds `RunPaths.lock`. A full disk or a kill leaves nothing that counts.
     Raises OpsctlError when it cannot be written.
     """
-    paths = loaded.paths
-    files = contents(loaded)
+    paths = run.paths
+    files = contents(run)
     digest = digest_of(files)
     last = newest(paths)
     if last is not None and last.digest == digest:
@@ -166,9 +162,9 @@ def publish(loaded: LoadedRun, note: str = "") -> Revision:
         "created_at": iso(now()),
         "created_by": account_and_host(),
         "note": note,
-        "run_file": str(loaded.path),
-        "run_file_sha256": loaded.sha256,
-        "slurm": slurm_part(loaded.file),
+        "run_file": str(run.path),
+        "run_file_sha256": run.sha256,
+        "slurm": slurm_part(run.file),
     }
     target = paths.revisions / f"{number:04d}-{digest[:12]}"
     building = paths.revisions / f".new-{socket.gethostname()}-{os.getpid()}"
@@ -210,12 +206,16 @@ def differs_from_published(loaded: LoadedRun, revision: Revision) -> list[str]:
 
     An unchanged file costs one comparison of hashes. Raises RunFileError for a run file that cannot be expanded.
     """
-    return [] if loaded.sha256 == revision.run_file_sha256 else list(changed_values(loaded, revision))
+    return [] if loaded.sha256 == revision.run_file_sha256 else list(_differences(expanded_file(loaded), revision))
 
 
-def changed_values(loaded: LoadedRun, revision: Revision) -> dict[str, tuple[Any, Any]]:
+def changed_values(run: ExpandedRun, revision: Revision) -> dict[str, tuple[Any, Any]]:
     """`table.key` -> (published value, value in the run file), where they differ; None where there is none."""
-    now, then = _flat(expand(loaded).file), _flat(revision.file)
+    return _differences(run.file, revision)
+
+
+def _differences(file: RunFile, revision: Revision) -> dict[str, tuple[Any, Any]]:
+    now, then = _flat(file), _flat(revision.file)
     return {key: (then.get(key), now.get(key)) for key in {**then, **now} if then.get(key) != now.get(key)}
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from opsctl.render.quoting import filename_pattern, shell_word
 from opsctl.render.templates import render_template
+from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.job_comment import JobComment
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
@@ -36,15 +37,15 @@ class ChainRequest:
     arguments: tuple[str, ...] = ()  # one-off trainer arguments of this chain
 
 
-def batch_script(file: RunFile, paths: RunPaths, cluster: Cluster, request: ChainRequest) -> str:
-    """The whole script for an expanded run file. Raises RunFileError for a value that no script line can hold."""
+def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> str:
+    """The whole script. Raises RunFileError for a value that no script line can hold."""
     return render_template(
         "batch.sh.j2",
-        directives=[(name, value) for name, value in _directives(file, paths, request) if value != ""],
-        extra=file.slurm.extra,
+        directives=[(name, value) for name, value in _directives(run.file, run.paths, request) if value != ""],
+        extra=run.file.slurm.extra,
         cluster=_cluster_lines(cluster),
         python=request.python,
-        output=paths.output,
+        output=run.paths.output,
         submitted_at=request.submitted_at.isoformat(timespec="seconds"),
         arguments=request.arguments,
     )

@@ -3,80 +3,108 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from opsctl.errors import RunFileError
 from opsctl.output import printable
 from opsctl.runs.data_files import data_problems, share_problems
+from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.expansion import unset_variables
-from opsctl.runs.load import LoadedRun, expand
-from opsctl.runs.options import combination_problems, option
-from opsctl.runs.trainer_arguments import layout_of
+from opsctl.runs.load import LoadedRun, expanded_file
+from opsctl.runs.options import combination_problems
+from opsctl.runs.schema import ExpectTable, RunFile, SlurmTable
 from opsctl.slurm.durations import parse_duration_s
+from trainer.recipe.layout import Layout
+from trainer.recipe.options import Options, from_tables
 
 MOST_RAMP_STAGES = 10_000
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is wrong with a run, one line each. Problems forbid it; warnings do not."""
+    """What is wrong with a run, one line each, and what can be made of it all the same.
+
+    Problems forbid it; warnings do not.
+    """
 
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
+    options: Options  # of the three tables, complete or not
+    layout: Layout | None  # None: the ranks do not divide
+    run: ExpandedRun | None  # None: the trainer would refuse it, or a variable is not set here
+    unset: RunFileError | None = None  # names the variable
 
 
-def check_run(loaded: LoadedRun, nodes: int | None = None, files: bool = True) -> list[str]:
-    """The warnings of a run on `nodes` nodes (default: the run file's). Raises RunFileError with its first problem.
+def check_run(
+    loaded: LoadedRun, nodes: int | None = None, files: bool = True, expect: ExpectTable | None = None
+) -> tuple[ExpandedRun, tuple[str, ...]]:
+    """The run on `nodes` nodes, and warnings. Raises RunFileError with its first problem.
+
+    Arguments as for `find_problems`.
+    """
+    found = find_problems(loaded, nodes, files, expect)
+    if found.unset is not None:
+        raise found.unset
+    if found.problems or found.run is None:
+        more = len(found.problems) - 1
+        rest = f" (and {more} more: opsctl plan shows all)" if more else ""
+        raise RunFileError(f"{loaded.path}: {found.problems[0]}{rest}")
+    return found.run, found.warnings
+
+
+def find_problems(
+    loaded: LoadedRun, nodes: int | None = None, files: bool = True, expect: ExpectTable | None = None
+) -> Findings:
+    """Every problem and warning of a run on `nodes` nodes (default: the run file's).
 
     files: False makes warnings of files that are missing or damaged, for who only wants to look at a script.
-    """
-    findings = find_problems(expand(loaded), nodes, files)
-    if findings.problems:
-        more = len(findings.problems) - 1
-        rest = f" (and {more} more: opsctl plan shows all)" if more else ""
-        raise RunFileError(f"{loaded.path}: {findings.problems[0]}{rest}")
-    return list(findings.warnings)
-
-
-def find_problems(loaded: LoadedRun, nodes: int | None = None, files: bool = True) -> Findings:
-    """Every problem and warning; what is wrong with files is a warning when `files` is False.
-
+    expect: the durations that the exit margin has to hold, where they are better known than in the run file.
     Where `${VAR}` is not set here, no file is looked at, and a warning says so.
     """
-    options = all_options(loaded)
-    problems = _layout_problems(loaded, options, nodes)
+    file, unset = _expanded(loaded)
+    tables = all_options(file or loaded.file)
+    layout, problems = _layout(loaded, nodes)
+    options = from_tables(tables, layout.world_size if layout else None)
+    problems += combination_problems(tables, layout.world_size if layout else None)
+    if layout is not None:
+        problems += _ramp_problems(options) + _length_problems(options)
+    run, refused = (None, None) if problems or file is None else _trained(loaded, file, nodes)
+    if refused:
+        problems.append(refused)
     warnings = []
     if not loaded.file.checkpoints.get("save_interval"):
         problems.append("[checkpoints] save_interval is missing: iterations between checkpoints")
-    unset = sorted({name for text in _texts(loaded) for name in unset_variables(text, loaded.variables())})
-    if unset:
-        names = ", ".join(f"${{{name}}}" for name in unset)
+    if file is None and (names := ", ".join(f"${{{name}}}" for name in _unset_names(loaded))):
         warnings.append(f"not set here: {names}; no file was looked at, and a submit needs every variable set")
+    elif file is None:  # a name that no shell can set
+        problems.append(str(unset).removeprefix(f"{loaded.path}: "))
     else:
-        expanded = expand(loaded)
-        in_files = data_problems(expanded.file.data, options.get("seq_length"))
-        found = _environment_problems(expanded) + (in_files or share_problems(all_options(expanded)))
+        in_files = _environment_problems(file, loaded.folder)
+        in_files += data_problems(file.data, options.seq_length) or share_problems(options)
         if files:
-            problems += found
+            problems += in_files
         else:
-            warnings += found
-    margin_problems, margin_warnings = _margin(loaded, options)
+            warnings += in_files
+    margin_problems, margin_warnings = _margin(loaded.file.slurm, expect or loaded.file.expect, options)
     return Findings(
         tuple(printable(text) for text in problems + margin_problems),
         tuple(printable(text) for text in warnings + margin_warnings),
+        options,
+        layout,
+        run,
+        unset,
     )
 
 
-def all_options(loaded: LoadedRun) -> dict[str, Any]:
+def all_options(file: RunFile) -> dict[str, Any]:
     """The trainer's options of the three tables together."""
-    return {**loaded.file.trainer, **loaded.file.data, **loaded.file.checkpoints}
+    return {**file.trainer, **file.data, **file.checkpoints}
 
 
-def exit_duration_minutes(loaded: LoadedRun) -> int:
+def exit_duration_minutes(slurm: SlurmTable) -> int:
     """Minutes after which the trainer saves and leaves: the time limit less the margin, rounded down, at least one."""
-    slurm = loaded.file.slurm
     return max(1, (parse_duration_s(slurm.time) - parse_duration_s(slurm.exit_margin)) // 60)
 
 
@@ -99,18 +127,42 @@ def exit_margin_problem(
     )
 
 
-def _layout_problems(loaded: LoadedRun, options: Mapping[str, Any], nodes: int | None) -> list[str]:
+def _expanded(loaded: LoadedRun) -> tuple[RunFile | None, RunFileError | None]:
     try:
-        world_size = layout_of(loaded, nodes).world_size
+        return expanded_file(loaded), None
     except RunFileError as error:
-        without_path = str(error).removeprefix(f"{loaded.path}: ")
-        return [f"[slurm] {without_path}", *combination_problems(options, None)]
-    return combination_problems(options, world_size) + _ramp_problems(options) + _length_problems(options)
+        return None, error
 
 
-def _ramp_problems(options: Mapping[str, Any]) -> list[str]:
+def _unset_names(loaded: LoadedRun) -> list[str]:
+    variables = loaded.variables()
+    return sorted({name for text in _texts(loaded.file) for name in unset_variables(text, variables)})
+
+
+def _layout(loaded: LoadedRun, nodes: int | None) -> tuple[Layout | None, list[str]]:
+    """The layout on `nodes` nodes, or why the ranks do not divide by it."""
+    slurm = loaded.file.slurm
+    used = slurm.nodes if nodes is None else nodes
+    try:
+        return Layout.of(from_tables(loaded.file.trainer), used * slurm.gpus_per_node), []
+    except ValueError as error:
+        return None, [
+            f"[slurm] {used} nodes x {slurm.gpus_per_node} GPUs: {error}; change [slurm] nodes, or [trainer] "
+            "tensor_model_parallel_size or pipeline_model_parallel_size"
+        ]
+
+
+def _trained(loaded: LoadedRun, file: RunFile, nodes: int | None) -> tuple[ExpandedRun | None, str | None]:
+    """The run, or what the trainer says against arguments in which nothing else was found wrong."""
+    try:
+        return ExpandedRun.of(loaded, file, nodes), None
+    except RunFileError as error:
+        return None, str(error).removeprefix(f"{loaded.path}: ")
+
+
+def _ramp_problems(options: Options) -> list[str]:
     """A ramp of so many stages is a slip, and walking it would take minutes."""
-    ramp, batch = options.get("rampup_batch_size"), options.get("global_batch_size")
+    ramp, batch = options.rampup_batch_size, options.global_batch_size
     if not ramp or not batch or (batch - ramp[0]) // ramp[1] <= MOST_RAMP_STAGES:
         return []
     stages = (batch - ramp[0]) // ramp[1]
@@ -119,36 +171,35 @@ def _ramp_problems(options: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _length_problems(options: Mapping[str, Any]) -> list[str]:
+def _length_problems(options: Options) -> list[str]:
     """A training that is over before its first step."""
-    samples, batch = options.get("train_samples"), options.get("global_batch_size")
-    first = (options.get("rampup_batch_size") or [batch])[0]
+    samples = options.train_samples
+    first = (options.rampup_batch_size or [options.global_batch_size])[0]
     if not samples or not first or samples >= first:
         return []
     return [f"[trainer] train_samples {samples} make no single step of {first} samples; train longer"]
 
 
-def _environment_problems(expanded: LoadedRun) -> list[str]:
-    script = expanded.file.run.environment
-    if script is None or (expanded.folder / script).is_file():
+def _environment_problems(file: RunFile, folder: Path) -> list[str]:
+    script = file.run.environment
+    if script is None or (folder / script).is_file():
         return []
     return [
         f"[run] environment: no file {script}; it is sourced on every node, leave it out if there is nothing to set"
     ]
 
 
-def _texts(loaded: LoadedRun) -> list[str]:
+def _texts(file: RunFile) -> list[str]:
     """Every text of the run file in which a variable may stand."""
-    file = loaded.file
-    values: list[Any] = [file.run.output, file.run.environment, *file.env.values(), *all_options(loaded).values()]
+    values: list[Any] = [file.run.output, file.run.environment, *file.env.values(), *all_options(file).values()]
     flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
     return [item for item in flat if isinstance(item, str)]
 
 
-def _margin(loaded: LoadedRun, options: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _margin(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[list[str], list[str]]:
     """The exit margin against what `[expect]` reckons with."""
-    expect, margin_s = loaded.file.expect, parse_duration_s(loaded.file.slurm.exit_margin)
-    evaluates = option(options, "eval_iters") > 0
+    margin_s = parse_duration_s(slurm.exit_margin)
+    evaluates = options.eval_iters > 0
     known = {
         "seconds_per_iteration": expect.seconds_per_iteration,
         "evaluation_seconds": expect.evaluation_seconds if evaluates else 0.0,

@@ -13,7 +13,7 @@ from trainer.formats.data_sources import SPLITS
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import read_header
 from trainer.formats.vocabulary_files import vocab_size
-from trainer.recipe.options import BY_KEY
+from trainer.recipe.options import Options
 
 _WEIGHTED = re.compile(r"[\d.eE+-]+\s+[\d.]+:[\d.]+\s+(?P<prefix>[^\s,\"]+)")
 
@@ -41,27 +41,21 @@ def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[
     return problems
 
 
-def share_problems(options: Mapping[str, Any]) -> list[str]:
+def share_problems(options: Options) -> list[str]:
     """What is wrong with how options of all tables share the data out, a line each: splits, weighted groups, sizes,
     a vocabulary smaller than the data's.
 
     For files that `data_problems` found whole. A job would refuse the same, three times, and trip the chain's brake.
     """
-    given = {key: [value] if _many(key) and isinstance(value, str) else value for key, value in options.items()}
-    complete = {key: option.default for key, option in BY_KEY.items()} | given
-    if not isinstance(complete["seq_length"], int):
+    if options.seq_length is None:
         return []
-    problems = data_errors(complete, SPLITS if complete["eval_iters"] else ("train",))
-    if not problems and complete["vocab_size"]:  # a tokenizer by name may be one that only compute nodes have
+    problems = data_errors(options, SPLITS if options.eval_iters else ("train",))
+    if not problems and options.vocab_size:  # a tokenizer by name may be one that only compute nodes have
         try:
-            vocab_size(complete)
+            vocab_size(options)
         except DataError as error:
             problems.append(str(error))
     return [f"[data] {problem}" for problem in dict.fromkeys(problems)]
-
-
-def _many(key: str) -> bool:
-    return key in BY_KEY and BY_KEY[key].nargs == "+"
 
 
 def prefixes(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

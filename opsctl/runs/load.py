@@ -10,7 +10,7 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ ENVIRONMENT_KEYS = ("partition", "account", "qos", "constraint", "reservation", 
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A valid run file, and where it was read."""
+    """A valid run file as it was read, and where. `opsctl.runs.expanded` makes of it what tasks train."""
 
-    file: RunFile
+    file: RunFile  # values with `${VAR}` as written
     path: Path  # absolute
     sha256: str  # of the run file's bytes
     environment: Mapping[str, str] = field(repr=False)  # what `${VAR}` means here
@@ -55,7 +55,7 @@ class LoadedRun:
 
 
 def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> LoadedRun:
-    """Read and validate `path`. Values with `${VAR}` stay as written; see `expand`. Raises RunFileError."""
+    """Read and validate `path`. Values with `${VAR}` stay as written; see `expanded_file`. Raises RunFileError."""
     path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links away from the run's folder
     raw = _read(path)
     written = _parse(path, raw)
@@ -78,15 +78,13 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
     return LoadedRun(file=file, path=path, sha256=hashlib.sha256(raw).hexdigest(), environment=dict(environment))
 
 
-def expand(loaded: LoadedRun, environment: Mapping[str, str] | None = None) -> LoadedRun:
-    """`loaded` with every `${VAR}` replaced and paths made absolute from the run file's folder.
+def expanded_file(loaded: LoadedRun) -> RunFile:
+    """The run file with every `${VAR}` replaced and paths made absolute from its folder.
 
-    Variables come from `[env]`'s plain values, then from `environment` (default: the one given at loading).
+    Variables come from `[env]`'s plain values, then from the environment given at loading.
     Raises RunFileError for one not set.
     """
-    if environment is not None:
-        loaded = replace(loaded, environment=dict(environment))
-    return replace(loaded, file=expansion.expand_file(loaded.file, loaded.path, loaded.variables(), loaded.environment))
+    return expansion.expand_file(loaded.file, loaded.path, loaded.variables(), loaded.environment)
 
 
 def _read(path: Path) -> bytes:

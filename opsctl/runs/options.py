@@ -56,11 +56,6 @@ def combination_problems(options: Mapping[str, Any], world_size: int | None) -> 
     return [_in_run_file_words(error) for error in check_mapping(options, world_size)]
 
 
-def option(options: Mapping[str, Any], key: str) -> Any:
-    """The value of the option `key`: the one given, else its default."""
-    return options[key] if key in options else BY_KEY[key].default
-
-
 def _in_run_file_words(error: str) -> str:
     """`error` with `num_layers` for `--num-layers`, the table in front, and the nearest numbers that would divide."""
     tables = [BY_KEY[key].table for name in _FLAG.findall(error) if (key := name.replace("-", "_")) in BY_KEY]

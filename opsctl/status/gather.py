@@ -9,7 +9,8 @@ from pathlib import Path
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.brake import BRAKE_ATTEMPTS, without_progress
 from opsctl.attempts.events import Attempt
-from opsctl.checkpoints.progress import is_finished, last_checkpoint
+from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.logs.parser import recent
 from opsctl.moments import now

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.attempts.events import Attempt
-from opsctl.checkpoints.progress import Checkpoint
+from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job

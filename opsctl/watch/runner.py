@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from opsctl.checkpoints.progress import is_finished, last_checkpoint
+from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.moments import now
 from opsctl.records.own_jobs import recorded

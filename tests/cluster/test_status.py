@@ -52,13 +52,14 @@ def test_an_empty_queue_is_an_empty_list_for_programs_and_a_sentence_for_people(
 
 def test_a_finished_training_is_said_to_be_so_and_no_alarm(local_cluster: RunningCluster, tmp_path: Path) -> None:
     from opsctl.records.revisions import publish
+    from opsctl.runs.expanded import expand
     from opsctl.runs.load import load_run_file
 
     run = make_run(local_cluster, tmp_path)
     file = tmp_path / "run.toml"
     data = '[data]\ndata_path = "corpus"\nvocab_size = 1024\n'
     file.write_text(file.read_text() + TRAINER + data)
-    publish(load_run_file(file))
+    publish(expand(load_run_file(file)))
     run.write_checkpoint(159)
     answer = run("watch", "training")
     assert answer.code == 2 and "not RUNNING or SCHEDULED" in answer.out

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from opsctl.localcluster import lifecycle
 from opsctl.localcluster.installation import find_installation
 from opsctl.localcluster.shapes import bloom
 from opsctl.render.batch import ChainRequest, batch_script
-from opsctl.runs.load import LoadedRun, expand, load_run_file
+from opsctl.runs.expanded import ExpandedRun, expand
+from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.shipped import templates_folder
 from opsctl.slurm.cluster import Cluster
@@ -33,16 +35,17 @@ def jean_zay() -> Iterator[Cluster]:
         yield lifecycle.up(bloom("jz", accounting=True), folder).cluster
 
 
-def example(name: str) -> LoadedRun:
+def example(name: str) -> ExpandedRun:
     path = EXAMPLES / f"{name}.toml"
     return expand(load_run_file(path, {one: f"/{one}" for one in re.findall(r"\$\{(\w+)\}", path.read_text())}))
 
 
 def script(name: str, **slurm: object) -> str:
-    loaded = example(name)
-    file = msgspec.structs.replace(loaded.file, slurm=msgspec.structs.replace(loaded.file.slurm, **slurm))
+    run = example(name)
+    file = msgspec.structs.replace(run.file, slurm=msgspec.structs.replace(run.file.slurm, **slurm))
+    run = replace(run, file=file, paths=RunPaths(Path("/tmp/output")))
     request = ChainRequest("1-3%1", "5eed", "70ce", datetime.now(UTC), "/env/bin/python", "/tmp")
-    return batch_script(file, RunPaths(Path("/tmp/output")), Cluster(), request)
+    return batch_script(run, Cluster(), request)
 
 
 @pytest.mark.parametrize("name", ["tr11-176B-ml", "tr1-13B", "setup-test-n2"])

@@ -26,7 +26,7 @@ OPSCTL = {
     "planning": {"logs", "runs", "slurm", "trainer.recipe"},
     "checkpoints": {"runs", "trainer.recipe", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
-    "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.recipe"},
+    "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm"},
     "watch": {"checkpoints", "records", "runs", "slurm"},
     "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch"},
     "job": {"attempts", "checkpoints", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},

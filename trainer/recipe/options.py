@@ -20,6 +20,7 @@ __all__ = [
     "Options",
     "OptionsError",
     "check_mapping",
+    "from_tables",
     "given",
     "nearest",
     "parse",
@@ -114,7 +115,7 @@ def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
     With `world_size` (ranks) divisibility by the layout is checked too. Raises OptionsError.
     """
     values = given(argv)
-    options = with_derived(values, world_size)
+    options = _with_derived(values, world_size)
     errors = missing_errors(options) + combination_errors(options, world_size)
     if values.get("save_interval") and not values.get("save"):
         errors.append("--save-interval without --save: give the folder that checkpoints go to")
@@ -150,7 +151,6 @@ def check_mapping(mapping: Mapping[str, Any], world_size: int | None) -> list[st
     divisibility. Options that opsctl sets itself may be absent.
     """
     errors: list[str] = []
-    good: dict[str, Any] = {}
     for key, value in mapping.items():
         option = BY_KEY.get(key)
         if option is None:
@@ -159,12 +159,19 @@ def check_mapping(mapping: Mapping[str, Any], world_size: int | None) -> list[st
         wrong = _typed_error(option, value)
         if wrong:
             errors.append(f"{key} = {value!r}: {wrong}")
-        elif value is not None:
-            good[key] = list(value) if isinstance(value, (list, tuple)) else _as_list_if_many(option, value)
     if errors:
         return errors
-    options = with_derived(good, world_size)
+    options = from_tables(mapping, world_size)
     return missing_errors(options) + combination_errors(options, world_size)
+
+
+def from_tables(mapping: Mapping[str, Any], world_size: int | None = None) -> Options:
+    """The options of a run file's tables, complete or not, as `parse` has them of the same on a command line.
+
+    The values have the right types: `check_mapping` says where they have not, and what else is wrong.
+    """
+    values = {key: _as_parsed(BY_KEY[key], value) for key, value in mapping.items() if value is not None}
+    return _with_derived(values, world_size)
 
 
 def nearest(name: str) -> str | None:
@@ -176,7 +183,7 @@ def nearest(name: str) -> str | None:
     return BY_KEY[found[0]].name if found else None
 
 
-def with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Options:
+def _with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Options:
     """Options with the values that follow from others filled in; those given have right types already."""
     values = dict(given_values)
     hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
@@ -306,5 +313,8 @@ def _bounds_error(option: Option, value: Any) -> str:
     return ""
 
 
-def _as_list_if_many(option: Option, value: Any) -> Any:
-    return [value] if option.nargs == "+" else value
+def _as_parsed(option: Option, value: Any) -> Any:
+    """A run file's value as the command line gives it: a lone value of many is a list, a weight among prefixes text."""
+    if option.nargs is None:
+        return option.type(value)
+    return [option.type(one) for one in (value if isinstance(value, (list, tuple)) else [value])]

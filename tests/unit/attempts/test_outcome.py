@@ -11,7 +11,7 @@ import pytest
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
 from opsctl.attempts.outcome import LauncherExit, StepEnd, closed, reason_of
-from opsctl.checkpoints.progress import Checkpoint
+from opsctl.checkpoints.inventory import Checkpoint
 from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.checkpoints.progress import Checkpoint, is_finished, last_checkpoint
+from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint
+from opsctl.checkpoints.progress import is_finished
 from trainer.recipe.options import parse
 
 #: A model, and nothing of how long it trains; on one rank the batch is one sample unless an argument says more.

@@ -19,7 +19,7 @@ def run_with_a_checkpoint(folder: Path, **changes: object) -> LoadedRun:
 
 
 def test_a_run_that_nobody_changed_goes_on(tmp_path: Path) -> None:
-    assert check(run_with_a_checkpoint(tmp_path), Wish())[1] == []
+    assert check(run_with_a_checkpoint(tmp_path), Wish()).warnings == ()
 
 
 def test_another_learning_rate_is_refused_unless_the_trainer_is_told_which_to_believe(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_other_nodes_than_the_checkpoints_are_refused(tmp_path: Path) -> None:
 
 
 def test_who_only_looks_at_the_script_is_warned(tmp_path: Path) -> None:
-    _, warnings = check(run_with_a_checkpoint(tmp_path, lr="5e-4"), Wish(), files=False)
-    assert "learning rate schedule changed" in warnings[-1]
+    asked = check(run_with_a_checkpoint(tmp_path, lr="5e-4"), Wish(), files=False)
+    assert "learning rate schedule changed" in asked.warnings[-1]
 
 
 def test_a_latest_that_names_nothing_is_refused_by_name(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from opsctl.cli.json_help import description_of, markdown, may_be_missing, name_
 from opsctl.cli.json_shapes import PRINTED
 from opsctl.output import json_text
 from opsctl.records.revisions import publish
+from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
 from tests.tiny_run import write_run
@@ -96,7 +97,7 @@ def call(*words: str) -> int:
 
 
 def test_revise_prints_its_shape_with_what_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish(load_run_file(folder / "run.toml"))
+    publish(expand(load_run_file(folder / "run.toml")))
     write_run(folder, lr="5e-4")
     assert call("revise", "--dry-run", "--json") == 0
     dry = printed("revise", capsys.readouterr().out)

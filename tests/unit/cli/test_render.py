@@ -6,6 +6,7 @@ import pytest
 
 from opsctl.cli import main
 from opsctl.records import revisions
+from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
 from tests.tiny_run import write_run
@@ -44,7 +45,7 @@ def test_json_has_the_files_by_name(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_difference_from_what_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = revisions.publish(load_run_file(folder / "run.toml"))
+    first = revisions.publish(expand(load_run_file(folder / "run.toml")))
     assert opsctl("render", "--diff") == 0
     answer = capsys.readouterr()
     assert answer.out == "" and f"nothing differs from revision {first.name}" in answer.err

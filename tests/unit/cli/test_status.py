@@ -12,6 +12,7 @@ import pytest
 
 from opsctl.records.chains import make_run_id
 from opsctl.records.revisions import publish
+from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
 from tests.tiny_run import write_run
 
@@ -33,7 +34,7 @@ def opsctl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def published(tmp_path: Path) -> Path:
     """A run's folder as a submit left it, with a log and no Slurm to ask."""
     run = load_run_file(write_run(tmp_path))
-    publish(run)
+    publish(expand(run))
     make_run_id(run.paths)
     log = tmp_path / "output" / "logs" / "main_log.txt"
     log.parent.mkdir()

@@ -18,8 +18,8 @@ def loaded(tmp_path: Path, **changes: object) -> LoadedRun:
 
 
 def test_the_run_files_array_is_taken_when_none_is_given(tmp_path: Path) -> None:
-    assert check(loaded(tmp_path), Wish())[0].array == "1-3%1"
-    assert check(loaded(tmp_path), Wish(array="5"))[0].array == "5%1"
+    assert check(loaded(tmp_path), Wish()).wish.array == "1-3%1"
+    assert check(loaded(tmp_path), Wish(array="5")).wish.array == "5%1"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_other_nodes_must_fit_the_layout(tmp_path: Path) -> None:
 
 def test_the_margin_is_refused_when_the_log_measured_longer_iterations(tmp_path: Path) -> None:
     run = loaded(tmp_path)
-    assert check(run, Wish())[1] == []
+    assert check(run, Wish()).warnings == ()
     run.paths.logs.mkdir(parents=True)
     run.paths.main_log.write_text("".join(ITERATION.format(n=n, s=90.0) for n in range(1, 30)))
     with pytest.raises(RunFileError, match="exit_margin"):
@@ -73,5 +73,5 @@ def test_the_margin_is_refused_when_the_log_measured_longer_iterations(tmp_path:
 def test_unknown_durations_are_only_warned_of(tmp_path: Path) -> None:
     run = loaded(tmp_path)
     run.path.write_text(run.path.read_text().replace("save_seconds = 1", ""))
-    (warning,) = check(load_run_file(run.path, {}), Wish())[1]
+    (warning,) = check(load_run_file(run.path, {}), Wish()).warnings
     assert "save_seconds" in warning

@@ -8,6 +8,7 @@ from opsctl.errors import OpsctlError
 from opsctl.records import revisions
 from opsctl.records import state_files as files
 from opsctl.records.run_view import view
+from opsctl.runs.expanded import expand
 from opsctl.runs.load import LoadedRun, load_run_file
 from tests.tiny_run import write_run
 from trainer.recipe.options import OptionsError
@@ -17,9 +18,13 @@ def loaded(folder: Path, **changes: object) -> LoadedRun:
     return load_run_file(write_run(folder, **changes), {"HOME": "/nowhere"})  # type: ignore[arg-type]
 
 
+def publish(run: LoadedRun, note: str = "") -> revisions.Revision:
+    return revisions.publish(expand(run), note)
+
+
 def test_a_revision_holds_all_that_a_task_needs(tmp_path: Path) -> None:
     run = loaded(tmp_path)
-    revision = revisions.publish(run, note="why")
+    revision = publish(run, note="why")
     assert sorted(path.name for path in revision.folder.iterdir()) == [
         "engine.json",
         "revision.json",
@@ -38,31 +43,31 @@ def test_a_revision_holds_all_that_a_task_needs(tmp_path: Path) -> None:
 
 
 def test_publishing_the_same_again_changes_nothing(tmp_path: Path) -> None:
-    first = revisions.publish(loaded(tmp_path))
+    first = publish(loaded(tmp_path))
     run = loaded(tmp_path)
     run.path.write_text("# only a comment\n" + run.path.read_text())
-    assert revisions.publish(load_run_file(run.path, {})) == first
+    assert publish(load_run_file(run.path, {})) == first
     assert len(revisions.revisions(run.paths)) == 1
 
 
 def test_each_change_is_a_new_revision_and_the_old_stays(tmp_path: Path) -> None:
-    first = revisions.publish(loaded(tmp_path))
-    second = revisions.publish(loaded(tmp_path, lr="2e-3"))
+    first = publish(loaded(tmp_path))
+    second = publish(loaded(tmp_path, lr="2e-3"))
     assert (first.number, second.number) == (1, 2)
     assert first.digest != second.digest
     assert revisions.revisions(loaded(tmp_path).paths) == [first, second]
 
 
 def test_going_back_to_old_content_is_a_revision_of_its_own(tmp_path: Path) -> None:
-    first = revisions.publish(loaded(tmp_path))
-    revisions.publish(loaded(tmp_path, lr="2e-3"))
-    third = revisions.publish(loaded(tmp_path))
+    first = publish(loaded(tmp_path))
+    publish(loaded(tmp_path, lr="2e-3"))
+    third = publish(loaded(tmp_path))
     assert third.number == 3 and third.digest == first.digest
 
 
 def test_a_withdrawn_revision_is_gone(tmp_path: Path) -> None:
-    first = revisions.publish(loaded(tmp_path))
-    revisions.withdraw(revisions.publish(loaded(tmp_path, lr="2e-3")))
+    first = publish(loaded(tmp_path))
+    revisions.withdraw(publish(loaded(tmp_path, lr="2e-3")))
     assert revisions.newest(loaded(tmp_path).paths) == first
     assert [path.name for path in loaded(tmp_path).paths.revisions.iterdir()] == [first.name]
 
@@ -80,7 +85,7 @@ def test_a_full_disk_at_any_file_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(revisions, "write_atomically", write)
     with pytest.raises(OpsctlError, match=r"no space left at .*; nothing was changed"):
-        revisions.publish(loaded(tmp_path))
+        publish(loaded(tmp_path))
     assert list(loaded(tmp_path).paths.revisions.iterdir()) == []
 
 
@@ -88,12 +93,12 @@ def test_what_a_killed_publish_left_does_not_count(tmp_path: Path) -> None:
     paths = loaded(tmp_path).paths
     (paths.revisions / ".new-host-1").mkdir(parents=True)
     assert revisions.newest(paths) is None
-    assert revisions.publish(loaded(tmp_path)).number == 1
+    assert publish(loaded(tmp_path)).number == 1
 
 
 def test_the_run_file_differs_where_a_value_does_not_where_a_comment_does(tmp_path: Path) -> None:
     run = loaded(tmp_path)
-    revision = revisions.publish(run)
+    revision = publish(run)
     run.path.write_text("# a comment\n" + run.path.read_text())
     assert revisions.differs_from_published(load_run_file(run.path, {}), revision) == []
     edited = loaded(tmp_path, lr="2e-3", nodes=4, slurm='constraint = "fast"')
@@ -105,7 +110,7 @@ def test_the_run_file_differs_where_a_value_does_not_where_a_comment_does(tmp_pa
 
 
 def test_the_tenth_thousandth_revision_is_newer_than_the_one_before(tmp_path: Path) -> None:
-    first = revisions.publish(loaded(tmp_path))
+    first = publish(loaded(tmp_path))
     about = json.loads((first.folder / "revision.json").read_text())
     for number in (9999, 10000):
         folder = first.folder.with_name(f"{number:04d}-{first.digest[:12]}")
@@ -116,14 +121,14 @@ def test_the_tenth_thousandth_revision_is_newer_than_the_one_before(tmp_path: Pa
 
 
 def test_a_broken_revision_is_named(tmp_path: Path) -> None:
-    revision = revisions.publish(loaded(tmp_path))
+    revision = publish(loaded(tmp_path))
     (revision.folder / "revision.json").write_text("{")
     with pytest.raises(OpsctlError, match=f"cannot read {revision.folder}/revision.json"):
         revisions.newest(loaded(tmp_path).paths)
 
 
 def test_a_chains_own_arguments_are_understood_as_the_trainer_does(tmp_path: Path) -> None:
-    revision = revisions.publish(loaded(tmp_path))
+    revision = publish(loaded(tmp_path))
     asked = revision.options(["--train-sam", "100", "--exit_dur=5"])
     assert (asked.train_samples, asked.exit_duration_in_mins, asked.global_batch_size) == (100, 5, 8)
     assert asked.kill_switch_path == str(tmp_path / "output" / "kill-switch")
@@ -132,7 +137,7 @@ def test_a_chains_own_arguments_are_understood_as_the_trainer_does(tmp_path: Pat
 
 def test_what_another_release_published_is_refused_by_name_and_no_reason_to_see_nothing(tmp_path: Path) -> None:
     run = loaded(tmp_path)
-    revision = revisions.publish(run)
+    revision = publish(run)
     words = [*revision.trainer_arguments, "--of-another-release"]
     (revision.folder / "trainer-arguments.json").write_text(json.dumps(words))
     with pytest.raises(OptionsError, match="--of-another-release is no option of the trainer"):
@@ -143,7 +148,7 @@ def test_what_another_release_published_is_refused_by_name_and_no_reason_to_see_
 @pytest.mark.parametrize("text", ["{", '{"run": {"name": "x"}, "slurm": {}, "of_another_release": {}}'])
 def test_a_published_run_that_cannot_be_read_is_one_line(tmp_path: Path, text: str) -> None:
     run = loaded(tmp_path)
-    (revisions.publish(run).folder / "run.json").write_text(text)
+    (publish(run).folder / "run.json").write_text(text)
     with pytest.raises(OpsctlError, match=r"run\.json: .*; opsctl revise publishes a new revision"):
         published(run).options()
 

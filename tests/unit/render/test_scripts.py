@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 from opsctl.errors import RunFileError
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.render.step import step_script
-from opsctl.runs.load import LoadedRun, expand, load_run_file
+from opsctl.runs.expanded import ExpandedRun, expand
+from opsctl.runs.load import load_run_file
 from opsctl.shipped import templates_folder
 from opsctl.slurm.cluster import Cluster
 
@@ -24,7 +26,7 @@ OWN = Cluster()
 LOCAL = Cluster("lab", "/c/slurm.conf", ("/opt/slurm 22/bin",), ("/opt/slurm 22/lib",))
 
 
-def example(name: str, tmp_path: Path) -> LoadedRun:
+def example(name: str, tmp_path: Path) -> ExpandedRun:
     path = tmp_path / "run.toml"
     path.write_text((templates_folder() / "examples" / f"{name}.toml").read_text())
     names = set(re.findall(r"\$\{(\w+)\}", path.read_text()))
@@ -44,11 +46,11 @@ def request(**changes: object) -> ChainRequest:
 
 
 def scripts(name: str, tmp_path: Path) -> dict[str, str]:
-    loaded = example(name, tmp_path)
-    batch = batch_script(loaded.file, loaded.paths, OWN, request())
+    run = example(name, tmp_path)
+    batch = batch_script(run, OWN, request())
     return {
         f"{name}.batch.sh": batch.replace(str(tmp_path), "/runs/here"),
-        f"{name}.step.sh": step_script(loaded.file).replace(str(tmp_path), "/runs/here"),
+        f"{name}.step.sh": step_script(run).replace(str(tmp_path), "/runs/here"),
     }
 
 
@@ -75,24 +77,24 @@ def test_shellcheck_accepts_the_examples_scripts(name: str, tmp_path: Path) -> N
         shellcheck(text, tmp_path)
 
 
-def hostile_run(tmp_path: Path) -> LoadedRun:
+def hostile_run(tmp_path: Path) -> ExpandedRun:
     folder = tmp_path / 'it\'s "a" $(touch pwned) `x` 50%x; #1 -- é'
     folder.mkdir()
     path = folder / "run.toml"
     path.write_text((templates_folder() / "examples" / "demo.toml").read_text())
     (folder / "env.sh").write_text("export FROM_SCRIPT=yes\n")
-    loaded = expand(load_run_file(path, {}))
-    table = msgspec.structs.replace(loaded.file.run, environment=str(folder / "env.sh"))
+    run = expand(load_run_file(path, {}))
+    table = msgspec.structs.replace(run.file.run, environment=str(folder / "env.sh"))
     env = {"ODD": "a'b\"c $(touch pwned) \\ `x`", "PLAIN": "1"}
-    return LoadedRun(msgspec.structs.replace(loaded.file, run=table, env=env), path, loaded.sha256, {})
+    return replace(run, file=msgspec.structs.replace(run.file, run=table, env=env))
 
 
 def test_shellcheck_accepts_hostile_paths_arguments_and_clusters(tmp_path: Path) -> None:
-    loaded = hostile_run(tmp_path)
-    wish = request(folder=str(loaded.folder), arguments=("--lr", "1e-3", "it's", "$(touch pwned)"), after=("12",))
+    run = hostile_run(tmp_path)
+    wish = request(folder=str(run.folder), arguments=("--lr", "1e-3", "it's", "$(touch pwned)"), after=("12",))
     # SC2016 asks whether an expression in single quotes was meant to expand: here it was not.
-    shellcheck(batch_script(loaded.file, loaded.paths, LOCAL, wish), tmp_path, "--exclude=SC2016")
-    shellcheck(step_script(loaded.file), tmp_path, "--exclude=SC2016")
+    shellcheck(batch_script(run, LOCAL, wish), tmp_path, "--exclude=SC2016")
+    shellcheck(step_script(run), tmp_path, "--exclude=SC2016")
 
 
 def test_every_directive_comes_before_the_first_command(tmp_path: Path) -> None:
@@ -103,10 +105,10 @@ def test_every_directive_comes_before_the_first_command(tmp_path: Path) -> None:
 
 
 def test_a_chain_asks_for_what_it_was_given(tmp_path: Path) -> None:
-    loaded = example("tr11-176B-ml", tmp_path)
-    file = msgspec.structs.replace(loaded.file, slurm=msgspec.structs.replace(loaded.file.slurm, exclude="bad1"))
+    run = example("tr11-176B-ml", tmp_path)
+    file = msgspec.structs.replace(run.file, slurm=msgspec.structs.replace(run.file.slurm, exclude="bad1"))
     wish = request(nodes=24, exclude="bad[2-3]", begin="now+1hour", after=("7", "9"), hold=True)
-    text = batch_script(file, loaded.paths, OWN, wish)
+    text = batch_script(replace(run, file=file), OWN, wish)
     for line in (
         "--nodes=24",
         "--exclude=bad1,bad[2-3]",
@@ -128,16 +130,14 @@ def test_what_is_not_asked_for_has_no_directive(tmp_path: Path) -> None:
 
 
 def test_a_line_break_in_a_path_is_refused(tmp_path: Path) -> None:
-    loaded = example("demo", tmp_path)
+    run = example("demo", tmp_path)
     with pytest.raises(RunFileError, match="line breaks"):
-        batch_script(loaded.file, loaded.paths, OWN, request(folder="/a\nb"))
+        batch_script(run, OWN, request(folder="/a\nb"))
 
 
-def run_step(
-    tmp_path: Path, loaded: LoadedRun, *command: str, start_new_session: bool = False
-) -> subprocess.Popen[str]:
+def run_step(tmp_path: Path, run: ExpandedRun, *command: str, start_new_session: bool = False) -> subprocess.Popen[str]:
     script = tmp_path / "step.sh"
-    script.write_text(step_script(loaded.file))
+    script.write_text(step_script(run))
     environment = {"PATH": os.environ["PATH"], "OPSCTL_ATTEMPT_FOLDER": str(tmp_path), "SLURMD_NODENAME": "x1"}
     return subprocess.Popen(
         ["bash", script, *command],
@@ -151,9 +151,9 @@ def run_step(
 
 
 def test_the_step_keeps_exit_status_and_copies_output_to_the_nodes_file(tmp_path: Path) -> None:
-    loaded = hostile_run(tmp_path)
+    run = hostile_run(tmp_path)
     body = 'echo "$FROM_SCRIPT|$ODD"; echo err >&2; exit 7'
-    child = run_step(tmp_path, loaded, "bash", "-c", body)
+    child = run_step(tmp_path, run, "bash", "-c", body)
     out, _ = child.communicate(timeout=20)
     assert child.returncode == 7
     assert "yes|a'b\"c $(touch pwned) \\ `x`\n" in out
@@ -183,9 +183,9 @@ time.sleep(30)
 
 
 def test_a_missing_environment_script_is_named_with_its_node(tmp_path: Path) -> None:
-    loaded = hostile_run(tmp_path)
-    Path(loaded.file.run.environment or "").unlink()
-    child = run_step(tmp_path, loaded, "true")
+    run = hostile_run(tmp_path)
+    Path(run.file.run.environment or "").unlink()
+    child = run_step(tmp_path, run, "true")
     _, err = child.communicate(timeout=20)
     assert child.returncode == 1
     assert "cannot read the environment script" in err and "on x1" in err

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.runs.checks import find_problems
-from opsctl.runs.load import expand, load_run_file
-from opsctl.runs.trainer_arguments import layout_of, trainer_arguments
+from opsctl.runs.expanded import expand
+from opsctl.runs.load import load_run_file
 from opsctl.shipped import templates_folder
-from trainer.recipe.options import parse
 
 EXAMPLES = sorted((templates_folder() / "examples").glob("*.toml"))
 
@@ -18,8 +17,7 @@ EXAMPLES = sorted((templates_folder() / "examples").glob("*.toml"))
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_trainer_takes_every_argument(path: Path) -> None:
     run = expand(load_run_file(path, {"six_ALL_CCFRWORK": "/work"}))
-    options = parse(trainer_arguments(run), world_size=layout_of(run).world_size)
-    assert options.num_layers == run.file.trainer["num_layers"]
+    assert run.options.num_layers == run.file.trainer["num_layers"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from opsctl.errors import RunFileError
 from opsctl.runs import load
-from opsctl.runs.load import expand, load_run_file
+from opsctl.runs.load import expanded_file, load_run_file
 from tests.unit.runs.run_files import VALID, changed, loaded, refusal, written
 
 
@@ -169,15 +170,15 @@ class TestVariables:
         run = loaded(tmp_path, text, SCRATCH="/scratch", WORK="/work dir")
         assert run.file.data["data_path"] == "${WORK}/corpus_text_document"
         assert run.paths.output == Path("/scratch/runs")
-        expanded = expand(run)
-        assert expanded.file.data["data_path"] == "/work dir/corpus_text_document"
-        assert expanded.file.env["CACHE"] == "/work dir/models"
-        assert expanded.file.run.output == "/scratch/runs"
-        assert expand(expanded) == expanded
+        expanded = expanded_file(run)
+        assert expanded.data["data_path"] == "/work dir/corpus_text_document"
+        assert expanded.env["CACHE"] == "/work dir/models"
+        assert expanded.run.output == "/scratch/runs"
+        assert expanded_file(replace(run, file=expanded)) == expanded
 
     def test_one_not_set_is_one_line_that_says_where(self, tmp_path: Path) -> None:
         run = loaded(tmp_path, self.TEXT)
-        for use in (lambda: run.paths, lambda: expand(run)):
+        for use in (lambda: run.paths, lambda: expanded_file(run)):
             with pytest.raises(RunFileError, match=r"\[run\] output: \$\{SCRATCH\} is not set; export SCRATCH"):
                 use()
 
@@ -191,7 +192,7 @@ class TestVariables:
 
     def test_relative_data_becomes_absolute_from_the_run_files_folder(self, tmp_path: Path) -> None:
         text = changed('data_path = "data/corpus_text_document"', 'data_path = [0.3, "a", 0.7, "../b"]')
-        assert expand(loaded(tmp_path, text)).file.data["data_path"] == [
+        assert expanded_file(loaded(tmp_path, text)).data["data_path"] == [
             0.3,
             f"{tmp_path}/a",
             0.7,
@@ -200,7 +201,7 @@ class TestVariables:
 
     def test_prefixes_inside_weighted_groups_become_absolute(self, tmp_path: Path) -> None:
         text = changed("data_path = ", 'valid_weighted_split_paths = ["v: 0.5 0:0.5 x, 0.5 0:1 /y"]\n#')
-        groups = expand(loaded(tmp_path, text)).file.data["valid_weighted_split_paths"]
+        groups = expanded_file(loaded(tmp_path, text)).data["valid_weighted_split_paths"]
         assert groups == [f"v: 0.5 0:0.5 {tmp_path}/x, 0.5 0:1 /y"]
 
 

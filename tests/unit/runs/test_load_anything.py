@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from opsctl.errors import RunFileError
 from opsctl.planning.from_run import plan_sections
 from opsctl.runs.checks import find_problems
-from opsctl.runs.load import LoadedRun, expand, load_run_file
+from opsctl.runs.load import LoadedRun, expanded_file, load_run_file
 from opsctl.runs.shape import TABLES, keys_of
-from opsctl.runs.trainer_arguments import layout_of
 from tests.unit.runs.run_files import VALID, changed
 
 several = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -46,13 +45,9 @@ def survives(path: Path) -> LoadedRun | None:
         findings = find_problems(run)
         for line in findings.problems + findings.warnings:
             assert line.isprintable()
-        try:
-            layout = layout_of(run)
-        except RunFileError:
-            layout = None
-        for section in plan_sections(run, layout):
+        for section in plan_sections(run.file.slurm, run.file.expect, findings.options, findings.layout):
             json.dumps(msgspec.to_builtins(section.values), allow_nan=False)
-        expand(run)
+        expanded_file(run)
         return run
     except RunFileError as error:
         refusal = str(error)

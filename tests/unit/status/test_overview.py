@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from opsctl.checkpoints.progress import Checkpoint
+from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Iteration, Measured
 from opsctl.slurm.types import Job
 from opsctl.status.overview import KillSwitch, Overview, Published, findings

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.attempts.events import Attempt
-from opsctl.checkpoints.progress import Checkpoint
+from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.status.overview import KillSwitch, Overview, Published, findings
 from opsctl.status.screen import status_lines
