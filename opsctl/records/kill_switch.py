@@ -6,25 +6,42 @@ Nothing here needs Slurm.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import socket
-import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from opsctl.account import account_name, unix_group
+import msgspec
+
+from opsctl.account import account_name
 from opsctl.errors import OpsctlError
 from opsctl.moments import iso, now
 from opsctl.output import printable
-from opsctl.records.state_files import SHARED_FILE_MODE, make_shared_folder, write_state
+from opsctl.records.group_folder import is_open_to_group, open_to_group, owner_of
+from opsctl.records.state_files import create_state, make_shared_folder, read_state, write_state
 from opsctl.runs.paths import RunPaths
+from trainer.formats.json_text import Moment
 
 #: Longest content read: whatever else somebody writes there, it only has to exist.
-_MAX_BYTES = 64 * 1024
+_LARGEST_BYTES = 64 * 1024
+
+
+class Armed(msgspec.Struct, frozen=True):
+    """`.opsctl/kill-switch.json`: where the switch is, and who let the group trigger it."""
+
+    path: str = ""
+    armed_by: str = ""
+    armed_at: Moment | None = None
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What the switch itself says."""
+
+    by: str = ""
+    host: str = ""
+    at: datetime | None = None  # somebody who writes it by hand may leave the zone away
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,8 +85,8 @@ class Change:
 
 def switch_path(paths: RunPaths) -> Path:
     """The recorded path, else the default `<output>/kill-switch`."""
-    recorded = _recorded(paths).get("path")
-    return Path(recorded) if isinstance(recorded, str) and recorded.startswith("/") else paths.kill_switch
+    recorded = _recorded(paths)
+    return Path(recorded) if recorded.startswith("/") else paths.kill_switch
 
 
 def is_triggered(path: Path) -> bool:
@@ -90,20 +107,17 @@ def state(paths: RunPaths) -> KillSwitchState:
     path = switch_path(paths)
     if not is_triggered(path):
         return KillSwitchState(path, _is_armed(paths, path), False)
-    content = _content(path)
-    by, at = _owner_and_time(path)
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        at = datetime.fromisoformat(content["at"])
-    if at is not None and at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
+    note = read_state(path, Note, _LARGEST_BYTES) or Note()
+    by, changed_at = _owner_and_time(path)
+    at = note.at or changed_at
     return KillSwitchState(
         path,
         _is_armed(paths, path),
         True,
-        by=_text(content, "by") or by,
-        host=_text(content, "host"),
-        at=at,
-        why=_text(content, "why"),
+        by=_one_line(note.by) or by,
+        host=_one_line(note.host),
+        at=at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at,
+        why=_one_line(note.why),
     )
 
 
@@ -115,39 +129,23 @@ def arm(paths: RunPaths, group: str | None = None, path: Path | None = None) -> 
     wanted = path or switch_path(paths)
     make_shared_folder(paths.state)
     make_shared_folder(wanted.parent)
-    before = _is_armed(paths, wanted) and _has_group(wanted.parent, group)
+    before = _is_armed(paths, wanted, group)
     if not before:
-        _open_to_group(wanted.parent, group)
-        record = {"path": str(wanted), "armed_by": account_name(), "armed_at": iso(now())}
-        write_state(_record_file(paths), record)
+        open_to_group(wanted.parent, group)
+        write_state(_record_file(paths), Armed(str(wanted), account_name(), now().replace(microsecond=0)))
     return Change(state(paths), not before)
 
 
 def trigger(paths: RunPaths, why: str = "") -> Change:
     """Create the switch with who, when and why, whole at once. One that is there already stays as it is."""
     path = switch_path(paths)
-    note = {"by": account_name(), "host": socket.gethostname(), "at": iso(now()), "why": why}
-    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    note = Note(account_name(), socket.gethostname(), now().replace(microsecond=0), why)
     try:
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SHARED_FILE_MODE)
-        try:
-            os.fchmod(fd, SHARED_FILE_MODE)
-            os.write(fd, (json.dumps(note) + "\n").encode())
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        # A link fails where a rename would silently replace what somebody else wrote a moment ago.
-        os.link(beside, path)
-        changed = True
-    except FileExistsError:
-        changed = False
+        changed = create_state(path, note)
     except FileNotFoundError:
         raise OpsctlError(f"no folder {path.parent}: the run has no output yet, nothing can be killed there") from None
     except PermissionError:
         raise OpsctlError(_no_permission(path, "create")) from None
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
     return Change(state(paths), changed)
 
 
@@ -169,27 +167,14 @@ def _record_file(paths: RunPaths) -> Path:
     return paths.state / "kill-switch.json"
 
 
-def _recorded(paths: RunPaths) -> dict[str, Any]:
-    return _read_json(_record_file(paths))
+def _recorded(paths: RunPaths) -> str:
+    """The path that was recorded at arming; empty before."""
+    return (read_state(_record_file(paths), Armed) or Armed()).path
 
 
-def _content(path: Path) -> dict[str, Any]:
-    return _read_json(path)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            value = json.loads(file.read(_MAX_BYTES))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _text(content: dict[str, Any], key: str) -> str:
-    """A value as one printable line: the file may hold anything."""
-    value = content.get(key)
-    return printable(value, " ").strip() if isinstance(value, str) else ""
+def _one_line(text: str) -> str:
+    """One printable line: the file may hold anything."""
+    return printable(text, " ").strip()
 
 
 def _owner_and_time(path: Path) -> tuple[str, datetime | None]:
@@ -200,40 +185,10 @@ def _owner_and_time(path: Path) -> tuple[str, datetime | None]:
     return account_name(found.st_uid), datetime.fromtimestamp(found.st_mtime, UTC)
 
 
-def _is_armed(paths: RunPaths, path: Path) -> bool:
-    if _recorded(paths).get("path") != str(path):
-        return False
-    try:
-        mode = path.parent.stat().st_mode
-    except OSError:
-        return False
-    return bool(mode & stat.S_ISGID) and mode & 0o070 == 0o070
-
-
-def _has_group(folder: Path, group: str | None) -> bool:
-    return group is None or folder.stat().st_gid == unix_group(group).gr_gid
-
-
-def _open_to_group(folder: Path, group: str | None) -> None:
-    found = folder.stat()
-    try:
-        if group is not None and found.st_gid != unix_group(group).gr_gid:
-            os.chown(folder, -1, unix_group(group).gr_gid)
-        # chown clears the setgid bit, so the mode comes after it.
-        mode = stat.S_IMODE(found.st_mode) | 0o2070
-        if stat.S_IMODE(folder.stat().st_mode) != mode:
-            folder.chmod(mode)
-    except PermissionError:
-        owner = account_name(found.st_uid)
-        raise OpsctlError(
-            f"cannot open {folder} to the group: it belongs to {owner}; {owner} can run opsctl kill-switch arm"
-            + (f" (and must be in group {group})" if group else "")
-        ) from None
+def _is_armed(paths: RunPaths, path: Path, group: str | None = None) -> bool:
+    return _recorded(paths) == str(path) and is_open_to_group(path.parent, group)
 
 
 def _no_permission(path: Path, verb: str) -> str:
-    try:
-        owner = account_name(path.parent.stat().st_uid)
-    except OSError:
-        owner = "its owner"
+    owner = owner_of(path.parent)
     return f"may not {verb} {path}: permission denied; {owner} can open it to the group with opsctl kill-switch arm"
