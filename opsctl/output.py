@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from datetime import datetime
 from typing import Any
-
-from opsctl.moments import iso
 
 SCHEMA_VERSION = 1
 
 
 def print_json(key: str, value: Any) -> None:
     """Print `json_text(key, value)`."""
-    sys.stdout.write(json_text(key, value) + "\n")
+    sys.stdout.write(json_text(key, value))
 
 
 def json_text(key: str, value: Any) -> str:
-    """`{"schema_version": 1, key: value}`; an empty list stays `[]`, a time is ISO 8601 with zone, to the second.
+    """`{"schema_version": 1, key: value}`; an empty list stays `[]`, a time is ISO 8601 with zone.
 
     value: a msgspec struct or a list of such, of the shape that `opsctl.cli.json_shapes` has for the command and key.
     """
-    import msgspec
+    from trainer.formats.json_text import json_file_text
 
-    # Not msgspec's own encoder: a path may hold bytes that are no UTF-8.
-    plain = msgspec.to_builtins(value, builtin_types=(datetime,))
-    return json.dumps({"schema_version": SCHEMA_VERSION, key: plain}, indent=2, default=iso)
+    return json_file_text({"schema_version": SCHEMA_VERSION, key: value})
 
 
 def printable(text: str, instead: str = "?") -> str:

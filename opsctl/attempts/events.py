@@ -7,14 +7,15 @@ are passed over, and so are fields of the wrong type: reading never fails for wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from opsctl.records.state_files import append_state, make_shared_folder, read_lines
 from opsctl.runs.paths import RunPaths
 from trainer.formats.attempt_records import Failure, RankPlace
-from trainer.formats.json_text import Moment, plain
+from trainer.formats.json_text import Moment
 
 OPENED, CLOSED = "opened", "closed"
 
@@ -22,36 +23,42 @@ OPENED, CLOSED = "opened", "closed"
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of an attempt when it opens."""
 
-    id: str  # unique also where job ids start over
-    job_id: int
-    array_job_id: int | None = None
-    array_task: str = ""
-    chain_submitted_at: Moment | None = None
-    revision: str = ""
-    user: str = ""
-    nodes: tuple[str, ...] = ()
-    opened_at: Moment | None = None
-    kill_switch_path: str = ""  # where its trainer looks
-    iteration_at_start: int | None = None  # of the last whole checkpoint; None: none yet
+    id: Annotated[str, Meta(description="Unique also where job ids start over.")]
+    job_id: Annotated[int, Meta(description="Slurm's id of the job.")]
+    array_job_id: Annotated[int | None, Meta(description="The chain's id; null without an array.")] = None
+    array_task: Annotated[str, Meta(description="Its place in the array; empty without one.")] = ""
+    chain_submitted_at: Annotated[Moment | None, Meta(description="When its chain was submitted.")] = None
+    revision: Annotated[str, Meta(description="Name of the revision that it trained.")] = ""
+    user: Annotated[str, Meta(description="The job's owner.")] = ""
+    nodes: Annotated[tuple[str, ...], Meta(description="Names of its nodes, in order.")] = ()
+    opened_at: Annotated[Moment | None, Meta(description="When it began.")] = None
+    kill_switch_path: Annotated[str, Meta(description="Where its trainer looks for the kill switch.")] = ""
+    iteration_at_start: Annotated[
+        int | None, Meta(description="Iteration of the last whole checkpoint then; null without one.")
+    ] = None
 
 
 class Attempt(Opening, frozen=True, kw_only=True):
     """One array task's try at the training, from opening to closing. `reason` is None while it is open."""
 
-    number: int  # 1 for the run's first: its place in the file
-    closed_at: Moment | None = None
-    closed_by: str = ""  # "job", or who closed it for the job
-    reason: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    iteration_at_end: int | None = None  # the last one done, as the trainer says it, else the last checkpoint's
-    checkpoint_at_end: int | None = None  # iteration of the last whole checkpoint
-    first_failure: Failure | None = None
-    other_failures: tuple[Failure, ...] = ()
-    error_files: tuple[str, ...] = ()
-    lost_nodes: tuple[str, ...] = ()
-    ranks: tuple[RankPlace, ...] = ()
-    note: str = ""
+    number: Annotated[int, Meta(description="1 for the run's first.")]
+    closed_at: Annotated[Moment | None, Meta(description="When it ended.")] = None
+    closed_by: Annotated[str, Meta(description="`job`, or who closed it for the job; empty while it is open.")] = ""
+    reason: Annotated[str | None, Meta(description="Why it ended; null while it is open.")] = None
+    exit_code: Annotated[int | None, Meta(description="The job's exit code.")] = None
+    signal: Annotated[int | None, Meta(description="Number of the signal that ended it.")] = None
+    iteration_at_end: Annotated[
+        int | None, Meta(description="The last iteration done, as the trainer says it, else the last checkpoint's.")
+    ] = None
+    checkpoint_at_end: Annotated[
+        int | None, Meta(description="Iteration of the last whole checkpoint when it ended.")
+    ] = None
+    first_failure: Annotated[Failure | None, Meta(description="The rank that failed first.")] = None
+    other_failures: Annotated[tuple[Failure, ...], Meta(description="The ranks that failed after it.")] = ()
+    error_files: Annotated[tuple[str, ...], Meta(description="Paths of the elastic error files that were kept.")] = ()
+    lost_nodes: Annotated[tuple[str, ...], Meta(description="Names of nodes that Slurm lost.")] = ()
+    ranks: Annotated[tuple[RankPlace, ...], Meta(description="Which rank ran where.")] = ()
+    note: Annotated[str, Meta(description="What else is to be said of how it ended.")] = ""
 
     @property
     def is_open(self) -> bool:
@@ -68,9 +75,6 @@ class Attempt(Opening, frozen=True, kw_only=True):
         if self.checkpoint_at_end is None:
             return False
         return self.iteration_at_start is None or self.checkpoint_at_end > self.iteration_at_start
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(plain(self))
 
 
 class Event(Attempt, frozen=True, kw_only=True):

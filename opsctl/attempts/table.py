@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from opsctl.attempts.cause import describe
 from opsctl.attempts.events import Attempt
@@ -31,10 +34,23 @@ def state_word(attempt: Attempt, is_known: bool) -> str:
     return "running" if is_known else "not known"
 
 
-def attempt_json(attempt: Attempt, is_known: bool) -> dict[str, Any]:
-    """Every field, and `state`: running, ended or not known."""
-    state = "ended" if attempt.reason is not None else state_word(attempt, is_known)
-    return {**attempt.to_json(), "job": attempt.display_id, "state": state, "made_checkpoint": attempt.made_checkpoint}
+class PrintedAttempt(Attempt, frozen=True, kw_only=True):
+    """One array task's try at the training, from opening to closing."""
+
+    job: Annotated[str, Meta(description="The job as squeue shows it.")]
+    state: Annotated[Literal["running", "ended", "not known"], Meta(description="Where it stands, as Slurm knows it.")]
+    made_checkpoint: Annotated[bool, Meta(description="Whether a later checkpoint was there when it ended.")]
+
+
+def printed_attempt(attempt: Attempt, is_known: bool) -> PrintedAttempt:
+    """`attempt` for programs. `is_known`: whether Slurm said that it runs, if it is open."""
+    state: Literal["running", "ended", "not known"] = "running" if is_known else "not known"
+    return PrintedAttempt(
+        **msgspec.structs.asdict(attempt),
+        job=attempt.display_id,
+        state=state if attempt.is_open else "ended",
+        made_checkpoint=attempt.made_checkpoint,
+    )
 
 
 def _row(attempt: Attempt, is_known: bool) -> tuple[str, ...]:

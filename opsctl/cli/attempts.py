@@ -21,7 +21,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
 
     from opsctl.attempts.events import read
     from opsctl.attempts.lost import close_lost_attempts
-    from opsctl.attempts.table import attempt_json, attempt_table
+    from opsctl.attempts.table import attempt_table, printed_attempt
     from opsctl.errors import OpsctlError, SlurmError
     from opsctl.output import message, print_json
     from opsctl.records.cluster import choose_cluster
@@ -39,7 +39,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
             is_known = False
             message(f"opsctl: {error}")
     if as_json:
-        print_json("attempts", [attempt_json(attempt, is_known) for attempt in attempts])
+        print_json("attempts", [printed_attempt(attempt, is_known) for attempt in attempts])
     elif attempts:
         sys.stdout.write("\n".join(attempt_table(attempts, is_known)) + "\n")
     else:

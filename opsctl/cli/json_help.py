@@ -71,8 +71,8 @@ def may_be_missing(struct: type[msgspec.Struct], field: msgspec.structs.FieldInf
 
 
 def name_of(struct: type[msgspec.Struct]) -> str:
-    """`RampUp` is "ramp up" on the page."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", struct.__name__).lower()
+    """`RampUp` is "ramp up" on the page, `PrintedJob`, what is printed of a Job, "job"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", struct.__name__.removeprefix("Printed")).lower()
 
 
 def description_of(field: msgspec.structs.FieldInfo) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from opsctl.control.answers import CancelledJobs, RenderedFiles, RevisedRun, WouldSubmit
+from opsctl.attempts.table import PrintedAttempt
+from opsctl.control.answers import CancelledJobs, PrintedChain, RenderedFiles, RevisedRun, WouldSubmit
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 
@@ -25,10 +26,12 @@ class Printed(NamedTuple):
 PRINTED = (
     Printed("plan", "plan", RunPlan, "from a run file"),
     Printed("plan", "plan", NumbersPlan, "from numbers"),
+    Printed("submit", "submitted", PrintedChain),
+    Printed("submit", "would_submit", WouldSubmit, "with `--dry-run`"),
     Printed("render", "files", RenderedFiles),
     Printed("render", "difference", str, "with `--diff`"),
-    Printed("submit", "would_submit", WouldSubmit, "with `--dry-run`"),
     Printed("revise", "revised", RevisedRun),
     Printed("cancel", "cancelled", CancelledJobs),
+    Printed("attempts", "attempts", list[PrintedAttempt]),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

@@ -44,7 +44,9 @@ def command(
     """
     import sys
 
-    from opsctl.control.answers import WouldSubmit
+    import msgspec
+
+    from opsctl.control.answers import PrintedChain, WouldSubmit
     from opsctl.control.request import Wish
     from opsctl.control.submit import submit, submit_dry
     from opsctl.output import message, print_json
@@ -69,7 +71,8 @@ def command(
         for line in _story(done, loaded.file.run.name, pick(run_argument, run)):
             message(line)
     if as_json:
-        print_json("submitted", {**done.chain.to_json(), "run": loaded.file.run.name, "warnings": list(done.warnings)})
+        chain, name = msgspec.structs.asdict(done.chain), loaded.file.run.name
+        print_json("submitted", PrintedChain(**chain, run=name, warnings=list(done.warnings)))
     else:
         click.echo(done.chain.chain)
 

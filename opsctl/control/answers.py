@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from opsctl.records.chains import Chain
+
 
 class RenderedFiles(Struct, frozen=True, kw_only=True):
     """What a submit would hand to Slurm and publish: file name to text."""
@@ -25,6 +27,13 @@ class WouldSubmit(Struct, frozen=True, kw_only=True):
     """What a submit would do."""
 
     script: Annotated[str, Meta(description="The batch script that Slurm would get.")]
+    warnings: Annotated[list[str], Meta(description="What is not known, or may be wrong.")]
+
+
+class PrintedChain(Chain, frozen=True, kw_only=True):
+    """A chain that was submitted."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
     warnings: Annotated[list[str], Meta(description="What is not known, or may be wrong.")]
 
 

@@ -11,15 +11,16 @@ import secrets
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from opsctl.records.state_files import append_state, read_lines, read_text, read_whole, write_atomically, write_state
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
-from trainer.formats.json_text import Moment, plain
+from trainer.formats.json_text import Moment
 
 #: Ids start over on a new cluster: a job that carries no comment of ours is a chain's if submitted when that was.
 _SAME_SUBMISSION = timedelta(minutes=10)
@@ -28,21 +29,24 @@ _SAME_SUBMISSION = timedelta(minutes=10)
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """One sbatch of a job array."""
 
-    chain: int  # the array's job id; 0 while it is not known
-    token: str = ""
-    submitted_at: Moment  # just before sbatch
-    user: str
-    host: str = ""
-    revision: str = ""  # name of the newest revision then
-    array: str
-    after: tuple[str, ...] = ()  # what it waits for
-    arguments: tuple[str, ...] = ()  # one-off trainer arguments
-    nodes: int | None = None  # None: the run file's
-    exclude: str | None = None  # beside the run file's
-    begin: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(plain(self))
+    chain: Annotated[int, Meta(description="The array's job id; 0 while it is not known.")]
+    token: Annotated[str, Meta(description="Finds the submission again among all jobs.")] = ""
+    submitted_at: Annotated[Moment, Meta(description="Just before sbatch was called.")]
+    user: Annotated[str, Meta(description="Who submitted it.")]
+    host: Annotated[str, Meta(description="Where it was submitted.")] = ""
+    revision: Annotated[str, Meta(description="Name of the newest revision then.")] = ""
+    array: Annotated[str, Meta(description="The tasks, as sbatch takes them.")]
+    after: Annotated[tuple[str, ...], Meta(description="What it waits for, as job ids.")] = ()
+    arguments: Annotated[tuple[str, ...], Meta(description="Trainer arguments of this chain only.")] = ()
+    nodes: Annotated[int | None, Meta(description="Number of nodes of this chain only; null for the run file's.")] = (
+        None
+    )
+    exclude: Annotated[
+        str | None, Meta(description="Nodes that are kept out beside the run file's; null without any.")
+    ] = None
+    begin: Annotated[
+        str | None, Meta(description="It starts not before this time, as sbatch takes it; null without one.")
+    ] = None
 
 
 def read_chains(paths: RunPaths) -> list[Chain]:

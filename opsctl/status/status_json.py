@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from opsctl.attempts.events import Attempt
+from opsctl.attempts.table import printed_attempt
 from opsctl.moments import iso
 from opsctl.status.overview import Overview
 from opsctl.status.queue import job_json
@@ -44,12 +46,17 @@ def status_json(overview: Overview, findings: Sequence[Finding]) -> dict[str, An
         "finishes_at": iso(overview.finishes_at),
         "loss": _loss(overview),
         "checkpoint": _checkpoint(overview),
-        "attempts": [attempt.to_json() for attempt in overview.attempts[-3:]],
+        "attempts": [printed_attempt(attempt, _is_seen(overview, attempt)) for attempt in overview.attempts[-3:]],
         "attempts_without_progress": overview.attempts_without_progress,
         "kill_switch": _kill_switch(overview),
         "revision": _revision(overview),
         "findings": [finding_json(finding) for finding in findings],
     }
+
+
+def _is_seen(overview: Overview, attempt: Attempt) -> bool:
+    """Whether Slurm has the attempt's job."""
+    return overview.blind is None and any(job.job_id == attempt.job_id for job in overview.jobs)
 
 
 def _progress(overview: Overview) -> dict[str, Any]:

@@ -17,7 +17,7 @@ HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
 #: The house, from the ground up: every room with the rooms that it may import. All of them stand above it here, so no
 #: arrow goes up and no circle can be. Everybody may import its own package's ground.
 OPSCTL = {
-    "ground": set(),
+    "ground": {"trainer.formats"},
     "slurm": set(),
     "runs": {"slurm", "trainer.recipe", "trainer.formats"},
     "render": {"runs", "slurm"},

@@ -7,7 +7,10 @@ whether it is there. All are read with `trainer.formats.tolerant`: a crash may h
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from trainer.formats.json_text import Moment
 
@@ -31,24 +34,26 @@ def failure_file(node_rank: int) -> str:
 class RankPlace(msgspec.Struct, frozen=True):
     """Where a rank runs."""
 
-    rank: int  # global
-    node: str = ""
-    gpu: str = ""  # as Slurm or the user names it; empty without one
-    local_rank: int | None = None
-    pid: int | None = None  # None until the rank is forked
+    rank: Annotated[int, Meta(description="Global rank.")]
+    node: Annotated[str, Meta(description="Name of its node.")] = ""
+    gpu: Annotated[str, Meta(description="Its GPU, as Slurm or the user names it; empty without one.")] = ""
+    local_rank: Annotated[int | None, Meta(description="Its number on the node.")] = None
+    pid: Annotated[int | None, Meta(description="Its process on the node.")] = None
 
 
 class Failure(msgspec.Struct, frozen=True):
     """One rank's failure, as the launcher on its node saw it."""
 
-    rank: int  # global
-    node: str = ""
-    local_rank: int | None = None
-    exit_code: int | None = None  # None when a signal ended it
-    signal: int | None = None  # the signal's number when one ended it
-    failed_at: Moment | None = None
-    message: str = ""
-    error_file: str = ""  # torch elastic's, kept in the attempt's folder; empty without one
+    rank: Annotated[int, Meta(description="Global rank.")]
+    node: Annotated[str, Meta(description="Name of its node.")] = ""
+    local_rank: Annotated[int | None, Meta(description="Its number on the node.")] = None
+    exit_code: Annotated[int | None, Meta(description="Its exit code; null when a signal ended it.")] = None
+    signal: Annotated[int | None, Meta(description="Number of the signal that ended it.")] = None
+    failed_at: Annotated[Moment | None, Meta(description="When it failed.")] = None
+    message: Annotated[str, Meta(description="What it said last, in a line.")] = ""
+    error_file: Annotated[
+        str, Meta(description="Path of torch elastic's error file, kept in the attempt's folder; empty without one.")
+    ] = ""
 
 
 class ExitReport(msgspec.Struct, frozen=True):

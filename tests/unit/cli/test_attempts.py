@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.cli import main
 from opsctl.runs.paths import RunPaths
+from tests.printed_json import printed
 from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_without_attempts_it_says_so_and_json_is_an_empty_list(
     assert call() == 0
     assert capsys.readouterr().err == "no attempts yet\n"
     assert call("--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "attempts": []}
+    assert printed("attempts", capsys.readouterr().out) == []
 
 
 def test_the_table_says_why_each_ended(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +70,6 @@ def test_without_slurm_what_is_open_is_not_known(paths: RunPaths, capsys: pytest
     assert "not known" in said.out.splitlines()[2] and "running" not in said.out
     assert said.err.count("\n") == 1
     call("--json")
-    first, second = json.loads(capsys.readouterr().out)["attempts"]
+    first, second = printed("attempts", capsys.readouterr().out)
     assert (first["state"], second["state"], second["reason"]) == ("ended", "not known", None)
     assert first["first_failure"]["rank"] == 3 and first["made_checkpoint"] is True

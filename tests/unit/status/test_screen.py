@@ -14,6 +14,7 @@ import pytest
 from opsctl.attempts.events import Attempt
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
+from opsctl.output import json_text
 from opsctl.status.overview import KillSwitch, Overview, Published, findings
 from opsctl.status.screen import status_lines
 from opsctl.status.status_json import status_json
@@ -149,7 +150,7 @@ def test_control_characters_in_what_others_wrote_do_not_reach_the_terminal() -> 
 
 
 def test_programs_get_the_same_with_units_in_the_names() -> None:
-    value = json.loads(json.dumps(status_json(HEALTHY, findings(HEALTHY))))
+    value = json.loads(json_text("status", status_json(HEALTHY, findings(HEALTHY))))["status"]
     assert value["state"] == "running" and value["job"]["id"] == "12_1" and value["findings"] == []
     assert [job["id"] for job in value["queue"]] == ["12_[2-3%1]", "20_[1-3%1]"]
     assert value["loss"] == {
