@@ -31,7 +31,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.slurm.commands import client_for
     from opsctl.status.members import interested
     from opsctl.status.queue import job_json, queue_table
-    from opsctl.watch.detectors.training import queue_order
+    from opsctl.watch.snapshot import queue_order
 
     seen = _run_if_any(pick(run_argument, run))
     paths = seen.paths if seen else None

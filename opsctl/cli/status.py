@@ -41,13 +41,14 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
-    from opsctl.status.gather import gather
-    from opsctl.status.overview import findings
+    from opsctl.status.overview import Overview, findings
     from opsctl.status.screen import status_lines
     from opsctl.status.status_json import status_json
+    from opsctl.watch.runner import gather
 
-    seen = view(chosen)
-    overview = gather(seen, client_for(choose_cluster(cluster, seen.paths)))
+    run = view(chosen)
+    snapshot = gather(run, client_for(choose_cluster(cluster, run.paths)))
+    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
     found = findings(overview)
     if as_json:
         print_json("status", status_json(overview, found))
@@ -58,9 +59,9 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
         lines = status_lines(overview, found, width, colour)
         sys.stdout.write(before + "\n".join(lines) + "\n" + after)
         sys.stdout.flush()
-    if overview.blind is not None and not before:
-        message(f"opsctl: {overview.blind}")
-    return 1 if overview.blind is not None else 0
+    if snapshot.blind is not None and not before:
+        message(f"opsctl: {snapshot.blind}")
+    return 1 if snapshot.blind is not None else 0
 
 
 def _watch(chosen: str | None, cluster: str | None) -> int:

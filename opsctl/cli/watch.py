@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
+from typing import TYPE_CHECKING
+
 import click
 
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 
+if TYPE_CHECKING:
+    from opsctl.watch.detector import Detector
 
-@click.group()
+
+class Checks(click.Group):
+    """A command for every detector in the registry that has a help text."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from opsctl.watch import registry
+
+        return [detector.name for detector in registry.DETECTORS if detector.help]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from opsctl.watch import registry
+
+        found = [detector for detector in registry.DETECTORS if detector.help and detector.name == cmd_name]
+        return command_of(found[0]) if found else None
+
+
+@click.group(cls=Checks)
 def command() -> None:
     """Checks with one line per finding and Nagios exit codes: 0 ok, 1 warning, 2 critical, 3 cannot tell."""
 
 
-@command.command()
-@run_argument
-@cluster_option
-@json_option
-@click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
-@click.pass_context
-def training(
-    ctx: click.Context, run_argument: str | None, run: str | None, cluster: str | None, as_json: bool, no_log: bool
-) -> None:
-    """Is the training running or scheduled?
+def command_of(detector: Detector) -> click.Command:
+    """`opsctl watch NAME` of one check."""
 
-    0: it runs, waits, or is finished. 1: something held behind it, or it is suspended. 2: held, waiting for what can
-    never come, or not there. 3: Slurm does not answer. Each line also goes into the training log.
-    """
+    @click.command(detector.name, help=cleandoc(detector.help))
+    @run_argument
+    @cluster_option
+    @json_option
+    @click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
+    @click.pass_context
+    def check(
+        ctx: click.Context, run_argument: str | None, run: str | None, cluster: str | None, as_json: bool, no_log: bool
+    ) -> None:
+        ctx.exit(_check(detector, pick(run_argument, run), cluster, as_json, no_log))
+
+    return check
+
+
+def _check(detector: Detector, chosen: str | None, cluster: str | None, as_json: bool, no_log: bool) -> int:
+    """Run one check, print and log what it finds; the exit code."""
     import sys
 
     from opsctl.errors import OpsctlError
@@ -34,21 +60,21 @@ def training(
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
     from opsctl.status.status_json import finding_json
-    from opsctl.watch.detectors.training import training_findings
+    from opsctl.watch.detector import run_detectors
     from opsctl.watch.finding import exit_code
-    from opsctl.watch.runner import append_to_log, pulse_lines, training_settings, training_snapshot
+    from opsctl.watch.runner import append_to_log, gather, pulse_lines, settings_of
 
-    seen = view(pick(run_argument, run))
-    snapshot = training_snapshot(seen, client_for(choose_cluster(cluster, seen.paths)))
-    findings = training_findings(snapshot, training_settings(seen))
+    run = view(chosen)
+    snapshot = gather(run, client_for(choose_cluster(cluster, run.paths)), detector.needs)
+    findings = run_detectors([detector], snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
     if as_json:
         print_json("findings", [finding_json(finding) for finding in findings])
     else:
-        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
     if not no_log:
         try:
-            append_to_log(seen.paths, lines)
+            append_to_log(run.paths, lines)
         except OpsctlError as error:
             message(f"opsctl: {error}")
-    ctx.exit(exit_code(findings))
+    return exit_code(findings)

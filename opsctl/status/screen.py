@@ -16,6 +16,7 @@ from opsctl.slurm.types import Job
 from opsctl.status.overview import Overview
 from opsctl.status.queue import shortened, why
 from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Snapshot
 
 _LABEL = 13
 _BAR = 24
@@ -38,7 +39,7 @@ _COLOURS = {"running": _GREEN, "configuring": _GREEN, "finished": _GREEN, "waiti
 def status_lines(overview: Overview, findings: Sequence[Finding], width: int, colour: bool) -> list[str]:
     """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
     name, headline = shortened(overview.name, _NAME), _headline(overview)
-    clock = iso(overview.now, "minutes")
+    clock = iso(overview.seen.now, "minutes")
     gap = width - len(name) - len(headline) - len(clock) - 2
     first = f"{_paint(name, '1', colour)}  {_paint(headline, '1;' + _COLOURS.get(overview.state, _RED), colour)}"
     lines = [first + (" " * gap + clock if gap >= 2 else "")]
@@ -54,50 +55,50 @@ def status_lines(overview: Overview, findings: Sequence[Finding], width: int, co
 
 
 def _rows(overview: Overview) -> list[tuple[str, str]]:
-    started = bool(overview.attempts) or overview.iteration is not None
+    started = bool(overview.seen.attempts) or overview.iteration is not None
     rows = [*_job_rows(overview)]
     if started:
         rows += [
             ("progress", _progress(overview)),
-            ("speed", _speed(overview)),
+            ("speed", _speed(overview.seen)),
             ("left", _left(overview)),
-            ("loss", _loss(overview)),
-            ("checkpoint", _checkpoint(overview)),
-            *_attempt_rows(overview),
+            ("loss", _loss(overview.seen)),
+            ("checkpoint", _checkpoint(overview.seen)),
+            *_attempt_rows(overview.seen),
         ]
     return [
         *rows,
-        ("kill switch", _kill_switch(overview)),
-        ("revision", _revision(overview)),
+        ("kill switch", _kill_switch(overview.seen)),
+        ("revision", _revision(overview.seen)),
         ("output", str(overview.output)),
     ]
 
 
 def _headline(overview: Overview) -> str:
-    job = overview.running
+    job = overview.seen.running
     if job is not None and overview.state == job.state.lower():
         said = f"{job.state} for {format_duration(job.elapsed_s)}"
         if job.time_limit_s is not None and job.state == State.RUNNING:
             said += f", {format_duration(job.time_limit_s - job.elapsed_s)} left of its time"
         return said
     if overview.state == "waiting":
-        said = _waits(overview.behind[0], overview.now)
+        said = _waits(overview.seen.behind[0], overview.seen.now)
         return f"WAITING{said.removeprefix('waits')}" if said.startswith("waits") else f"WAITING: {said}"
     return _HEADLINES.get(overview.state, overview.state.upper())
 
 
 def _job_rows(overview: Overview) -> list[tuple[str, str]]:
-    if overview.blind is not None:
+    if overview.seen.blind is not None:
         return [("jobs", "unknown")]
     rows: list[tuple[str, str]] = []
-    job = overview.running
+    job = overview.seen.running
     if job is not None:
         until = f", until {iso(job.ends_at, 'minutes')}" if job.ends_at else ""
         nodes = f"{job.node_count} node{'s' if job.node_count != 1 else ''} {job.nodes}"
         rows.append(("job", f"{job.display_id} of {job.user} on {job.partition}: {nodes}{until}"))
-    behind = overview.behind
+    behind = overview.seen.behind
     for number, one in enumerate(behind[:_QUEUE_ROWS]):
-        rows.append(("" if number else "queue", f"{one.display_id} of {one.user} {_waits(one, overview.now)}"))
+        rows.append(("" if number else "queue", f"{one.display_id} of {one.user} {_waits(one, overview.seen.now)}"))
     if len(behind) > _QUEUE_ROWS:
         rows.append(("", f"and {len(behind) - _QUEUE_ROWS} more: opsctl queue"))
     if not behind and overview.state not in ("finished", "unsubmitted"):
@@ -126,15 +127,15 @@ def _progress(overview: Overview) -> str:
         said += f" of {overview.iterations_in_all}"
     if overview.samples is not None:
         said += f", {_count(overview.samples)}"
-        said += f" of {_count(overview.total_samples)} samples" if overview.total_samples else " samples"
+        said += f" of {_count(overview.seen.total_samples)} samples" if overview.seen.total_samples else " samples"
     if overview.share is None:
         return said
     full = int(overview.share * _BAR)
     return f"[{'#' * full}{'-' * (_BAR - full)}] {100 * overview.share:.1f} %  {said}"
 
 
-def _speed(overview: Overview) -> str:
-    measured = overview.measured
+def _speed(seen: Snapshot) -> str:
+    measured = seen.measured
     parts = []
     if measured.seconds_per_iteration is not None:
         parts.append(f"{_figures(measured.seconds_per_iteration)} s/iteration")
@@ -146,7 +147,7 @@ def _speed(overview: Overview) -> str:
 
 
 def _left(overview: Overview) -> str:
-    if overview.is_finished:
+    if overview.seen.is_finished:
         return "nothing"
     if overview.left_s is None:
         return "not known yet"
@@ -157,56 +158,55 @@ def _left(overview: Overview) -> str:
     return f"{length}, done at {iso(at, 'minutes')} if it goes on like this"
 
 
-def _loss(overview: Overview) -> str:
-    last, at = overview.measured.last_iteration, overview.last_logged_at
+def _loss(seen: Snapshot) -> str:
+    last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None or at is None:
         return "none logged yet"
     value = "not a number" if last.loss is None else f"{last.loss:.6g}"
-    least = "at least " if overview.is_loss_age_a_minimum and overview.running is not None else ""
-    return f"{value} at iteration {last.iteration}, logged {least}{_ago(at, overview.now)} ago"
+    least = "at least " if seen.is_loss_age_a_minimum and seen.running is not None else ""
+    return f"{value} at iteration {last.iteration}, logged {least}{_ago(at, seen.now)} ago"
 
 
-def _checkpoint(overview: Overview) -> str:
-    if overview.checkpoint is None:
+def _checkpoint(seen: Snapshot) -> str:
+    checkpoint, at = seen.checkpoint, seen.checkpoint_at
+    if checkpoint is None:
         return "none yet"
-    said = f"iteration {overview.checkpoint.iteration}"
-    if overview.checkpoint_at is not None:
-        said += f", saved {_ago(overview.checkpoint_at, overview.now)} ago at {iso(overview.checkpoint_at, 'minutes')}"
-    return said
+    said = f"iteration {checkpoint.iteration}"
+    return said if at is None else f"{said}, saved {_ago(at, seen.now)} ago at {iso(at, 'minutes')}"
 
 
-def _attempt_rows(overview: Overview) -> list[tuple[str, str]]:
-    newest = overview.attempts[: -_ATTEMPT_ROWS - 1 : -1]
-    rows = [("" if number else "attempts", _attempt(one, overview)) for number, one in enumerate(newest)]
+def _attempt_rows(seen: Snapshot) -> list[tuple[str, str]]:
+    newest = seen.attempts[: -_ATTEMPT_ROWS - 1 : -1]
+    rows = [("" if number else "attempts", _attempt(one, seen)) for number, one in enumerate(newest)]
     return rows or [("attempts", "none yet")]
 
 
-def _attempt(attempt: Attempt, overview: Overview) -> str:
+def _attempt(attempt: Attempt, seen: Snapshot) -> str:
     said = f"{attempt.number}: {attempt.display_id} "
     if attempt.is_open:
         said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
-        if overview.blind is None and all(job.job_id != attempt.job_id for job in overview.jobs):
+        if seen.blind is None and all(job.job_id != attempt.job_id for job in seen.jobs):
             said += "; its job is gone: opsctl attempts says how it ended"
         return said
     said += f"{attempt.reason}"
     if attempt.iteration_at_end is not None:
         said += f" at iteration {attempt.iteration_at_end}"
     if attempt.closed_at is not None:
-        said += f", {_ago(attempt.closed_at, overview.now)} ago"
+        said += f", {_ago(attempt.closed_at, seen.now)} ago"
     return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
 
 
-def _kill_switch(overview: Overview) -> str:
-    switch = overview.kill_switch
+def _kill_switch(seen: Snapshot) -> str:
+    switch = seen.kill_switch
     if switch is None:
         return "not known"
     if switch.is_triggered:
-        return f"TRIGGERED {switch.story}"
+        return f"TRIGGERED {switch.describe()}"
     return "not triggered; armed" if switch.is_armed else "not triggered; not armed: opsctl kill-switch arm"
 
 
-def _revision(overview: Overview) -> str:
-    published = overview.published
+def _revision(seen: Snapshot) -> str:
+    published = seen.published
     if published is None:
         return "none published yet: submit publishes the run file"
     said = f"{published.name}, published {iso(published.at, 'minutes')} by {published.by}"

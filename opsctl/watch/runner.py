@@ -2,49 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
+from opsctl.attempts import events as attempts_file
+from opsctl.attempts.brake import without_progress
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmUnreachable
+from opsctl.logs.parser import recent
 from opsctl.moments import now
-from opsctl.records.own_jobs import recorded
+from opsctl.records import kill_switch
+from opsctl.records.own_jobs import Recorded, recorded
+from opsctl.records.revisions import differs_from_published
 from opsctl.records.run_view import RunView
 from opsctl.records.state_files import append_line
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
-from opsctl.slurm.types import Job
-from opsctl.watch.detectors.training import Settings, Snapshot
+from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
+from opsctl.watch.snapshot import Part, Published, Snapshot
 
 
-def training_settings(run: RunView) -> Settings:
-    """What the training check needs of a run file."""
+def settings_of(run: RunView) -> Settings:
+    """What the checks need of a run file."""
     return Settings(run.table.name, run.table.team)
 
 
-def training_snapshot(run: RunView, slurm: SlurmClient) -> Snapshot:
-    """What there is to see of the training now. Slurm out of reach is part of it, not an error."""
-    seen_at = now()
-    finished = how_finished(run)
+def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot:
+    """The run as it is now, as far as `parts` go. Slurm out of reach is part of it (`blind`), not an error.
+
+    Slurm is asked before the files are read: a training that finishes meanwhile is then finished, not missing.
+    """
+    seen, known = Snapshot(now()), recorded(run.paths)
+    if Part.QUEUE in parts:
+        seen = _with_queue(seen, known, slurm)
+    if Part.PROGRESS in parts:
+        seen = _with_progress(seen, run)
+    if Part.LOG in parts:
+        seen = _with_log(seen, run.paths)
+    if Part.ATTEMPTS in parts:
+        seen = _with_attempts(seen, run.paths, known)
+    if Part.KILL_SWITCH in parts:
+        seen = _with_kill_switch(seen, run.paths)
+    if Part.RUN_FILE in parts:
+        seen = _with_run_file(seen, run)
+    return replace(seen, now=now())
+
+
+def _with_queue(seen: Snapshot, known: Recorded, slurm: SlurmClient) -> Snapshot:
+    seen = replace(seen, was_submitted=bool(known.chains))
     try:
-        return Snapshot(seen_at, tuple(own_jobs(run.paths, slurm)), finished)
+        return replace(seen, jobs=tuple(known.ask(slurm)))
     except SlurmUnreachable as error:
-        return Snapshot(seen_at, finished=finished, blind=str(error))
+        return replace(seen, blind=str(error))
 
 
-def own_jobs(paths: RunPaths, slurm: SlurmClient) -> list[Job]:
-    """The run's jobs in the queue, by one question. Raises SlurmError."""
-    return recorded(paths).ask(slurm)
+def _with_progress(seen: Snapshot, run: RunView) -> Snapshot:
+    options, checkpoint = run.options, last_checkpoint(run.paths.checkpoints)
+    return replace(
+        seen,
+        checkpoint=checkpoint,
+        checkpoint_at=_changed_at(checkpoint.folder / "manifest.json") if checkpoint else None,
+        is_finished=options is not None and is_finished(options, checkpoint),
+        total_samples=options.train_samples if options else None,
+        total_iterations=options.train_iters if options else None,
+    )
 
 
-def how_finished(run: RunView) -> str | None:
-    """How far a finished training came, None when it is not finished."""
-    checkpoint, options = last_checkpoint(run.paths.checkpoints), run.options
-    if options is None or checkpoint is None or not is_finished(options, checkpoint):
+def _with_log(seen: Snapshot, paths: RunPaths) -> Snapshot:
+    return replace(seen, measured=recent(paths), log_written_at=_changed_at(paths.main_log))
+
+
+def _with_attempts(seen: Snapshot, paths: RunPaths, known: Recorded) -> Snapshot:
+    attempts = attempts_file.read(paths)
+    row = without_progress(attempts, known.chains[-1].submitted_at) if known.chains else 0
+    return replace(seen, attempts=tuple(attempts), attempts_without_progress=row)
+
+
+def _with_kill_switch(seen: Snapshot, paths: RunPaths) -> Snapshot:
+    try:
+        return replace(seen, kill_switch=kill_switch.state(paths))
+    except OpsctlError:
+        return seen
+
+
+def _with_run_file(seen: Snapshot, run: RunView) -> Snapshot:
+    revision = run.revision
+    if revision is None:
+        return seen
+    differs: Sequence[str] = ()
+    problem = run.problem
+    if run.loaded is not None:
+        try:
+            differs = differs_from_published(run.loaded, revision)
+        except OpsctlError as error:
+            problem = str(error)
+    published = Published(revision.name, revision.created_at, revision.created_by, tuple(differs), problem)
+    return replace(seen, published=published)
+
+
+def _changed_at(path: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
+    except OSError:
         return None
-    return f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
 
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:

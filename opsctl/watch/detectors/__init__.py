@@ -1,1 +1,1 @@
-"""One check a module: a pure function of a snapshot and the check's settings."""
+"""One check a module, each with its `DETECTOR`; `opsctl.watch.registry` lists them."""

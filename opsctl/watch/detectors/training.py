@@ -1,50 +1,36 @@
-"""Is the training in the system? A pure function from what Slurm and the checkpoints say to findings."""
+"""Is the training in the system?"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-
-from opsctl.slurm.types import Job
+from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.pulse import job_words
+from opsctl.watch.snapshot import Part, Snapshot, queue_order
 
 CHECK = "training"
+HELP = """Is the training running or scheduled?
+
+0: it runs, waits, or is finished. 1: something held behind it, or it is suspended. 2: held, waiting for what can
+never come, or not there. 3: Slurm does not answer. Each line also goes into the training log.
+"""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the run file says that this check needs."""
-
-    name: str  # of the run
-    team: str  # whom an alert names
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What was seen, at one moment."""
-
-    now: datetime  # with zone
-    jobs: tuple[Job, ...] = ()  # the run's own, in any order
-    finished: str | None = None  # how far it came, when the training is finished
-    blind: str | None = None  # why Slurm could not be asked; `jobs` says nothing then
-
-
-def training_findings(snapshot: Snapshot, settings: Settings) -> list[Finding]:
+def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     """A finding per job of the run, or one that says why there is none.
 
     What is held behind a training that runs or can start is a warning; with nothing else in the queue it is critical.
     Of a finished training nothing is critical any more.
     """
+    name, checkpoint = settings.name, snapshot.checkpoint
     if snapshot.blind is not None:
-        return [_finding(Severity.UNKNOWN, f"{settings.name} cannot be seen: {snapshot.blind}")]
-    jobs = sorted(snapshot.jobs, key=queue_order)
-    words = [job_words(settings.name, job, snapshot.now) for job in jobs]
-    if snapshot.finished is not None:
-        done = _finding(Severity.OK, f"{settings.name} is finished: {snapshot.finished}")
+        return [_finding(Severity.UNKNOWN, f"{name} cannot be seen: {snapshot.blind}")]
+    words = [job_words(name, job, snapshot.now) for job in sorted(snapshot.jobs, key=queue_order)]
+    if snapshot.is_finished and checkpoint is not None:
+        reached = f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
+        done = _finding(Severity.OK, f"{name} is finished: {reached}")
         return [done, *(_finding(Severity.OK, said.text) for said in words)]
-    if not jobs:
-        return [_alert(Severity.CRITICAL, f"{settings.name} is not RUNNING or SCHEDULED", settings.team)]
+    if not words:
+        return [_alert(Severity.CRITICAL, f"{name} is not RUNNING or SCHEDULED", settings.team)]
     alive = any(said.severity < Severity.CRITICAL for said in words)
     findings = []
     for said in words:
@@ -55,15 +41,12 @@ def training_findings(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     return findings
 
 
-def queue_order(job: Job) -> tuple[int, int, int]:
-    """Sort key: what runs, then what waits, then what is held; older first."""
-    rank = 0 if job.is_running else 2 if job.is_held else 1
-    return rank, job.array_job_id, job.job_id
-
-
 def _finding(severity: Severity, text: str) -> Finding:
     return Finding(CHECK, severity, text)
 
 
 def _alert(severity: Severity, text: str, team: str) -> Finding:
     return Finding(CHECK, severity, text, alert=team)
+
+
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.PROGRESS, HELP)

@@ -98,11 +98,13 @@ def test_other_lines_are_no_pulse(line: str) -> None:
 
 
 def test_what_we_print_is_read_back() -> None:
-    from opsctl.watch.detectors.training import Settings, Snapshot, training_findings
+    from opsctl.watch.detector import Settings
+    from opsctl.watch.detectors.training import find
     from opsctl.watch.runner import pulse_lines
+    from opsctl.watch.snapshot import Snapshot
     from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_TASK
 
-    findings = training_findings(Snapshot(NOW, (RUNNING, WAITING_FOR_TASK, HELD)), Settings("a run", "the team"))
+    findings = find(Snapshot(NOW, (RUNNING, WAITING_FOR_TASK, HELD)), Settings("a run", "the team"))
     running, waiting, held = (parse_pulse(line) for line in pulse_lines(findings, NOW.astimezone(UTC)))
     assert isinstance(running, Pulse) and isinstance(waiting, Pulse) and isinstance(held, Alert)
     assert (running.state, running.name, running.job_id, running.nodes) == ("running", "a run", "12_1", "node[1-4]")

@@ -5,27 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
 
 from opsctl.checkpoints.inventory import Checkpoint
-from opsctl.logs.records import Iteration, Measured
+from opsctl.logs.records import Measured
+from opsctl.records.kill_switch import KillSwitchState
 from opsctl.slurm.types import Job
-from opsctl.status.overview import KillSwitch, Overview, Published, findings
+from opsctl.status.overview import findings
 from opsctl.watch.finding import Severity
+from opsctl.watch.snapshot import Published, Snapshot
+from tests.unit.status.runs import iteration, now, run
 from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK
-
-
-def iteration(number: int = 500, total: int = 1000, samples: int | None = 16000) -> Iteration:
-    """A logged iteration."""
-    return Iteration(number, total, samples, loss=2.5)
-
-
-def run(**known: Any) -> Overview:
-    """A submitted run of which this much is known."""
-    return Overview(name="demo", team="the team", output=Path("/o"), now=NOW, was_submitted=True, **known)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +48,7 @@ def test_a_finished_training_is_finished_also_for_the_blind() -> None:
 
 
 def test_a_run_that_was_never_submitted_is_not_missed() -> None:
-    fresh = replace(run(), was_submitted=False)
+    fresh = run(was_submitted=False)
     assert fresh.state == "unsubmitted" and findings(fresh) == []
 
 
@@ -79,7 +71,7 @@ def test_what_is_left_follows_the_samples_and_is_a_date_only_while_it_runs() -> 
     running = run(measured=measured, total_samples=64000, jobs=(RUNNING,))
     assert running.left_s == 3000.0  # (64000 - 16000) / 16
     assert running.finishes_at == NOW + timedelta(seconds=3000)
-    assert replace(running, jobs=(WAITING_FOR_TASK,)).finishes_at is None
+    assert now(running, jobs=(WAITING_FOR_TASK,)).finishes_at is None
 
 
 def test_what_is_left_follows_the_iterations_where_samples_are_not_counted() -> None:
@@ -89,7 +81,7 @@ def test_what_is_left_follows_the_iterations_where_samples_are_not_counted() -> 
 
 def test_a_loss_is_as_old_as_the_log_unless_something_came_after_it() -> None:
     last = Measured(last_iteration=iteration())
-    known = run(measured=last, log_written_at=NOW - timedelta(minutes=1))
+    known = Snapshot(NOW, measured=last, log_written_at=NOW - timedelta(minutes=1))
     assert known.last_logged_at == NOW - timedelta(minutes=1) and not known.is_loss_age_a_minimum
     stamped = replace(known, measured=structs.replace(last, stamped_after_it=NOW - timedelta(hours=2)))
     assert stamped.last_logged_at == NOW - timedelta(hours=2) and stamped.is_loss_age_a_minimum
@@ -108,51 +100,21 @@ def test_a_blind_status_finds_nothing_about_the_queue() -> None:
     assert findings(run(blind="no answer")) == []
 
 
-def silent(minutes: float, typical_s: float, running_for_s: int = 7805) -> list[str]:
-    measured = Measured(last_iteration=iteration(), seconds_per_iteration=typical_s)
-    job = replace(RUNNING, started_at=NOW - timedelta(seconds=running_for_s))
-    return [
-        one.text
-        for one in findings(run(jobs=(job,), measured=measured, log_written_at=NOW - timedelta(minutes=minutes)))
-    ]
-
-
-def test_a_running_training_that_logs_nothing_is_found() -> None:
-    assert silent(30, 60.0) == ["no iteration logged for 30 min, 30 times what one takes: opsctl logs"]
-    assert silent(180, 60.0) == ["no iteration logged for 2.2 h, 130 times what one takes: opsctl logs"]
-
-
-def test_slow_iterations_are_not_silence_and_neither_is_a_fresh_start() -> None:
-    assert silent(9, 1.0) == []  # ten minutes at least
-    assert silent(30, 200.0) == []  # ten iterations at least
-    assert silent(600, 1.0, running_for_s=120) == []
-
-
-def test_a_triggered_kill_switch_is_found() -> None:
-    switch = KillSwitch(Path("/o/kill-switch"), True, True, "by ana: bad data")
-    assert "by ana: bad data" in findings(run(jobs=(RUNNING,), kill_switch=switch))[0].text
-
-
-def test_an_edited_run_file_is_found_and_says_what_to_type() -> None:
-    published = Published("0001-abc", NOW, "ana@login", ("trainer.lr",))
-    assert [one.text for one in findings(run(jobs=(RUNNING,), published=published))] == [
-        "the run file is edited, not published: opsctl revise"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (1, None),
-        (2, "2 attempts in a row without a new checkpoint, at 3 the chain stops: opsctl attempts"),
-        (3, "3 attempts in a row without a new checkpoint, the chain stops: opsctl attempts"),
-    ],
-)
-def test_attempts_that_come_to_nothing_are_found_before_the_brake(row: int, words: str | None) -> None:
-    texts = [one.text for one in findings(run(jobs=(RUNNING,), attempts_without_progress=row))]
-    assert texts == ([words] if words else [])
-
-
 def test_the_worst_finding_comes_first() -> None:
     found = findings(run(jobs=(HELD,), published=Published("0001-abc", NOW, "ana@login", ("trainer.lr",))))
     assert [one.severity for one in found] == [Severity.CRITICAL, Severity.WARNING]
+
+
+def test_all_that_is_wrong_is_shown_the_worst_first_and_else_in_one_order() -> None:
+    trouble = run(
+        jobs=(RUNNING, HELD),
+        measured=Measured(last_iteration=iteration(), seconds_per_iteration=2.0),
+        log_written_at=NOW - timedelta(hours=1),
+        attempts_without_progress=2,
+        kill_switch=KillSwitchState(Path("/o/kill-switch"), True, True),
+        published=Published("0001-abc", NOW, "ana@login", ("trainer.lr",)),
+    )
+    checks = ["training", "silence", "brake", "kill_switch", "unpublished"]
+    assert [one.check for one in findings(trouble)] == checks
+    assert {one.severity for one in findings(trouble)} == {Severity.WARNING}
+    assert [one.check for one in findings(now(trouble, blind="no answer", jobs=()))] == checks[2:]

@@ -15,10 +15,12 @@ from opsctl.attempts.events import Attempt
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.output import json_text
-from opsctl.status.overview import KillSwitch, Overview, Published, findings
+from opsctl.records.kill_switch import KillSwitchState
+from opsctl.status.overview import Overview, findings
 from opsctl.status.screen import status_lines
 from opsctl.status.status_json import status_json
-from tests.unit.status.test_overview import iteration, run
+from opsctl.watch.snapshot import Published, Snapshot
+from tests.unit.status.runs import iteration, now, run
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 from trainer.formats.attempt_records import Failure
 
@@ -45,7 +47,7 @@ HEALTHY = run(
         ),
         Attempt(number=2, id="b", job_id=13, array_job_id=12, array_task="1", opened_at=NOW, iteration_at_start=400),
     ),
-    kill_switch=KillSwitch(Path("/o/kill-switch"), True, False),
+    kill_switch=KillSwitchState(Path("/o/kill-switch"), True, False),
 )
 
 
@@ -84,36 +86,36 @@ output       /o"""
 
 
 def test_what_needs_somebody_comes_right_after_the_headline() -> None:
-    lines = screen(replace(HEALTHY, jobs=(HELD,))).splitlines()
+    lines = screen(now(HEALTHY, jobs=(HELD,))).splitlines()
     assert lines[0].startswith("demo  HELD: nothing starts until it is released")
     assert lines[1].startswith("critical     demo is held (JobHeldUser)")
 
 
 def test_a_blind_status_shows_the_rest_and_never_says_not_running() -> None:
-    text = screen(replace(HEALTHY, jobs=(), blind="Slurm does not answer"))
+    text = screen(now(HEALTHY, jobs=(), blind="Slurm does not answer"))
     assert text.startswith("demo  UNKNOWN: Slurm does not answer")
     assert "jobs         unknown" in text and "iteration 500 of 1000" in text
     assert "not RUNNING" not in text and "NOT IN THE QUEUE" not in text and "is gone" not in text
 
 
 def test_an_empty_queue_behind_a_running_task_says_what_to_type() -> None:
-    assert "queue        nothing behind it: opsctl submit --after auto" in screen(replace(HEALTHY, jobs=(RUNNING,)))
+    assert "queue        nothing behind it: opsctl submit --after auto" in screen(now(HEALTHY, jobs=(RUNNING,)))
 
 
 def test_an_attempt_whose_job_is_gone_says_where_its_end_is_told() -> None:
-    text = screen(replace(HEALTHY, jobs=(WAITING_FOR_CHAIN,)))
+    text = screen(now(HEALTHY, jobs=(WAITING_FOR_CHAIN,)))
     assert "its job is gone: opsctl attempts" in " ".join(text.split())
     assert text.startswith("demo  WAITING for the chain before it")
 
 
 def test_a_fresh_run_shows_no_empty_rows() -> None:
-    fresh = Overview(name="demo", team="t", output=Path("/o"), now=NOW)
+    fresh = Overview("demo", "t", Path("/o"), Snapshot(NOW))
     assert [line.split()[0] for line in screen(fresh).splitlines()] == ["demo", "queue", "kill", "revision", "output"]
 
 
 def test_an_edited_run_file_says_what_differs() -> None:
     edited = Published("0003-ab12cd34ef56", NOW, "ana@login", ("trainer.lr", "slurm.nodes"))
-    text = screen(replace(HEALTHY, published=edited))
+    text = screen(now(HEALTHY, published=edited))
     assert "edited, not published: opsctl revise" in text and "differs in trainer.lr, slurm.nodes" in " ".join(
         text.split()
     )
@@ -121,7 +123,7 @@ def test_an_edited_run_file_says_what_differs() -> None:
 
 def test_a_waiting_run_says_when_slurm_expects_it() -> None:
     job = pending("Priority", starts_at=NOW + timedelta(hours=2))
-    headline = screen(replace(HEALTHY, jobs=(job,))).splitlines()[0]
+    headline = screen(now(HEALTHY, jobs=(job,))).splitlines()[0]
     assert headline.startswith(
         "demo  WAITING: expected in 2:00:00, at 2026-03-01T12:00+00:00, waits for jobs of higher"
     )
@@ -129,7 +131,7 @@ def test_a_waiting_run_says_when_slurm_expects_it() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_line_is_longer_than_the_screen(width: int) -> None:
-    crowded = replace(HEALTHY, jobs=(RUNNING, *[replace(HELD, job_id=n, array_job_id=n) for n in range(50, 60)]))
+    crowded = now(HEALTHY, jobs=(RUNNING, *[replace(HELD, job_id=n, array_job_id=n) for n in range(50, 60)]))
     text = screen(crowded, width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "and 6 more: opsctl queue" in text
@@ -145,8 +147,8 @@ def test_colour_changes_no_word() -> None:
 
 
 def test_control_characters_in_what_others_wrote_do_not_reach_the_terminal() -> None:
-    switch = KillSwitch(Path("/o/kill-switch"), True, True, "by \x1b[2Jeve")
-    assert "\x1b" not in screen(replace(HEALTHY, name="de\x1b[2Jmo", kill_switch=switch))
+    switch = KillSwitchState(Path("/o/kill-switch"), True, True, by="\x1b[2Jeve")
+    assert "\x1b" not in screen(replace(now(HEALTHY, kill_switch=switch), name="de\x1b[2Jmo"))
 
 
 def test_programs_get_the_same_with_units_in_the_names() -> None:
@@ -164,6 +166,6 @@ def test_programs_get_the_same_with_units_in_the_names() -> None:
 
 
 def test_programs_are_told_that_the_queue_is_unknown() -> None:
-    blind = replace(HEALTHY, jobs=(), blind="no answer")
+    blind = now(HEALTHY, jobs=(), blind="no answer")
     value = status_json(blind, findings(blind))
     assert (value["state"], value["queue"], value["slurm_problem"]) == ("unknown", None, "no answer")

@@ -6,17 +6,22 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.slurm.states import PHASES, Phase
 from opsctl.slurm.types import Job
-from opsctl.watch.detectors.training import Settings, Snapshot, training_findings
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import training
 from opsctl.watch.finding import Severity, exit_code
 from opsctl.watch.runner import pulse_lines
+from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 
 SETTINGS = Settings("tr11-176B-ml", "Eng WG")
+END = Checkpoint(Path("/o/checkpoints/global_step160"), 160, 5120)
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +34,10 @@ def paris(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def said(*jobs: Job, finished: str | None = None, blind: str | None = None) -> tuple[int, list[str]]:
-    """(exit code, lines) for these jobs."""
-    findings = training_findings(Snapshot(NOW, jobs, finished, blind), SETTINGS)
+def said(*jobs: Job, end: Checkpoint | None = None, blind: str | None = None) -> tuple[int, list[str]]:
+    """(exit code, lines) for these jobs of a training that is finished with the checkpoint `end`."""
+    snapshot = Snapshot(NOW, jobs, blind, checkpoint=end, is_finished=end is not None)
+    findings = training.find(snapshot, SETTINGS)
     return exit_code(findings), [
         line.removeprefix("[2026-03-01 11:00:00] PULSE: ") for line in pulse_lines(findings, NOW)
     ]
@@ -117,14 +123,18 @@ def test_nothing_in_the_queue_is_the_known_alert() -> None:
 
 
 def test_a_finished_training_is_no_alert() -> None:
-    assert said(finished="iteration 160, 5120 samples") == (
+    assert said(end=END) == (
         0,
         ["tr11-176B-ml is finished: iteration 160, 5120 samples"],
     )
 
 
+def test_a_checkpoint_that_is_not_the_end_changes_nothing() -> None:
+    assert training.find(Snapshot(NOW, checkpoint=END), SETTINGS) == training.find(Snapshot(NOW), SETTINGS)
+
+
 def test_what_is_left_in_the_queue_of_a_finished_training_is_no_alert_either() -> None:
-    code, lines = said(HELD, finished="iteration 160, 5120 samples")
+    code, lines = said(HELD, end=END)
     assert code == 0 and len(lines) == 2 and not any("ALERT" in line for line in lines)
 
 

@@ -1,0 +1,32 @@
+"""What a check is: a name, a pure function of a snapshot and the run's settings, and what of a snapshot it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from opsctl.watch.finding import Finding
+from opsctl.watch.snapshot import Part, Snapshot
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the run file says that checks need."""
+
+    name: str  # of the run
+    team: str  # whom an alert names
+
+
+@dataclass(frozen=True)
+class Detector:
+    """One check."""
+
+    name: str  # what its findings' `check` says
+    find: Callable[[Snapshot, Settings], list[Finding]]  # empty when there is nothing to say
+    needs: Part  # all that `find` looks at
+    help: str = ""  # of its command `opsctl watch NAME`; without one it has no command
+
+
+def run_detectors(detectors: Iterable[Detector], snapshot: Snapshot, settings: Settings) -> list[Finding]:
+    """What they find, in their order."""
+    return [finding for detector in detectors for finding in detector.find(snapshot, settings)]

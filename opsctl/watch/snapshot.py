@@ -1,0 +1,95 @@
+"""Everything that the checks may look at, at one moment. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Flag, auto
+
+from opsctl.attempts.events import Attempt
+from opsctl.checkpoints.inventory import Checkpoint
+from opsctl.logs.records import Measured
+from opsctl.records.kill_switch import KillSwitchState
+from opsctl.slurm.states import State
+from opsctl.slurm.types import Job
+
+
+class Part(Flag):
+    """What a snapshot is put together from; each part has its own source and its own cost."""
+
+    QUEUE = auto()  # one question to Slurm
+    PROGRESS = auto()  # the newest checkpoint and how long the training is to be
+    LOG = auto()  # the end of the training log
+    ATTEMPTS = auto()
+    KILL_SWITCH = auto()
+    RUN_FILE = auto()  # how it differs from what is published
+    ALL = QUEUE | PROGRESS | LOG | ATTEMPTS | KILL_SWITCH | RUN_FILE
+
+
+@dataclass(frozen=True)
+class Published:
+    """The newest revision, and how the run file differs from it."""
+
+    name: str
+    at: datetime
+    by: str
+    differs: tuple[str, ...] = ()  # keys, as table.key
+    problem: str = ""  # why the run file could not be compared
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment. Times have a zone. A part that nobody asked for is as its defaults are."""
+
+    now: datetime
+    # Part.QUEUE
+    jobs: tuple[Job, ...] = ()  # the run's own, in any order; says nothing when `blind`
+    blind: str | None = None  # why Slurm could not be asked
+    was_submitted: bool = False
+    # Part.PROGRESS
+    checkpoint: Checkpoint | None = None
+    checkpoint_at: datetime | None = None
+    is_finished: bool = False  # `checkpoint` is the training's end
+    total_samples: int | None = None
+    total_iterations: int | None = None
+    # Part.LOG
+    measured: Measured = field(default_factory=Measured)
+    log_written_at: datetime | None = None  # the log's last change, None without a log
+    # Part.ATTEMPTS
+    attempts: tuple[Attempt, ...] = ()  # all, oldest first
+    attempts_without_progress: int = 0  # the last ones, in a row
+    # Part.KILL_SWITCH
+    kill_switch: KillSwitchState | None = None  # None: it cannot be seen
+    # Part.RUN_FILE
+    published: Published | None = None  # None: nothing is
+
+    @property
+    def running(self) -> Job | None:
+        """The task that has its nodes."""
+        jobs = [job for job in sorted(self.jobs, key=queue_order) if job.is_running]
+        # One that is completing may stand beside its successor.
+        return next((job for job in jobs if job.state != State.COMPLETING), jobs[0] if jobs else None)
+
+    @property
+    def behind(self) -> tuple[Job, ...]:
+        """The others, in the order in which they may come."""
+        running = self.running
+        return tuple(job for job in sorted(self.jobs, key=queue_order) if job is not running)
+
+    @property
+    def last_logged_at(self) -> datetime | None:
+        """When the last iteration was logged, at the latest."""
+        if self.measured.last_iteration is None:
+            return None
+        return self.measured.stamped_after_it or self.log_written_at
+
+    @property
+    def is_loss_age_a_minimum(self) -> bool:
+        """Whether other lines came after the last iteration, so that it may be older than `last_logged_at` says."""
+        return self.measured.stamped_after_it is not None
+
+
+def queue_order(job: Job) -> tuple[int, int, int]:
+    """Sort key: what runs, then what waits, then what is held; older first."""
+    rank = 0 if job.is_running else 2 if job.is_held else 1
+    return rank, job.array_job_id, job.job_id

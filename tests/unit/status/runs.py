@@ -1,0 +1,27 @@
+"""Runs of which this and that is known, for the tests of this room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from opsctl.logs.records import Iteration
+from opsctl.status.overview import Overview
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW
+
+
+def iteration(number: int = 500, total: int = 1000, samples: int | None = 16000) -> Iteration:
+    """A logged iteration."""
+    return Iteration(number, total, samples, loss=2.5)
+
+
+def run(**known: Any) -> Overview:
+    """A submitted run of which this much is known."""
+    return Overview("demo", "the team", Path("/o"), Snapshot(NOW, **{"was_submitted": True, **known}))
+
+
+def now(overview: Overview, **changed: Any) -> Overview:
+    """The same run when this is different."""
+    return replace(overview, seen=replace(overview.seen, **changed))

@@ -1,0 +1,32 @@
+"""Attempts in a row that came to nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import brake
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING
+
+
+def found(row: int, is_finished: bool = False) -> list[str]:
+    """What is said of so many of them."""
+    snapshot = Snapshot(NOW, (RUNNING,), attempts_without_progress=row, is_finished=is_finished)
+    return [one.text for one in brake.find(snapshot, Settings("demo", "the team"))]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (1, None),
+        (2, "2 attempts in a row without a new checkpoint, at 3 the chain stops: opsctl attempts"),
+        (3, "3 attempts in a row without a new checkpoint, the chain stops: opsctl attempts"),
+    ],
+)
+def test_attempts_that_come_to_nothing_are_found_before_the_brake(row: int, words: str | None) -> None:
+    assert found(row) == ([words] if words else [])
+
+
+def test_a_finished_training_needs_no_further_checkpoint() -> None:
+    assert found(3, is_finished=True) == []

@@ -1,0 +1,74 @@
+"""A run's folder in which every check finds something, and a stand-in for the Slurm that has its jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import structs
+
+from opsctl.attempts.events import Attempt, append_closed, append_opened
+from opsctl.errors import SlurmUnreachable
+from opsctl.moments import now
+from opsctl.records.chains import Chain, append_chain, make_run_id
+from opsctl.records.kill_switch import trigger
+from opsctl.records.revisions import publish
+from opsctl.records.run_view import RunView, view
+from opsctl.runs.expanded import expand
+from opsctl.runs.load import load_run_file
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.types import Job
+from tests.tiny_run import write_run
+from tests.unit.watch.jobs import RUNNING
+
+
+class StandIn:
+    """Answers with these jobs, or not at all; counts how often it is asked."""
+
+    def __init__(self, jobs: Iterable[Job] | None) -> None:
+        self._jobs = jobs
+        self.questions = 0
+
+    def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:
+        self.questions += 1
+        if self._jobs is None:
+            raise SlurmUnreachable("Slurm does not answer (squeue: no answer within 8 s)")
+        return list(self._jobs)
+
+
+def slurm(jobs: Iterable[Job] | None) -> SlurmClient:
+    """A Slurm with these jobs; None: one that does not answer."""
+    return cast(SlurmClient, StandIn(jobs))
+
+
+def troubled_run(folder: Path) -> tuple[RunView, Job]:
+    """A run that is silent, came to nothing twice, has its kill switch triggered and its run file edited; its job."""
+    run = load_run_file(write_run(folder))
+    publish(expand(run))
+    run_id, paths = make_run_id(run.paths), run.paths
+    write_run(folder, lr="2e-3")
+    begun = now() - timedelta(hours=9)
+    append_chain(paths, Chain(chain=10, token="t", submitted_at=begun, user="ana", array="1-3%1"))
+    for number in (1, 2):
+        at = begun + timedelta(hours=number)
+        opened = Attempt(number=number, id=f"id-{number}", job_id=10 + number, opened_at=at)
+        append_opened(paths, opened)
+        append_closed(paths, structs.replace(opened, reason="failed", closed_at=at + timedelta(minutes=1)))
+    _write_log(paths.main_log, begun)
+    trigger(paths, "bad data")
+    job = replace(RUNNING, started_at=begun, submitted_at=begun, comment=f"opsctl run={run_id} submit=t")
+    return view(str(folder / "run.toml")), job
+
+
+def _write_log(log: Path, at: datetime) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        f" iteration {n}/ 500 | consumed samples: {8 * n} | elapsed time per iteration (s): 2.0 | lm loss: 5.0 |\n"
+        for n in range(1, 8)
+    ]
+    log.write_text("".join(lines))
+    os.utime(log, (at.timestamp(), at.timestamp()))

@@ -1,0 +1,58 @@
+"""The one list of checks, and that a line in it is all that a new one needs beside its file."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from opsctl.cli.watch import command
+from opsctl.status.overview import Overview, findings
+from opsctl.watch import detectors, registry
+from opsctl.watch.detector import Detector, Settings
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Part, Snapshot
+from tests.tiny_run import write_run
+from tests.unit.watch.jobs import NOW
+
+
+def test_every_file_beside_the_others_is_in_the_list_under_its_name() -> None:
+    assert sorted(one.name for one in registry.DETECTORS) == sorted(
+        module.name for module in pkgutil.iter_modules(detectors.__path__)
+    )
+
+
+def test_only_the_training_is_a_command_so_far() -> None:
+    answer = CliRunner().invoke(command, ["--help"])
+    (line,) = answer.output.split("Commands:\n")[1].splitlines()
+    assert line.split(maxsplit=1) == ["training", "Is the training running or scheduled?"]
+    assert CliRunner().invoke(command, ["silence"]).exit_code == 2
+
+
+@pytest.fixture
+def lunch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that somebody has just written, in the list."""
+
+    def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
+        return [Finding("lunch", Severity.CRITICAL, f"{settings.name}: it is {snapshot.now.hour} o'clock", "the cook")]
+
+    detector = Detector("lunch", find, Part.KILL_SWITCH, "Is it time?")
+    monkeypatch.setattr(registry, "DETECTORS", (*registry.DETECTORS, detector))
+
+
+@pytest.mark.usefixtures("lunch")
+def test_status_shows_what_a_new_check_finds() -> None:
+    overview = Overview("demo", "the team", Path("/o"), Snapshot(NOW))
+    assert [one.text for one in findings(overview)] == ["demo: it is 10 o'clock"]
+
+
+@pytest.mark.usefixtures("lunch")
+def test_a_new_check_is_a_command_with_its_help_its_line_and_its_code(tmp_path: Path) -> None:
+    assert "lunch" in CliRunner().invoke(command, ["--help"]).output
+    assert "Is it time?" in CliRunner().invoke(command, ["lunch", "--help"]).output
+    write_run(tmp_path)
+    answer = CliRunner().invoke(command, ["lunch", str(tmp_path / "run.toml"), "--no-log"])
+    assert answer.exit_code == 2, answer.output
+    assert "PULSE: ***ALERT: tiny: it is" in answer.output and "! Alert someone at the cook***" in answer.output

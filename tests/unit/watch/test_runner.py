@@ -1,0 +1,78 @@
+"""What is gathered of a run, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opsctl.watch.detector import Detector
+from opsctl.watch.registry import DETECTORS
+from opsctl.watch.runner import gather, settings_of
+from opsctl.watch.snapshot import Part, Snapshot
+from tests.unit.watch.jobs import HELD
+from tests.unit.watch.run_folder import StandIn, slurm, troubled_run
+
+
+def test_one_look_is_one_question_to_slurm(tmp_path: Path) -> None:
+    run, job = troubled_run(tmp_path)
+    asked = StandIn([job, HELD])
+    seen = gather(run, asked)  # type: ignore[arg-type]
+    assert (asked.questions, seen.jobs, seen.was_submitted) == (1, (job,), True)
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
+def test_a_check_finds_the_same_when_only_what_it_asks_for_is_gathered(detector: Detector, tmp_path: Path) -> None:
+    run, job = troubled_run(tmp_path)
+    everything, asked = (gather(run, slurm([job]), parts) for parts in (Part.ALL, detector.needs))
+    found = detector.find(everything, settings_of(run))
+    assert found and {one.check for one in found} == {detector.name}
+    assert detector.find(replace(asked, now=everything.now), settings_of(run)) == found
+
+
+@pytest.mark.parametrize("part", Part.ALL, ids=lambda part: str(part.name))
+def test_a_part_is_gathered_alone_and_every_part_has_something_to_show(part: Part, tmp_path: Path) -> None:
+    run, job = troubled_run(tmp_path)
+    (run.paths.checkpoints / "global_step3").mkdir(parents=True)
+    (run.paths.checkpoints / "latest").write_text("global_step3")
+    (run.paths.checkpoints / "global_step3" / "manifest.json").write_text('{"iteration": 3}')
+    seen, rest = (gather(run, slurm([job]), parts) for parts in (part, Part.ALL & ~part))
+    nothing = Snapshot(seen.now)
+    assert seen != nothing
+    names = [name for name in vars(seen) if name != "now"]
+    of_part = {name for name in names if getattr(seen, name) != getattr(nothing, name)}
+    of_others = {name for name in names if getattr(rest, name) != getattr(nothing, name)}
+    assert not of_part & of_others
+
+
+def test_a_slurm_that_does_not_answer_is_seen_beside_all_else(tmp_path: Path) -> None:
+    run, _ = troubled_run(tmp_path)
+    seen = gather(run, slurm(None))
+    assert seen.blind == "Slurm does not answer (squeue: no answer within 8 s)" and seen.jobs == ()
+    assert seen.was_submitted and len(seen.attempts) == 2
+
+
+def test_what_nobody_asks_for_cannot_break_a_check(tmp_path: Path) -> None:
+    run, job = troubled_run(tmp_path)
+    run.paths.attempts.unlink()
+    run.paths.attempts.mkdir()
+    (training,) = (detector for detector in DETECTORS if detector.name == "training")
+    assert gather(run, slurm([job]), training.needs).jobs == (job,)
+    with pytest.raises(IsADirectoryError):
+        gather(run, slurm([job]))
+
+
+def test_a_training_that_ends_while_slurm_is_asked_is_finished_not_missing(tmp_path: Path) -> None:
+    run, _ = troubled_run(tmp_path)
+
+    class Ending(StandIn):
+        def jobs(self, *_: object, **__: object) -> list[object]:  # type: ignore[override]
+            folder = run.paths.checkpoints / "global_step500"
+            folder.mkdir(parents=True)
+            (folder.parent / "latest").write_text(folder.name)
+            (folder / "manifest.json").write_text('{"iteration": 500, "consumed_train_samples": 4000}')
+            return []
+
+    seen = gather(run, Ending([]))  # type: ignore[arg-type]
+    assert seen.jobs == () and seen.is_finished
