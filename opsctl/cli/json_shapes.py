@@ -12,6 +12,7 @@ from opsctl.attempts.table import PrintedAttempt
 from opsctl.control.answers import CancelledJobs, PrintedChain, RenderedFiles, RevisedRun, WouldSubmit
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
+from opsctl.records.kill_switch import PrintedKillSwitch
 
 
 class Printed(NamedTuple):
@@ -33,5 +34,9 @@ PRINTED = (
     Printed("revise", "revised", RevisedRun),
     Printed("cancel", "cancelled", CancelledJobs),
     Printed("attempts", "attempts", list[PrintedAttempt]),
+    *(
+        Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)
+        for verb in ("arm", "trigger", "deactivate", "status")
+    ),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

@@ -98,7 +98,7 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     paths, _ = _paths(run_argument, run)
     state = kill_switch.state(paths)
     if as_json:
-        print_json("kill_switch", state.to_json())
+        print_json("kill_switch", kill_switch.printed_switch(state))
         return
     if state.is_triggered:
         line = f"triggered {state.describe()}"
@@ -122,7 +122,8 @@ def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> No
 
     message(line)
     if as_json:
-        print_json("kill_switch", {**kill_switch.state(paths).to_json(), "changed": bool(change and change.changed)})
+        changed = change is not None and change.changed
+        print_json("kill_switch", kill_switch.printed_switch(kill_switch.state(paths), changed))
 
 
 def _warn_of_jobs_that_look_elsewhere(paths: RunPaths, state: KillSwitchState) -> None:

@@ -10,9 +10,10 @@ import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from opsctl.account import account_name
 from opsctl.errors import OpsctlError
@@ -56,23 +57,43 @@ class KillSwitchState:
     at: datetime | None = None
     why: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": str(self.path),
-            "armed": self.is_armed,
-            "triggered": self.is_triggered,
-            "by": self.by or None,
-            "host": self.host or None,
-            "at": self.at.isoformat(timespec="seconds") if self.at else None,
-            "why": self.why or None,
-        }
-
     def describe(self) -> str:
         """Who, when and why in a few words; empty when it is not triggered."""
         if not self.is_triggered:
             return ""
         when = f" at {iso(self.at)}" if self.at else ""
         return f"by {self.by or 'somebody'}{when}" + (f": {self.why}" if self.why else "")
+
+
+class PrintedKillSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run's kill switch; who, when and why are null while it is not triggered and where its file does not say."""
+
+    path: Annotated[str, Meta(description="Absolute path of the file.")]
+    armed: Annotated[bool, Meta(description="Whether the group can create the file and its path is recorded.")]
+    triggered: Annotated[bool, Meta(description="Whether the file is there.")]
+    by: Annotated[str | None, Meta(description="Who triggered it; the file's owner when the file does not say.")]
+    host: Annotated[str | None, Meta(description="Where they did.")]
+    at: Annotated[Moment | None, Meta(description="When they did.")]
+    why: Annotated[str | None, Meta(description="Why they did.")]
+    story: Annotated[str | None, Meta(description="Who, when and why in a few words.")]
+    changed: Annotated[bool | None, Meta(description="Whether this command changed it; not where it only looks.")] = (
+        None
+    )
+
+
+def printed_switch(state: KillSwitchState, changed: bool | None = None) -> PrintedKillSwitch:
+    """`state` for programs. `changed`: whether that is news; None where nobody tried."""
+    return PrintedKillSwitch(
+        path=str(state.path),
+        armed=state.is_armed,
+        triggered=state.is_triggered,
+        by=state.by or None,
+        host=state.host or None,
+        at=state.at,
+        why=state.why or None,
+        story=state.describe() or None,
+        changed=changed,
+    )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from opsctl.cli import main
 from opsctl.errors import OpsctlError
 from opsctl.records import kill_switch
 from opsctl.runs.paths import RunPaths
+from tests.printed_json import printed
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 RUN_FILE = '[run]\nname = "small"\noutput = "out"\n'
@@ -228,11 +229,18 @@ def test_the_four_words_work_in_a_runs_folder_without_slurm(
 
 def test_json_says_whether_something_changed(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     call("trigger", "--json")
-    first = json.loads(capsys.readouterr().out)
-    assert first["schema_version"] == 1
-    assert first["kill_switch"]["triggered"] and first["kill_switch"]["changed"]
+    first = printed("kill-switch trigger", capsys.readouterr().out)
+    assert first["triggered"] and first["changed"] and first["story"].startswith(f"by {ME} at ")
     call("trigger", "--json")
-    assert json.loads(capsys.readouterr().out)["kill_switch"]["changed"] is False
+    assert printed("kill-switch trigger", capsys.readouterr().out)["changed"] is False
+    call("status", "--json")
+    looked_at = printed("kill-switch status", capsys.readouterr().out)
+    assert "changed" not in looked_at and looked_at["by"] == ME
+    call("deactivate", "--json")
+    gone = printed("kill-switch deactivate", capsys.readouterr().out)
+    assert (gone["triggered"], gone["by"], gone["story"], gone["changed"]) == (False, None, None, True)
+    call("arm", "--dry-run", "--json")
+    assert printed("kill-switch arm", capsys.readouterr().out)["changed"] is False
 
 
 def test_a_dry_run_changes_nothing(in_run: RunPaths) -> None:
