@@ -136,12 +136,9 @@ def _engine_step(alibi: bool) -> Step:
     parallel = initialize(options)
     engine = build_engine(options, parallel, VOCABULARY)
     batches = _batches()
-    samples = 0
 
     def step() -> None:
-        nonlocal samples
-        train_step(engine, iter([engine_item(next(batches))]), samples, LEARNING_RATE)
-        samples += BATCH
+        train_step(engine, iter([engine_item(next(batches))]), LEARNING_RATE)
 
     assert torch.get_num_threads() == THREADS
     return step

@@ -2,7 +2,7 @@
 
     parallel = initialize(options)
     engine = build_engine(options, parallel, padded_vocab_size(vocab_size, options))
-    result = train_step(engine, items, consumed_samples=0, learning_rate=3e-4)
+    result = train_step(engine, items, learning_rate=3e-4)
 
 `items` is an iterator of `trainer.model.batch.engine_item` micro-batches of this rank's data-parallel replica; stages
 in the middle of a pipeline need none. Per step it must give global batch / (micro-batch x DP) of them, those of data
@@ -79,17 +79,16 @@ def build_engine(options: Options, parallel: Parallel, padded_vocab_size: int) -
     return engine
 
 
-def train_step(
-    engine: PipelineEngine, items: Iterator[EngineItem] | None, consumed_samples: int, learning_rate: float
-) -> StepResult:
+def train_step(engine: PipelineEngine, items: Iterator[EngineItem] | None, learning_rate: float) -> StepResult:
     """One optimizer step at `learning_rate` on the next global batch. Collective.
 
-    consumed_samples: samples trained on before this step, from which dropout's masks follow. The batch size is the
-    engine's: `engine.set_train_batch_size` changes it.
+    Micro-batches for a model with dropout carry the index of their first sample. The batch size is the engine's:
+    `engine.set_train_batch_size` changes it.
     """
+    _expect(engine, training=True)
     for group in engine.optimizer.param_groups:
         group["lr"] = learning_rate
-    engine.module.begin_step(consumed_samples, engine.train_micro_batch_size_per_gpu())
+    engine.module.begin_step()
     skipped_before = engine.skipped_steps
     loss = engine.train_batch(data_iter=items)
     scale = float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None
@@ -100,7 +99,14 @@ def evaluate_step(
     engine: PipelineEngine, items: Iterator[EngineItem] | None, micro_batches: int | None = None
 ) -> float:
     """Mean loss of one global batch without training on it; of `micro_batches` per replica when given. Collective."""
+    _expect(engine, training=False)
     return float(engine.eval_batch(items, num_micro_batches=micro_batches))
+
+
+def _expect(engine: PipelineEngine, training: bool) -> None:
+    """Have DeepSpeed's stages agree anew on what they send each other, where training sends more than evaluation."""
+    if engine.module.has_dropout and engine.module.training != training:
+        engine.reset_activation_shape()
 
 
 def gradient_norm(engine: PipelineEngine) -> float:

@@ -51,7 +51,7 @@ def places_of_dropout() -> tuple[int, int]:
         seed(device, layer, spot, split)
 
     clock.seed_generator = recorded
-    train_step(engine, iter(step_items(options, parallel, 0)), 0, options.lr)
+    train_step(engine, iter(step_items(options, parallel, 0)), options.lr)
     return len(drawn), len(set(drawn))
 
 
@@ -68,11 +68,18 @@ def test_dropout_drops_and_follows_the_seed(pool: Pool, with_dropout: list[float
 
 def still_losses(places: list[int]) -> list[float]:
     """Losses of the same batch at learning rate 0, at different places of the training."""
+    import torch
+
     from trainer.engine import train_step
 
     options, parallel, engine = tiny_engine(**DROPOUT)
-    items = step_items(options, parallel, 0)
-    return [train_step(engine, iter([items[0]] * 4), place, 0.0).loss for place in places]
+    (tokens, _), labels = step_items(options, parallel, 0)[0]
+
+    def loss_at(place: int) -> float:
+        items = [((tokens, torch.tensor([place + 2 * number])), labels) for number in range(4)]
+        return train_step(engine, iter(items), 0.0).loss
+
+    return [loss_at(place) for place in places]
 
 
 def test_dropout_follows_the_samples_place_in_the_training(pool: Pool) -> None:
@@ -81,22 +88,87 @@ def test_dropout_follows_the_samples_place_in_the_training(pool: Pool) -> None:
     assert len({first, shifted, later}) == 3
 
 
-def interrupted_by_evaluation() -> tuple[list[float], list[float]]:
+def outputs_in_other_orders() -> list[bool]:
+    """Whether each micro-batch comes out of the model alike: in order, in reverse order, and asked for twice."""
+    import torch
+
+    options, parallel, engine = tiny_engine(**DROPOUT)
+    model = engine.module.train()
+    inputs = [item[0] for item in step_items(options, parallel, 0)]
+    tokens = inputs[0][0]
+    inputs = [(tokens, first_sample) for _, first_sample in inputs]  # which differ in their masks alone
+    with torch.no_grad():
+        in_order = [model(one)[0] for one in inputs]
+        reversed_order = [model(one)[0] for one in reversed(inputs)][::-1]
+        twice = [(model(one)[0], model(one)[0])[1] for one in inputs]
+    assert not torch.equal(in_order[0], in_order[1])
+    return [torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(in_order, reversed_order, twice, strict=True)]
+
+
+def test_a_sample_has_its_masks_in_whatever_order_and_however_often_it_comes(pool: Pool) -> None:
+    assert pool.run(1, outputs_in_other_orders)[0] == [True] * 4
+
+
+def untold_place() -> None:
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine(**DROPOUT)
+    train_step(engine, iter(step_items(options, parallel, 0, training=False)), options.lr)
+
+
+def test_a_model_with_dropout_does_not_train_on_samples_that_do_not_say_where_they_lie(pool: Pool) -> None:
+    with pytest.raises(RanksFailed, match="carry the index of their first sample"):
+        pool.run(1, untold_place)
+
+
+def indices_sent(changes: dict[str, Any]) -> tuple[int, int]:
+    """How many whole numbers this stage sends to the next one in a training step, and in an evaluation."""
+    import torch
+    from deepspeed.runtime.pipe import p2p
+
+    from trainer.engine import evaluate_step, train_step
+
+    options, parallel, engine = tiny_engine(**changes, pipeline_model_parallel_size=2)
+    send, sent = p2p.send, []
+
+    def counted(tensor: Any, stage: int) -> Any:
+        sent.append(tensor.dtype == torch.int64)
+        return send(tensor, stage)
+
+    p2p.send = counted
+    train_step(engine, iter(step_items(options, parallel, 0)), options.lr)
+    in_training = sum(sent)
+    evaluate_step(engine, iter(step_items(options, parallel, 0, training=False)))
+    return in_training, sum(sent) - in_training
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_training"), [({}, 0), (DROPOUT, 4), ({"hidden_dropout": 0.1}, 4), ({"attention_dropout": 0.1}, 4)]
+)
+def test_the_index_travels_between_stages_only_where_masks_are_drawn(
+    pool: Pool, changes: dict[str, Any], in_training: int
+) -> None:
+    assert pool.run(2, indices_sent, changes)[0] == (in_training, 0)
+
+
+def interrupted_by_evaluation(changes: dict[str, Any]) -> tuple[list[float], list[float]]:
     """Training losses with evaluations between the steps, and what the evaluations measured."""
     from trainer.engine import evaluate_step, train_step
 
-    options, parallel, engine = tiny_engine(**DROPOUT)
+    options, parallel, engine = tiny_engine(**DROPOUT, **changes)
     trained, evaluated = [], []
     for step in range(4):
-        evaluated += [evaluate_step(engine, iter(step_items(options, parallel, 0))) for _ in range(2)]
+        evaluated += [evaluate_step(engine, iter(step_items(options, parallel, 0, training=False))) for _ in range(2)]
         items = iter(step_items(options, parallel, step))
-        trained.append(train_step(engine, items, step * options.global_batch_size, options.lr).loss)
+        trained.append(train_step(engine, items, options.lr).loss)
     return trained, evaluated
 
 
-def test_evaluation_has_no_dropout_and_changes_nothing(pool: Pool, with_dropout: list[float]) -> None:
-    trained, evaluated = pool.run(1, interrupted_by_evaluation)[0]
-    assert trained == with_dropout
+@pytest.mark.parametrize("stages", [1, 2])
+def test_evaluation_has_no_dropout_and_changes_nothing(pool: Pool, stages: int) -> None:
+    layout = {"pipeline_model_parallel_size": stages}
+    trained, evaluated = pool.run(stages, interrupted_by_evaluation, layout)[0]
+    assert trained == losses(pool, stages, 4, **DROPOUT, **layout)
     assert evaluated[0::2] == evaluated[1::2]
     assert evaluated[0] == pytest.approx(losses(pool, 1, 1)[0], rel=1e-6)
 
@@ -122,12 +194,12 @@ def differing_replicas() -> tuple[list[str], list[str]]:
         return names
 
     for step in range(3):
-        train_step(engine, iter(step_items(options, parallel, step)), step * 8, options.lr)
+        train_step(engine, iter(step_items(options, parallel, step)), options.lr)
     after_training = differing()
     with torch.no_grad():
         engine.module.get_parameter("3.input_layernorm.weight").add_(float(parallel.tensor_rank))
     assert differing() == ["3.input_layernorm.weight"]
-    engine.module.begin_step(24, options.micro_batch_size)
+    engine.module.begin_step()
     return after_training, differing()
 
 
@@ -140,7 +212,7 @@ def steps_at_rate(rate: float, changes: dict[str, Any]) -> list[float]:
     from trainer.engine import train_step
 
     options, parallel, engine = tiny_engine(**changes)
-    return [train_step(engine, iter(step_items(options, parallel, 0)), 0, rate).loss for _ in range(3)]
+    return [train_step(engine, iter(step_items(options, parallel, 0)), rate).loss for _ in range(3)]
 
 
 @pytest.mark.parametrize("changes", [{"bf16": True}, {}, {"optimizer": "sgd", "lr": 1.0}], ids=str)
@@ -181,7 +253,7 @@ def growing_losses(batches: list[int], changes: dict[str, Any]) -> list[float]:
     for batch in batches:
         engine.set_train_batch_size(batch)
         items = iter(batch_items(options, parallel, consumed, batch))
-        measured.append(train_step(engine, items, consumed, options.lr).loss)
+        measured.append(train_step(engine, items, options.lr).loss)
         consumed += batch
     return measured
 
@@ -211,7 +283,7 @@ def first_losses() -> list[float]:
 def train_step_once(options: Any, parallel: Any, engine: Any) -> float:
     from trainer.engine import train_step
 
-    return float(train_step(engine, iter(step_items(options, parallel, 0)), 0, options.lr).loss)
+    return float(train_step(engine, iter(step_items(options, parallel, 0)), options.lr).loss)
 
 
 def test_options_of_the_model_change_its_loss(pool: Pool) -> None:

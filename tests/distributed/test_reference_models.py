@@ -61,7 +61,7 @@ def train_both(reference: str, changes: dict[str, Any]) -> tuple[list[tuple[floa
     ours_measured, theirs_measured = [], []
     for step in range(6):
         items = step_items(options, parallel, step)
-        result = train_step(engine, iter(items), 8 * step, options.lr)
+        result = train_step(engine, iter(items), options.lr)
         ours_measured.append((result.loss, result.gradient_norm))
         tokens = torch.cat([item[0] for item in items])
         labels = torch.cat([item[1][0] for item in items])

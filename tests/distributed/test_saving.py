@@ -32,7 +32,7 @@ def step(options: Any, parallel: Any, engine: Any, number: int) -> float:
     from trainer.engine import train_step
 
     items = iter(step_items(options, parallel, number)) if parallel.needs_data else None
-    return train_step(engine, items, number * options.global_batch_size, options.lr).loss
+    return train_step(engine, items, options.lr).loss
 
 
 def save_after_one_step(root: str, changes: dict[str, Any], copied: bool) -> list[float]:

@@ -39,16 +39,17 @@ def tiny_engine(**changes: Any) -> tuple[Any, Any, Any]:
     return options, parallel, build_engine(options, parallel, padded_vocab_size(options.vocab_size, options))
 
 
-def step_items(options: Any, parallel: Any, step: int) -> list[Any]:
+def step_items(options: Any, parallel: Any, step: int, training: bool = True) -> list[Any]:
     """This replica's micro-batches of a step of full batches."""
-    return batch_items(options, parallel, step * options.global_batch_size, options.global_batch_size)
+    return batch_items(options, parallel, step * options.global_batch_size, options.global_batch_size, training)
 
 
-def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int) -> list[Any]:
+def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int, training: bool = True) -> list[Any]:
     """This replica's micro-batches of the next `batch` samples. Token ids follow from the sample's index alone."""
     import torch
 
     from trainer.model.batch import engine_item
+    from trainer.model.dropout import has_dropout
 
     size = options.micro_batch_size
     items = []
@@ -58,7 +59,8 @@ def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int) 
             generator = torch.Generator().manual_seed(sample)
             start, stride = torch.randint(0, options.vocab_size, (2,), generator=generator).tolist()
             rows.append((torch.arange(options.seq_length + 1) * (stride % 5 + 1) + start) % options.vocab_size)
-        items.append(engine_item(torch.stack(rows)))
+        place = consumed_samples + first if has_dropout(options) and training else None
+        items.append(engine_item(torch.stack(rows), first_sample=place))
     return items
 
 
@@ -70,6 +72,6 @@ def train(steps: int, changes: dict[str, Any]) -> list[tuple[float, float]]:
     measured = []
     for step in range(steps):
         items = iter(step_items(options, parallel, step)) if parallel.needs_data else None
-        result = train_step(engine, items, step * options.global_batch_size, options.lr)
+        result = train_step(engine, items, options.lr)
         measured.append((result.loss, result.gradient_norm))
     return measured

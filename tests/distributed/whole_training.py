@@ -71,8 +71,8 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
 
     seen = Seen(-1, "", "")
 
-    def watched_step(engine: Any, items: Any, consumed_samples: int, learning_rate: float) -> Any:
-        result = train_step(engine, items, consumed_samples, learning_rate)
+    def watched_step(engine: Any, items: Any, learning_rate: float) -> Any:
+        result = train_step(engine, items, learning_rate)
         seen.losses.append(result.loss)
         seen.learning_rates.append(learning_rate)
         seen.batch_sizes.append(engine.train_batch_size())

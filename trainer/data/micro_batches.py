@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 
@@ -12,8 +13,15 @@ from trainer.data.gpt_dataset import Dataset
 from trainer.formats.errors import SampleError
 
 
-class MicroBatches(Iterator[torch.Tensor]):
-    """Int64 tensors [micro_batch, sequence_length + 1] from place `consumed_samples` of the dataset on.
+class MicroBatch(NamedTuple):
+    """Consecutive samples of the training, of which `first_sample` is the index of the first one."""
+
+    first_sample: int
+    samples: torch.Tensor  # int64, [micro_batch, sequence_length + 1]
+
+
+class MicroBatches(Iterator[MicroBatch]):
+    """The micro-batches from place `consumed_samples` of the dataset on.
 
     Samples are taken in the dataset's order, micro_batch_size * dp_size at a time, of which rank r gets the r-th
     part: which samples make a global batch depends on the samples consumed alone. Ends (StopIteration) when less than
@@ -41,13 +49,13 @@ class MicroBatches(Iterator[torch.Tensor]):
         self._offset = dp_rank * micro_batch_size
         self._next = consumed_samples
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reader") if workers > 0 else None
-        self._ahead: deque[Future[torch.Tensor]] = deque()
+        self._ahead: deque[Future[MicroBatch]] = deque()
         self._most_ahead = 2 * workers
 
     def __iter__(self) -> MicroBatches:
         return self
 
-    def __next__(self) -> torch.Tensor:
+    def __next__(self) -> MicroBatch:
         if self._pool is None:
             return self._read(self._take())
         while len(self._ahead) < self._most_ahead and self._left():
@@ -71,7 +79,7 @@ class MicroBatches(Iterator[torch.Tensor]):
         self._next += self._micro_batch_size * self._dp_size
         return first
 
-    def _read(self, first: int) -> torch.Tensor:
+    def _read(self, first: int) -> MicroBatch:
         batch = torch.empty((self._micro_batch_size, self._dataset.sequence_length + 1), dtype=torch.int64)
         rows = batch.numpy()
         for row in range(self._micro_batch_size):
@@ -81,4 +89,4 @@ class MicroBatches(Iterator[torch.Tensor]):
                 f"the data holds token id {int(rows.max())}, the vocabulary has {self._vocab_size:,}: "
                 "it was made with another tokenizer; give that one, or prepare the data again"
             )
-        return batch
+        return MicroBatch(first, batch)

@@ -10,6 +10,7 @@ from trainer.data.build import DataError, Dataset, MicroBatches
 from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
 from trainer.formats.data_sources import groups
 from trainer.model.batch import EngineItem, engine_item
+from trainer.model.dropout import has_dropout
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.options import Options
 
@@ -26,8 +27,10 @@ class EngineItems(Iterator[EngineItem]):
         workers: int,
         vocab_size: int,
         end_of_document: int | None,
+        with_first_sample: bool,
     ) -> None:
         self._end_of_document = end_of_document
+        self._with_first_sample = with_first_sample
         self._batches = MicroBatches(
             dataset,
             consumed_samples,
@@ -39,7 +42,8 @@ class EngineItems(Iterator[EngineItem]):
         )
 
     def __next__(self) -> EngineItem:
-        return engine_item(next(self._batches), self._end_of_document)
+        first_sample, samples = next(self._batches)
+        return engine_item(samples, self._end_of_document, first_sample if self._with_first_sample else None)
 
     def close(self) -> None:
         self._batches.close()
@@ -58,7 +62,10 @@ def open_items(
     if dataset is None or not parallel.needs_data:
         return None
     workers = options.num_workers if for_training else options.valid_num_workers
-    return EngineItems(dataset, consumed_samples, options, parallel, workers, vocab_size, end_of_document)
+    with_first_sample = for_training and has_dropout(options)
+    return EngineItems(
+        dataset, consumed_samples, options, parallel, workers, vocab_size, end_of_document, with_first_sample
+    )
 
 
 def end_of_document_id(options: Options) -> int | None:

@@ -95,12 +95,7 @@ def _step(training: Training, items: EngineItems | None) -> None:
     if batch_size != engine.train_batch_size():
         engine.set_train_batch_size(batch_size)
     started = time.perf_counter()
-    result = train_step(
-        engine,
-        items,
-        progress.consumed_train_samples,
-        training.schedule.at(progress.consumed_train_samples),
-    )
+    result = train_step(engine, items, training.schedule.at(progress.consumed_train_samples))
     seconds = time.perf_counter() - started
     progress.after_step(batch_size, training.options.seq_length)
     training.steps_done += 1

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from trainer.parallel.initialization import seed_of
+
+
+class DropoutRates(Protocol):
+    """What says how much is dropped: a model's shape, or the options."""
+
+    @property
+    def hidden_dropout(self) -> float: ...
+    @property
+    def attention_dropout(self) -> float: ...
+
+
+def has_dropout(rates: DropoutRates) -> bool:
+    """Whether training draws any mask, so that micro-batches have to say where in the training they lie."""
+    return rates.hidden_dropout > 0 or rates.attention_dropout > 0
 
 
 class DropoutClock:

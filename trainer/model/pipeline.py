@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer.model.block import TransformerBlock
-from trainer.model.dropout import DropoutClock
+from trainer.model.dropout import DropoutClock, has_dropout
 from trainer.model.embedding import Embedding, output_layer, pass_on
 from trainer.model.shape import ModelShape
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
@@ -32,8 +32,8 @@ class FinalLayerNorm(nn.LayerNorm):
 class GPTPipeline(PipelineModule):
     """This rank's stage of the model.
 
-    Call `begin_step` before every training step: it tells dropout where in the training the step's samples lie and,
-    when asked for, averages what tensor-parallel ranks hold in common.
+    A model with dropout trains on (inputs, [index in the training of the micro-batch's first sample]), and each stage
+    passes the index on to the next; evaluation and models without dropout have the inputs alone.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class GPTPipeline(PipelineModule):
         self.shape, self.parallel = shape, parallel
         self.clock = DropoutClock(shape.seed, parallel.tensor_rank)
         self.synchronize_replicated = synchronize_replicated
-        self._next_sample = self._samples_between = 0
+        self.has_dropout = has_dropout(shape)
         # DeepSpeed prints its plan, which `opsctl plan` shows better; and it broadcasts tied weights, which autograd
         # would otherwise note and warn of in every backward pass.
         with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
@@ -60,19 +60,21 @@ class GPTPipeline(PipelineModule):
                 activation_checkpoint_func=self._checkpointed,
             )
 
-    def begin_step(self, first_sample: int, micro_batch_size: int) -> None:
-        """Say where a step's samples begin, counted from the training's start. Collective over tensor ranks."""
-        self._next_sample = first_sample + self.parallel.data_rank * micro_batch_size
-        self._samples_between = self.parallel.data_size * micro_batch_size
+    def begin_step(self) -> None:
+        """Before every training step: average what tensor-parallel ranks hold in common, when asked for. Collective."""
         if self.synchronize_replicated and self.parallel.tensor_size > 1:
             average_replicated(self, self.parallel)
 
     def forward(self, forward_input: Any) -> Any:
-        sample = self._next_sample
-        if self.training:
-            self._next_sample += self._samples_between
-        with self.clock.at(sample):
+        if not (self.training and self.has_dropout):
             return super().forward(forward_input)
+        if not isinstance(forward_input, tuple):
+            raise ValueError("a model with dropout trains on micro-batches that carry the index of their first sample")
+        inputs, first_sample = forward_input
+        with self.clock.at(int(first_sample)):
+            outputs = super().forward(inputs)
+        last = self.parallel.pipeline_rank == self.parallel.pipeline_size - 1
+        return outputs if last else (outputs, first_sample)
 
     def _checkpointed(self, function: Callable[..., Any], *inputs: Any) -> Any:
         """Run without keeping activations; the recomputation draws the same dropout masks."""

@@ -21,9 +21,12 @@ def dataset(make_pair: MakePair) -> Dataset:
 def samples_read(dataset: Dataset, consumed: int, micro_batch: int, replicas: int, workers: int = 0) -> list[list[int]]:
     """All samples in the order in which the replicas together read them."""
     readers = [MicroBatches(dataset, consumed, micro_batch, rank, replicas, workers) for rank in range(replicas)]
-    together = []
+    together: list[list[int]] = []
     for parts in zip(*readers, strict=True):
-        together += torch.cat(parts).tolist()
+        assert [part.first_sample for part in parts] == [
+            consumed + len(together) + rank * micro_batch for rank in range(replicas)
+        ]
+        together += torch.cat([part.samples for part in parts]).tolist()
     for reader in readers:
         reader.close()
     return together
@@ -50,7 +53,7 @@ def test_reading_ahead_changes_nothing(dataset: Dataset, workers: int) -> None:
 
 
 def test_batches_are_int64_rows_of_one_token_more_than_the_sequence(dataset: Dataset) -> None:
-    batch = next(MicroBatches(dataset, 0, 3, 0, 1))
+    batch = next(MicroBatches(dataset, 0, 3, 0, 1)).samples
     assert batch.dtype == torch.int64 and batch.shape == (3, 9)
 
 

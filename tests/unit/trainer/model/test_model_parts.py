@@ -99,9 +99,17 @@ def test_a_batch_without_any_label_has_loss_zero() -> None:
 def test_labels_are_the_next_tokens_and_the_mask_hides_ends_of_documents() -> None:
     samples = torch.tensor([[5, 0, 7, 8]], dtype=torch.int32)
     tokens, (labels, mask) = engine_item(samples)
+    assert isinstance(tokens, torch.Tensor)
     assert tokens.tolist() == [[5, 0, 7]] and labels.tolist() == [[0, 7, 8]] and mask.tolist() == [[1, 1, 1]]
     assert tokens.dtype == labels.dtype == torch.int64
     assert engine_item(samples, end_of_document=0)[1][1].tolist() == [[1, 0, 1]]
+
+
+def test_a_micro_batch_says_where_in_the_training_it_lies_when_told() -> None:
+    samples = torch.tensor([[5, 0, 7, 8]])
+    (tokens, first_sample), _ = engine_item(samples, first_sample=96)
+    assert tokens.tolist() == [[5, 0, 7]] and first_sample.tolist() == [96]
+    assert first_sample.dtype == torch.int64
 
 
 def test_dropout_masks_follow_from_where_they_are_drawn_not_when() -> None:
