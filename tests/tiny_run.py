@@ -6,6 +6,9 @@ import json
 import struct
 from pathlib import Path
 
+from opsctl.runs.expanded import ExpandedRun
+from opsctl.runs.load import LoadedRun, expanded_file
+
 RUN_FILE = """\
 [run]
 name = "{name}"
@@ -100,6 +103,11 @@ def write_run(
     path = folder / "run.toml"
     path.write_text(RUN_FILE.format(name=name, nodes=nodes, time=time, slurm=slurm, train_samples=train_samples, lr=lr))
     return path
+
+
+def expand(loaded: LoadedRun) -> ExpandedRun:
+    """The run on its own nodes, without the checks that a command makes: no file is looked at."""
+    return ExpandedRun.of(loaded, expanded_file(loaded))
 
 
 def write_data(prefix: Path, documents: int = 8, tokens_each: int = 64) -> None:

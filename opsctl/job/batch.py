@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,23 +14,22 @@ from opsctl.attempts import events as attempts_file
 from opsctl.attempts.brake import brake_trips, chains_to_cancel, without_progress
 from opsctl.attempts.cause import describe
 from opsctl.attempts.events import Attempt
-from opsctl.attempts.evidence import Evidence, read_evidence
+from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.lost import close_lost_attempts
 from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.inventory import last_checkpoint
-from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmError
-from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.limit import exit_duration_arguments, exit_minutes
-from opsctl.job.main_log import MainLog, stamp
+from opsctl.job.main_log import stamp
+from opsctl.job.own_attempt import end_line, new_attempt, record_short, start_line
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
-from opsctl.moments import iso, now
+from opsctl.job.task import Task, this_task
+from opsctl.moments import now
 from opsctl.records import kill_switch
 from opsctl.records.attempt_folder import exit_report, set_aside
 from opsctl.records.chains import jobs_of_run, read_chains, read_run_id
-from opsctl.records.revisions import Revision, newest
 from opsctl.records.state_files import make_shared_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -40,7 +37,7 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.attempt_records import EXIT_REPORT
-from trainer.recipe.options import Options, OptionsError, to_arguments
+from trainer.recipe.options import Options, to_arguments
 
 #: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
 _LEAVES_EARLY = frozenset({"kill-switch", "stop-request", "exit-duration", "exit-interval"})
@@ -50,66 +47,23 @@ _COMPLETING_S = 15.0
 _AT_LIMIT_S = 90
 
 
-@dataclass(frozen=True)
-class Task:
-    """One array task at work: what does not change while it runs."""
-
-    paths: RunPaths
-    cluster: Cluster
-    client: SlurmClient
-    allocation: Allocation
-    revision: Revision
-    one_off: tuple[str, ...]  # the chain's own trainer arguments, after the revision's
-    options: Options | OpsctlError  # what both come to; the error when they cannot be understood here
-    submitted_at: datetime  # of the chain
-    log: MainLog
-
-
 def run_job(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str]) -> int:
     """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
 
     Raises OpsctlError when there is nothing to run or the brake holds.
     """
-    client = client_for(cluster, patient=True)
-    revision = newest(paths)
-    if revision is None:
-        raise OpsctlError(f"no revision in {paths.revisions}: opsctl submit publishes one")
-    allocation = read_allocation(os.environ, client.nodes_of)
-    task = Task(
-        paths=paths,
-        cluster=cluster,
-        client=client,
-        allocation=allocation,
-        revision=revision,
-        one_off=tuple(one_off),
-        options=_options(revision, one_off, len(allocation.nodes)),
-        submitted_at=submitted_at,
-        log=MainLog(paths.main_log),
-    )
+    task = this_task(paths, cluster, submitted_at, one_off)
     with noted_signals() as signals:
         code = _leave_at_once(task)
         return _train(task, signals) if code is None else code
 
 
-def _options(revision: Revision, one_off: Sequence[str], nodes: int) -> Options | OpsctlError:
-    """An error is kept for later: the task looks at the kill switch first, and its failure goes on record."""
-    try:
-        return revision.options(one_off, nodes)
-    except OptionsError as error:
-        return OpsctlError(
-            f"revision {revision.name} with this chain's arguments is not understood here: {error}; "
-            "opsctl revise, or submit the chain again, with the opsctl that the jobs use"
-        )
-    except OpsctlError as error:
-        return error
-
-
 def _leave_at_once(task: Task) -> int | None:
     """The exit code of a task that has nothing to do, None for one that has."""
-    switch = _kill_switch_path(task)
+    switch = task.kill_switch
     if kill_switch.is_triggered(switch):
         return _leave(task, "kill-switch", stamp(f"Detected kill switch at {switch}. Exiting"))
-    if isinstance(task.options, Options) and is_finished(task.options, last_checkpoint(task.paths.checkpoints)):
+    if task.is_finished():
         return _leave(task, "finished", stamp("the training is finished, nothing is left to do. Exiting"))
     return None
 
@@ -118,15 +72,8 @@ def _leave(task: Task, reason: str, line: str) -> int:
     task.log.say(line)
     # Whoever leaves in seconds does not wait long for Slurm either.
     _close_lost(task, client_for(task.cluster), task.allocation.job_id)
-    _record_short(task, reason, 0)
+    record_short(task, reason, 0)
     return 0
-
-
-def _kill_switch_path(task: Task) -> Path:
-    """Where the trainer will look is where this task looks."""
-    if isinstance(task.options, Options) and task.options.kill_switch_path:
-        return Path(task.options.kill_switch_path)
-    return kill_switch.switch_path(task.paths)
 
 
 def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
@@ -152,9 +99,9 @@ def _train(task: Task, signals: Signals) -> int:
     folder = task.paths.attempt_folder(task.allocation.job_id)
     set_aside(folder)
     make_shared_folder(folder)
-    attempt = _new_attempt(task, len(attempts) + 1)
+    attempt = new_attempt(task, len(attempts) + 1)
     attempts_file.append_opened(task.paths, attempt)
-    task.log.say(_start_line(task, attempt))
+    task.log.say(start_line(task, attempt))
     try:
         step_end = _run_step(task, signals, folder)
     except (OpsctlError, OSError) as error:
@@ -164,7 +111,7 @@ def _train(task: Task, signals: Signals) -> int:
     else:
         note = f"the job got {signals.names()}" if signals.any else ""
     ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), now(), note=note)
-    task.log.say(_end_line(ended))
+    task.log.say(end_line(ended))
     try:
         attempts_file.append_closed(task.paths, ended)
     except OSError as error:  # a full disk must not cost the exit status
@@ -255,7 +202,7 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     elif last and last.note:
         why += f" ({last.note})"
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
-    task.log.say(f"***ALERT: {_name(task)}: {said}")
+    task.log.say(f"***ALERT: {task.name}: {said}")
     try:
         own = jobs_of_run(task.client.jobs(), read_run_id(task.paths), read_chains(task.paths))
         chains = chains_to_cancel(own, attempts, task.allocation.user)
@@ -263,61 +210,6 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
         task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
     except (SlurmError, OSError) as error:
         task.log.say(f"opsctl: what is pending could not be cancelled: {error}")
-    _record_short(task, "brake", 1)
+    record_short(task, "brake", 1)
     sys.stderr.write(f"opsctl: {said}; when it is mended, opsctl submit starts afresh\n")
     return 1
-
-
-def _name(task: Task) -> str:
-    try:
-        return task.revision.file.run.name
-    except OpsctlError:  # the brake holds for a revision that cannot be read too
-        return str(task.paths.output)
-
-
-def _new_attempt(task: Task, number: int) -> Attempt:
-    checkpoint = last_checkpoint(task.paths.checkpoints)
-    job = task.allocation
-    return Attempt(
-        number=number,
-        id=f"{job.job_id}-{secrets.token_hex(4)}",
-        job_id=job.job_id,
-        array_job_id=job.array_job_id,
-        array_task=job.array_task,
-        chain_submitted_at=task.submitted_at,
-        revision=task.revision.name,
-        user=job.user,
-        nodes=job.nodes,
-        opened_at=now(),
-        kill_switch_path=str(_kill_switch_path(task)),
-        iteration_at_start=checkpoint.iteration if checkpoint else None,
-    )
-
-
-def _record_short(task: Task, reason: str, exit_code: int) -> None:
-    """An attempt that started no step: opened and closed at once."""
-    attempt = _new_attempt(task, 0)
-    evidence = Evidence(exit_reason=reason)
-    checkpoint = last_checkpoint(task.paths.checkpoints)
-    ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, now(), note="left at its start")
-    attempts_file.append_opened(task.paths, attempt)
-    attempts_file.append_closed(task.paths, ended)
-
-
-def _start_line(task: Task, attempt: Attempt) -> str:
-    job = task.allocation
-    start = "the beginning" if attempt.iteration_at_start is None else f"iteration {attempt.iteration_at_start}"
-    again = f", requeued {job.restart_count} times" if job.restart_count else ""
-    return (
-        f"START TIME: {iso(now())} attempt {attempt.number}, job {job.display_id} "
-        f"({job.job_id}{again}), revision {task.revision.name}, from {start}, nodes {' '.join(job.nodes)}"
-    )
-
-
-def _end_line(ended: Attempt) -> str:
-    failed = f", first failure: {describe(ended.first_failure)}" if ended.first_failure else ""
-    saved = "none" if ended.checkpoint_at_end is None else f"iteration {ended.checkpoint_at_end}"
-    return (
-        f"END TIME: {iso(now())} attempt {ended.number} ended: {ended.reason}, "
-        f"exit code {ended.exit_code}, last checkpoint {saved}{failed}"
-    )

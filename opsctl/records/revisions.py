@@ -94,10 +94,6 @@ class Revision:
         return parse([*self.trainer_arguments, *one_off], world_size)
 
     @property
-    def engine_config(self) -> Path:
-        return self.folder / "engine.json"
-
-    @property
     def step_script(self) -> Path:
         return self.folder / "step.sh"
 
@@ -188,11 +184,6 @@ def withdraw(revision: Revision) -> None:
     with contextlib.suppress(OSError):
         revision.folder.rename(going)
         shutil.rmtree(going, ignore_errors=True)
-
-
-def revisions(paths: RunPaths) -> list[Revision]:
-    """All published revisions, oldest first."""
-    return [_read(folder) for _, folder in sorted(_folders(paths))]
 
 
 def newest(paths: RunPaths) -> Revision | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.errors import RunFileError, UsageError
-from opsctl.runs.load import LoadedRun, expanded_file
+from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
 from opsctl.runs.trainer_arguments import NOT_A_CHAINS, trainer_arguments
@@ -74,14 +74,6 @@ class ExpandedRun:
         except OptionsError as error:
             raise UsageError(f"after --: {error}") from None
         return replace(self, arguments=arguments, options=options, layout=layout)
-
-
-def expand(loaded: LoadedRun) -> ExpandedRun:
-    """`loaded` on its own nodes. Raises RunFileError for a variable that is not set, or what the trainer would refuse.
-
-    No file is looked at, nor whether the job's times fit: see `opsctl.runs.checks`.
-    """
-    return ExpandedRun.of(loaded, expanded_file(loaded))
 
 
 def _parsed(arguments: Sequence[str], world_size: int) -> tuple[Options, Layout]:

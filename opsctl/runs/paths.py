@@ -19,10 +19,6 @@ class RunPaths:
         return self.output / "checkpoints"
 
     @property
-    def latest(self) -> Path:
-        return self.checkpoints / "latest"
-
-    @property
     def logs(self) -> Path:
         return self.output / "logs"
 

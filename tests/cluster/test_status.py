@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.watched_runs import make_run
+from tests.tiny_run import expand
 
 
 def test_status_joins_the_queue_the_log_and_the_checkpoints(local_cluster: RunningCluster, tmp_path: Path) -> None:
@@ -52,7 +53,6 @@ def test_an_empty_queue_is_an_empty_list_for_programs_and_a_sentence_for_people(
 
 def test_a_finished_training_is_said_to_be_so_and_no_alarm(local_cluster: RunningCluster, tmp_path: Path) -> None:
     from opsctl.records.revisions import publish
-    from opsctl.runs.expanded import expand
     from opsctl.runs.load import load_run_file
 
     run = make_run(local_cluster, tmp_path)

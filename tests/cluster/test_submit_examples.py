@@ -14,13 +14,14 @@ from opsctl.localcluster import lifecycle
 from opsctl.localcluster.installation import find_installation
 from opsctl.localcluster.shapes import bloom
 from opsctl.render.batch import ChainRequest, batch_script
-from opsctl.runs.expanded import ExpandedRun, expand
+from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.shipped import templates_folder
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
+from tests.tiny_run import expand
 
 EXAMPLES = templates_folder() / "examples"
 

@@ -152,7 +152,7 @@ def test_a_checkpoint_of_a_later_attempt_is_not_this_ones(paths: RunPaths) -> No
     step = paths.checkpoints / "global_step90"
     step.mkdir(parents=True)
     (step / "manifest.json").write_text('{"iteration": 90}')
-    paths.latest.write_text("global_step90")
+    (paths.checkpoints / "latest").write_text("global_step90")
     assert close_lost_attempts(paths, slurm([job(7)]))[0].is_open
     append_opened(paths, Attempt(number=2, id="b", job_id=8, opened_at=minutes(9), iteration_at_start=10))
     first, second = close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL"), end(8, "NODE_FAIL", ended=20)]))

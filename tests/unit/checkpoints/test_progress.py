@@ -1,13 +1,12 @@
-"""The last whole checkpoint, and whether it is the end."""
+"""Whether a checkpoint is the end of a training."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint
+from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.checkpoints.progress import is_finished
 from trainer.recipe.options import parse
 
@@ -16,39 +15,6 @@ MODEL = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 1 --lr 1e-3 "
     "--vocab-size 300"
 )
-
-
-def save(folder: Path, iteration: int, samples: int, tag: str | None = None) -> None:
-    step = folder / f"global_step{iteration}"
-    step.mkdir(parents=True)
-    manifest = {"schema_version": 1, "iteration": iteration, "consumed_train_samples": samples}
-    (step / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "latest").write_text(tag or step.name)
-
-
-def test_latest_names_the_last_checkpoint(tmp_path: Path) -> None:
-    assert last_checkpoint(tmp_path) is None
-    save(tmp_path, 10, 40)
-    save(tmp_path, 20, 80)
-    assert last_checkpoint(tmp_path) == Checkpoint(tmp_path / "global_step20", 20, 80)
-
-
-@pytest.mark.parametrize(
-    "tag",
-    ["", "global_step99", "../elsewhere/global_step5", "../global_step10", "main", "global_step10\nglobal_step20"],
-)
-def test_a_latest_that_names_no_whole_checkpoint_counts_as_none(tmp_path: Path, tag: str) -> None:
-    save(tmp_path / "elsewhere", 5, 20)
-    save(tmp_path / "checkpoints", 10, 40)
-    (tmp_path / "checkpoints" / "latest").write_text(tag)
-    assert last_checkpoint(tmp_path / "checkpoints") is None
-
-
-@pytest.mark.parametrize("manifest", ["", "[]", '{"iteration": "x"}', "null"])
-def test_a_damaged_manifest_counts_as_none(tmp_path: Path, manifest: str) -> None:
-    save(tmp_path, 10, 40)
-    (tmp_path / "global_step10" / "manifest.json").write_text(manifest)
-    assert last_checkpoint(tmp_path) is None
 
 
 @pytest.mark.parametrize(

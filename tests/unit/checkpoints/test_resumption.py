@@ -47,6 +47,6 @@ def test_who_only_looks_at_the_script_is_warned(tmp_path: Path) -> None:
 
 def test_a_latest_that_names_nothing_is_refused_by_name(tmp_path: Path) -> None:
     run = run_with_a_checkpoint(tmp_path)
-    run.paths.latest.write_text("global_step11")
+    (run.paths.checkpoints / "latest").write_text("global_step11")
     with pytest.raises(RunFileError, match="names global_step11, which is not in"):
         check(run, Wish())

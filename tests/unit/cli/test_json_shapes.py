@@ -16,10 +16,9 @@ from opsctl.cli.json_help import description_of, markdown, may_be_missing, name_
 from opsctl.cli.json_shapes import PRINTED
 from opsctl.output import json_text
 from opsctl.records.revisions import publish
-from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
-from tests.tiny_run import write_run
+from tests.tiny_run import expand, write_run
 
 #: Commands whose shapes are still dicts.
 NOT_YET = {"data prepare", "queue", "status", "watch training"}

@@ -6,10 +6,9 @@ import pytest
 
 from opsctl.cli import main
 from opsctl.records import revisions
-from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
-from tests.tiny_run import write_run
+from tests.tiny_run import expand, write_run
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pytest
 
 from opsctl.records.chains import make_run_id
 from opsctl.records.revisions import publish
-from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
-from tests.tiny_run import write_run
+from tests.tiny_run import expand, write_run
 
 
 def opsctl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -15,10 +15,11 @@ import pytest
 from opsctl.errors import RunFileError
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.render.step import step_script
-from opsctl.runs.expanded import ExpandedRun, expand
+from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
 from opsctl.shipped import templates_folder
 from opsctl.slurm.cluster import Cluster
+from tests.tiny_run import expand
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = sorted(path.stem for path in (templates_folder() / "examples").glob("*.toml"))

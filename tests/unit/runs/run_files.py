@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,14 @@ def refusal(folder: Path, text: str, **environment: str) -> str:
     assert line.startswith(f"{path}: ")
     assert "\n" not in line
     return line.removeprefix(f"{path}: ")
+
+
+def write_pair(prefix: Path, lengths: list[int], code: int = 8, token_bytes: int = 2) -> None:
+    """A `.bin/.idx` pair as Megatron lays it out: header, lengths, byte offsets, document entries."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    offsets = [sum(lengths[:index]) * token_bytes for index in range(len(lengths))]
+    raw = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(lengths), len(lengths) + 1)
+    raw += struct.pack(f"<{len(lengths)}i", *lengths) + struct.pack(f"<{len(lengths)}q", *offsets)
+    raw += struct.pack(f"<{len(lengths) + 1}q", *range(len(lengths) + 1))
+    Path(f"{prefix}.idx").write_bytes(raw)
+    Path(f"{prefix}.bin").write_bytes(bytes(sum(lengths) * token_bytes))

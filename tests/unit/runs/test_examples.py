@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.runs.checks import find_problems
-from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
 from opsctl.shipped import templates_folder
+from tests.tiny_run import expand
 
 EXAMPLES = sorted((templates_folder() / "examples").glob("*.toml"))
 

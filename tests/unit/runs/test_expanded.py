@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import RunFileError, UsageError
-from opsctl.runs.expanded import expand
+from tests.tiny_run import expand
 from tests.unit.runs.run_files import changed, loaded
 from trainer.recipe.options import parse
 

@@ -18,11 +18,10 @@ from opsctl.records.chains import Chain, append_chain, make_run_id
 from opsctl.records.kill_switch import trigger
 from opsctl.records.revisions import publish
 from opsctl.records.run_view import RunView, view
-from opsctl.runs.expanded import expand
 from opsctl.runs.load import load_run_file
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
-from tests.tiny_run import write_run
+from tests.tiny_run import expand, write_run
 from tests.unit.watch.jobs import RUNNING
 
 

@@ -115,6 +115,24 @@ def test_what_stands_on_a_line_is_known_by_its_key_however_it_is_spelled_and_not
     assert found == {"train_samples": 5000, "kill_switch_path": "/k", "bf16": True, "lr": 2.0}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data_path": "alone"},
+        {"data_path": [0.3, "a", 1, "b"], "lr": 1, "bf16": True, "fp16": False},
+        {"train_iters": None, "train_samples": 500, "rampup_batch_size": [2, 2, 100], "global_batch_size": 8},
+    ],
+)
+def test_a_run_files_tables_and_the_line_made_of_them_are_the_same_options(changes: dict[str, Any]) -> None:
+    assert options_module.from_tables(SMALL | changes, 1) == parse(small(**changes), 1)
+
+
+def test_tables_that_are_not_complete_are_options_as_far_as_they_go() -> None:
+    found = options_module.from_tables({"hidden_size": 64, "micro_batch_size": 2}, 4)
+    assert (found.ffn_hidden_size, found.global_batch_size, found.num_layers) == (256, 8, None)
+
+
 def test_options_cannot_be_changed() -> None:
     options = parse(small())
     with pytest.raises(AttributeError):

@@ -1,0 +1,65 @@
+"""The attempt that a task itself makes: put on record, and told in the training log."""
+
+from __future__ import annotations
+
+import secrets
+
+from opsctl.attempts import events as attempts_file
+from opsctl.attempts.cause import describe
+from opsctl.attempts.events import Attempt
+from opsctl.attempts.evidence import Evidence
+from opsctl.attempts.outcome import StepEnd, closed
+from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.job.task import Task
+from opsctl.moments import iso, now
+
+
+def new_attempt(task: Task, number: int) -> Attempt:
+    """The attempt that `task` opens now."""
+    checkpoint = last_checkpoint(task.paths.checkpoints)
+    job = task.allocation
+    return Attempt(
+        number=number,
+        id=f"{job.job_id}-{secrets.token_hex(4)}",
+        job_id=job.job_id,
+        array_job_id=job.array_job_id,
+        array_task=job.array_task,
+        chain_submitted_at=task.submitted_at,
+        revision=task.revision.name,
+        user=job.user,
+        nodes=job.nodes,
+        opened_at=now(),
+        kill_switch_path=str(task.kill_switch),
+        iteration_at_start=checkpoint.iteration if checkpoint else None,
+    )
+
+
+def record_short(task: Task, reason: str, exit_code: int) -> None:
+    """An attempt that started no step: opened and closed at once."""
+    attempt = new_attempt(task, 0)
+    evidence = Evidence(exit_reason=reason)
+    checkpoint = last_checkpoint(task.paths.checkpoints)
+    ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, now(), note="left at its start")
+    attempts_file.append_opened(task.paths, attempt)
+    attempts_file.append_closed(task.paths, ended)
+
+
+def start_line(task: Task, attempt: Attempt) -> str:
+    """What the training log says as the attempt begins."""
+    job = task.allocation
+    start = "the beginning" if attempt.iteration_at_start is None else f"iteration {attempt.iteration_at_start}"
+    again = f", requeued {job.restart_count} times" if job.restart_count else ""
+    return (
+        f"START TIME: {iso(now())} attempt {attempt.number}, job {job.display_id} "
+        f"({job.job_id}{again}), revision {task.revision.name}, from {start}, nodes {' '.join(job.nodes)}"
+    )
+
+
+def end_line(ended: Attempt) -> str:
+    """What the training log says when it has ended."""
+    failed = f", first failure: {describe(ended.first_failure)}" if ended.first_failure else ""
+    saved = "none" if ended.checkpoint_at_end is None else f"iteration {ended.checkpoint_at_end}"
+    return (
+        f"END TIME: {iso(now())} attempt {ended.number} ended: {ended.reason}, "
+        f"exit code {ended.exit_code}, last checkpoint {saved}{failed}"
+    )

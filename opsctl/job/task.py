@@ -1,0 +1,92 @@
+"""One array task: the run, the allocation and the revision that it works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.progress import is_finished
+from opsctl.errors import OpsctlError
+from opsctl.job.allocation import Allocation, read_allocation
+from opsctl.job.main_log import MainLog
+from opsctl.records import kill_switch
+from opsctl.records.revisions import Revision, newest
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
+from trainer.recipe.options import Options, OptionsError
+
+
+@dataclass(frozen=True)
+class Task:
+    """One array task at work: what does not change while it runs."""
+
+    paths: RunPaths
+    cluster: Cluster
+    client: SlurmClient
+    allocation: Allocation
+    revision: Revision
+    one_off: tuple[str, ...]  # the chain's own trainer arguments, after the revision's
+    options: Options | OpsctlError  # what both come to; the error when they cannot be understood here
+    submitted_at: datetime  # of the chain
+    log: MainLog
+
+    @property
+    def name(self) -> str:
+        """The run's; its output folder while the revision cannot be read, for which the brake must hold too."""
+        try:
+            return self.revision.file.run.name
+        except OpsctlError:
+            return str(self.paths.output)
+
+    @property
+    def kill_switch(self) -> Path:
+        """Where the trainer looks; where the run's switch is when nobody can say that."""
+        if isinstance(self.options, Options) and self.options.kill_switch_path:
+            return Path(self.options.kill_switch_path)
+        return kill_switch.switch_path(self.paths)
+
+    def is_finished(self) -> bool:
+        """Whether nothing is left to train."""
+        return isinstance(self.options, Options) and is_finished(self.options, last_checkpoint(self.paths.checkpoints))
+
+
+def this_task(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str]) -> Task:
+    """The task that this process is, with the newest revision. Raises OpsctlError outside of a job, or without one."""
+    client = client_for(cluster, patient=True)
+    revision = newest(paths)
+    if revision is None:
+        raise OpsctlError(f"no revision in {paths.revisions}: opsctl submit publishes one")
+    allocation = read_allocation(os.environ, client.nodes_of)
+    return Task(
+        paths=paths,
+        cluster=cluster,
+        client=client,
+        allocation=allocation,
+        revision=revision,
+        one_off=tuple(one_off),
+        options=understood(revision, one_off, len(allocation.nodes)),
+        submitted_at=submitted_at,
+        log=MainLog(paths.main_log),
+    )
+
+
+def understood(revision: Revision, one_off: Sequence[str], nodes: int) -> Options | OpsctlError:
+    """The trainer's options on so many nodes.
+
+    An error is kept for later: the task looks at the kill switch first, and its failure goes on record.
+    """
+    try:
+        return revision.options(one_off, nodes)
+    except OptionsError as error:
+        return OpsctlError(
+            f"revision {revision.name} with this chain's arguments is not understood here: {error}; "
+            "opsctl revise, or submit the chain again, with the opsctl that the jobs use"
+        )
+    except OpsctlError as error:
+        return error
