@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 
 from trainer.model.batch import EngineItem
-from trainer.model.shape import ModelShape
 from trainer.parallel.process_groups import Parallel, initialize
 from trainer.recipe.engine_config import engine_config, merged_with_file
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.vocabulary import padded_vocab_size
 

@@ -36,9 +36,10 @@ from trainer.loop.train import Training, train
 from trainer.parallel.process_groups import Parallel
 from trainer.preload import STARTED_AT
 from trainer.recipe.lengths import Lengths
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError, parse
 from trainer.recipe.schedule import LearningRateSchedule
-from trainer.recipe.sizes import ModelShape, parameters
+from trainer.recipe.sizes import parameters, parameters_outside_embeddings
 from trainer.say import complain, say
 
 import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
@@ -114,7 +115,7 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
     engine = build_engine(options, parallel, padded)
     load_into(engine, resumption, options)
     _say(parallel, stamp("after model, optimizer, and learning rate scheduler are built"))
-    shape = _shape(options, padded)
+    shape = ModelShape.of(options, padded)
     _say_size(options, parallel, shape)
     resumes_own = options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve()
     return Training(
@@ -157,28 +158,14 @@ def _leaving_settings(options: Options) -> LeavingSettings:
     )
 
 
-def _shape(options: Options, padded: int) -> ModelShape:
-    return ModelShape(
-        layers=options.num_layers,
-        hidden=options.hidden_size,
-        heads=options.num_attention_heads,
-        sequence_length=options.seq_length,
-        vocabulary=padded,
-        feed_forward=options.ffn_hidden_size,
-        positions=options.max_position_embeddings if options.position_embedding_type == "absolute" else 0,
-        embedding_layernorm=options.embed_layernorm,
-    )
-
-
 def _curves(options: Options, parallel: Parallel, shape: ModelShape) -> Curves:
-    without_embeddings = parameters(shape) - (shape.vocabulary + shape.positions) * shape.hidden
     writes = options.tensorboard_dir and parallel.rank == parallel.world_size - 1
     return Curves(
         on_every_rank(lambda: open_writer(options) if writes else None, (OptionsError,)),
         options,
         parallel.world_size,
         parallel.data_size,
-        flops_per_sample=6.0 * without_embeddings * options.seq_length,
+        flops_per_sample=6.0 * parameters_outside_embeddings(shape) * options.seq_length,
     )
 
 

@@ -16,15 +16,15 @@ from opsctl.runs.checks import exit_duration_minutes
 from opsctl.runs.schema import ExpectTable, SlurmTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
-from trainer.recipe.precision import is_half, precision_of
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.precision import is_half
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import (
     HARDWARE_PASSES,
     MODEL_PASSES,
     TRAINING_BYTES_PER_PARAMETER,
-    ModelShape,
-    block_parameters,
     parameters,
+    parameters_of_ranks,
     tflops_per_gpu,
 )
 
@@ -32,7 +32,7 @@ from trainer.recipe.sizes import (
 def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout | None) -> Iterator[Section]:
     """Checkpoints on disk, and the memory that weights, gradients and optimizer states need."""
     count = parameters(shape)
-    half = is_half(precision_of(options))
+    half = is_half(shape.precision)
     weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
     each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
     interval = options["save_interval"]
@@ -49,9 +49,9 @@ def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout 
     total = arithmetic.memory_gb(count)
     text = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
     stages = stages_of(options, layout) if layout is not None else None
+    here = _largest_share(shape, stages, layout.tensor) if layout is not None and stages else None
     fullest = None
-    if layout is not None and stages:
-        here = _largest_stage_parameters(shape, stages) / layout.tensor
+    if layout is not None and here is not None:
         fullest = arithmetic.memory_per_gpu_gb(here, layout.data, half)
         shared = f", optimizer states shared by {layout.data} replicas" if layout.data > 1 else ""
         text.append(("the fullest GPU", f"about {gb_text(fullest)}{shared}"))
@@ -63,12 +63,12 @@ def memory_values(replica_gb: float, per_gpu_gb: float | None = None) -> Planned
     return PlannedMemory(bytes_per_param=TRAINING_BYTES_PER_PARAMETER, replica_gb=replica_gb, per_gpu_gb=per_gpu_gb)
 
 
-def _largest_stage_parameters(shape: ModelShape, stages: list[int]) -> int:
-    """Parameters of the fullest stage; a tied embedding is on the first and the last."""
-    block = block_parameters(shape.hidden, shape.feed_forward)
-    embedding = (shape.vocabulary + shape.positions) * shape.hidden
-    ends = {0, len(stages) - 1}
-    return max(blocks * block + (embedding if stage in ends else 0) for stage, blocks in enumerate(stages))
+def _largest_share(shape: ModelShape, stages: list[int], tensor: int) -> int | None:
+    """Parameters that a rank of the fullest stage holds; None where `tensor` ranks cannot share a layer alike."""
+    try:
+        return max(parameters_of_ranks(shape, stages, tensor))
+    except ValueError:
+        return None
 
 
 def time_sections(
@@ -79,7 +79,7 @@ def time_sections(
     values = PlannedTime()
     rows = []
     if expect.tflops and lengths is not None:
-        tokens = lengths.train_samples * shape.sequence_length
+        tokens = lengths.train_samples * options["seq_length"]
         days = arithmetic.training_days(parameters(shape), tokens, gpus, expect.tflops)
         values = replace(values, days_at_expected_tflops=days, gpu_hours_at_expected_tflops=days * 24 * gpus)
         rows.append((f"at {expect.tflops:g} TFLOPs a GPU", days_text(days, gpus)))
@@ -90,17 +90,18 @@ def time_sections(
     if rows:
         yield Section("time", "Time to train, without waits between jobs", values, tuple(rows))
     if expect.seconds_per_iteration:
-        batch, seconds = ramp.global_batch_size, expect.seconds_per_iteration
+        batch, sequence, seconds = ramp.global_batch_size, options["seq_length"], expect.seconds_per_iteration
         recomputes = options["checkpoint_activations"] or options["deepspeed_activation_checkpointing"]
-        hardware = tflops_per_gpu(shape, batch, seconds, gpus, HARDWARE_PASSES if recomputes else MODEL_PASSES)
-        model = tflops_per_gpu(shape, batch, seconds, gpus, MODEL_PASSES)
+        passes = HARDWARE_PASSES if recomputes else MODEL_PASSES
+        hardware = tflops_per_gpu(shape, batch, sequence, seconds, gpus, passes)
+        model = tflops_per_gpu(shape, batch, sequence, seconds, gpus, MODEL_PASSES)
         counted = " (recomputation counted)" if recomputes else ""
         yield Section(
             "throughput",
             "Speed at the full batch",
             PlannedThroughput(seconds_per_iteration=seconds, hardware_tflops=hardware, model_tflops=model),
             (
-                ("an iteration", f"{seconds:g} s: {whole(batch * shape.sequence_length / seconds)} tokens a second"),
+                ("an iteration", f"{seconds:g} s: {whole(batch * sequence / seconds)} tokens a second"),
                 ("TFLOPs a GPU", f"{amount(hardware)} hardware{counted}, {amount(model)} model"),
             ),
         )

@@ -20,11 +20,12 @@ from opsctl.planning.plan import (
     WeightsByPart,
 )
 from opsctl.planning.section import Section, amount, billions, gb_text, gib_text, whole
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import from_tables
 from trainer.recipe.schedule import samples_of_tokens
 from trainer.recipe.sizes import (
     MODEL_PASSES,
-    ModelShape,
-    block_parameters,
+    formula_block_parameters,
     formula_parameters,
     rest_parameters,
     tflops_per_gpu,
@@ -107,14 +108,14 @@ def _model(inputs: Inputs) -> Section | None:
         formula=FORMULA,
         formula_params=total,
         billion_rounded=round(total / 1e9),
-        layer_params=block_parameters(hidden),
+        layer_params=formula_block_parameters(hidden),
         embedding_params=inputs.vocab_size * hidden,
         hidden_per_layer=hidden // layers,
         hidden_per_head=hidden // inputs.num_attention_heads if inputs.num_attention_heads else None,
     )
     rows = [
         ("parameters", f"{whole(total)} ({billions(total)}): l(12h^2+13h) + vh + sh + 2h"),
-        ("one block", whole(block_parameters(hidden))),
+        ("one block", whole(formula_block_parameters(hidden))),
         ("word embedding", whole(inputs.vocab_size * hidden)),
     ]
     per_head = f", per head {values.hidden_per_head}" if values.hidden_per_head is not None else ""
@@ -138,7 +139,7 @@ def _parts(inputs: Inputs) -> Section | None:
     hidden, total = inputs.hidden_size, _formula(inputs)
     if total is None or hidden is None or inputs.sequence_length is None or inputs.vocab_size is None:
         return None
-    block = arithmetic.weights_gib(block_parameters(hidden))
+    block = arithmetic.weights_gib(formula_block_parameters(hidden))
     rest = arithmetic.weights_gib(rest_parameters(hidden, inputs.sequence_length, inputs.vocab_size))
     whole_model = arithmetic.weights_gib(total)
     return Section(
@@ -222,9 +223,10 @@ def _throughput(inputs: Inputs) -> Section | None:
         return None
     if batch is None or seconds is None or gpus is None:
         return None
-    shape = ModelShape(layers, hidden, inputs.num_attention_heads or 1, sequence, vocabulary)
-    hardware = tflops_per_gpu(shape, batch, seconds, gpus)
-    model = tflops_per_gpu(shape, batch, seconds, gpus, MODEL_PASSES)
+    given = {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": inputs.num_attention_heads or 1}
+    shape = ModelShape.of(from_tables({**given, "seq_length": sequence}), vocabulary)
+    hardware = tflops_per_gpu(shape, batch, sequence, seconds, gpus)
+    model = tflops_per_gpu(shape, batch, sequence, seconds, gpus, MODEL_PASSES)
     return Section(
         "throughput",
         "Speed",

@@ -8,7 +8,9 @@ from typing import Any
 from opsctl.planning import arithmetic
 from opsctl.planning.plan import InitStd, PlannedModel
 from opsctl.planning.section import Section, billions, whole
-from trainer.recipe.sizes import ModelShape, block_parameters, formula_parameters, parameters
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import word_embedding
+from trainer.recipe.sizes import formula_parameters, parameters, parameters_of_block
 from trainer.recipe.vocabulary import padded_vocab_size
 
 #: The usual formula of parameters as JSON says it.
@@ -22,34 +24,23 @@ def model_shape(options: Mapping[str, Any]) -> ModelShape | None:
     if vocabulary is None or any(options[key] is None for key in needed):
         return None
     try:
-        padded = padded_vocab_size(vocabulary, options)
+        return ModelShape.of(options, padded_vocab_size(vocabulary, options))
     except ValueError:
         return None
-    learned = options["position_embedding_type"] == "absolute"
-    return ModelShape(
-        layers=options["num_layers"],
-        hidden=options["hidden_size"],
-        heads=options["num_attention_heads"],
-        sequence_length=options["seq_length"],
-        vocabulary=padded,
-        feed_forward=options["ffn_hidden_size"],
-        positions=(options["max_position_embeddings"] or options["seq_length"]) if learned else 0,
-        embedding_layernorm=options["embed_layernorm"],
-    )
 
 
 def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Section]:
     """The count of what is really trained beside the usual formula, and the spread of initial weights."""
     real = parameters(shape)
     vocabulary = options["vocab_size"] or shape.vocabulary
-    formula = formula_parameters(shape.layers, shape.hidden, shape.sequence_length, vocabulary)
-    block, embedding = block_parameters(shape.hidden, shape.feed_forward), shape.vocabulary * shape.hidden
+    formula = formula_parameters(shape.layers, shape.hidden, options["seq_length"], vocabulary)
+    block, embedding = parameters_of_block(shape), word_embedding(shape).size
     positions = f"{shape.positions:,} learned positions" if shape.positions else "no learned positions"
     values = PlannedModel(
         layers=shape.layers,
         hidden=shape.hidden,
         heads=shape.heads,
-        sequence_length=shape.sequence_length,
+        sequence_length=options["seq_length"],
         vocab_size=vocabulary,
         padded_vocab_size=shape.vocabulary,
         params=real,

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
 from trainer.recipe.layout import Layout
-from trainer.recipe.precision import precision_of
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.schedule import LearningRateSchedule
 
 #: In a manifest, the optimizer of a checkpoint without optimizer states.
@@ -24,21 +24,6 @@ _SCHEDULE_NAMES = {
     "decay_samples": "total number of iterations",
     "style": "decay style",
 }
-
-
-def model_facts(options: Mapping[str, Any], padded_vocab_size: int) -> dict[str, Any]:
-    """What decides the names and shapes of a model's weights."""
-    learned = options["position_embedding_type"] == "absolute"
-    return {
-        "num_layers": options["num_layers"],
-        "hidden_size": options["hidden_size"],
-        "num_attention_heads": options["num_attention_heads"],
-        "ffn_hidden_size": options["ffn_hidden_size"],
-        "padded_vocab_size": padded_vocab_size,
-        "position_embedding_type": options["position_embedding_type"],
-        "max_position_embeddings": options["max_position_embeddings"] if learned else None,
-        "embed_layernorm": options["embed_layernorm"],
-    }
 
 
 def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
@@ -65,7 +50,8 @@ class Identity:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], world_size: int, padded_vocab_size: int) -> Identity:
-        return cls(model_facts(options, padded_vocab_size), layout_facts(options, world_size), precision_of(options))
+        shape = ModelShape.of(options, padded_vocab_size)
+        return cls(shape.facts(), layout_facts(options, world_size), shape.precision)
 
 
 def schedule_to_resume_with(

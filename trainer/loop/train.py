@@ -20,9 +20,10 @@ from trainer.loop.progress import Progress
 from trainer.loop.tensorboard import Curves
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.lengths import Lengths
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
-from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, ModelShape, tflops_per_gpu
+from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, tflops_per_gpu
 from trainer.say import say
 
 
@@ -155,6 +156,7 @@ def _log(training: Training, result: StepResult, batch_size: int, norm: float | 
         tflops=tflops_per_gpu(
             training.shape,
             interval.samples,
+            options.seq_length,
             interval.seconds,
             training.parallel.world_size,
             HARDWARE_PASSES if recomputes else MODEL_PASSES,

@@ -7,33 +7,30 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainer.model.alibi import alibi_slopes, feature_count, key_features, query_features
 from trainer.model.dropout import DropoutClock
-from trainer.model.shape import ModelShape
+from trainer.model.weights import LayerWeights
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import is_slow_half
 from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from trainer.recipe.model_shape import ModelShape
 
 
 class SelfAttention(nn.Module):
     """x_bsh -> query, key, value -> causal softmax -> dense. Rows of `query_key_value` are [q, k, v] head by head."""
 
-    def __init__(self, shape: ModelShape, layer: int, parallel: Parallel, clock: DropoutClock) -> None:
+    def __init__(
+        self, shape: ModelShape, layer: int, parallel: Parallel, clock: DropoutClock, weights: LayerWeights
+    ) -> None:
         super().__init__()
         self.shape, self.layer, self.clock = shape, layer, clock
         self.local_heads = shape.heads // parallel.tensor_size
-        name = f"layers.{layer}.self_attention"
-        inner = shape.heads * shape.head_size
-        common: dict[str, Any] = {"seed": shape.seed, "parallel": parallel, "dtype": shape.dtype}
-        self.query_key_value = ColumnParallelLinear(
-            f"{name}.query_key_value", shape.hidden, 3 * inner, shape.init_std, **common
-        )
-        self.dense = RowParallelLinear(f"{name}.dense", inner, shape.hidden, shape.output_init_std, **common)
+        self.query_key_value = ColumnParallelLinear(*weights.pair("self_attention.query_key_value"), parallel)
+        self.dense = RowParallelLinear(*weights.pair("self_attention.dense"), parallel)
         if shape.alibi:
             first = parallel.tensor_rank * self.local_heads
             self._slopes = tuple(alibi_slopes(shape.heads)[first : first + self.local_heads])

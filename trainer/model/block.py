@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from trainer.model.attention import SelfAttention
 from trainer.model.dropout import DropoutClock, dropout
-from trainer.model.shape import ModelShape
+from trainer.model.weights import LayerNorm, LayerWeights
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-
-
-def layernorm(shape: ModelShape) -> nn.LayerNorm:
-    """A LayerNorm over the hidden size, whole on every tensor-parallel rank."""
-    return nn.LayerNorm(shape.hidden, eps=shape.layernorm_epsilon, dtype=shape.dtype)
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import block_parameters
 
 
 class MLP(nn.Module):
     """x_bsh -> ffn -> GeLU -> x_bsh."""
 
-    def __init__(self, shape: ModelShape, layer: int, parallel: Parallel) -> None:
+    def __init__(self, shape: ModelShape, parallel: Parallel, weights: LayerWeights) -> None:
         super().__init__()
         self.approximate = "tanh" if shape.tanh_gelu else "none"
-        name = f"layers.{layer}.mlp"
-        common: dict[str, Any] = {"seed": shape.seed, "parallel": parallel, "dtype": shape.dtype}
-        self.dense_h_to_4h = ColumnParallelLinear(
-            f"{name}.dense_h_to_4h", shape.hidden, shape.ffn_hidden, shape.init_std, **common
-        )
-        self.dense_4h_to_h = RowParallelLinear(
-            f"{name}.dense_4h_to_h", shape.ffn_hidden, shape.hidden, shape.output_init_std, **common
-        )
+        self.dense_h_to_4h = ColumnParallelLinear(*weights.pair("mlp.dense_h_to_4h"), parallel)
+        self.dense_4h_to_h = RowParallelLinear(*weights.pair("mlp.dense_4h_to_h"), parallel)
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         wide = self.dense_h_to_4h(x_bsh)
@@ -46,10 +35,11 @@ class TransformerBlock(nn.Module):
     def __init__(self, shape: ModelShape, layer: int, parallel: Parallel, clock: DropoutClock) -> None:
         super().__init__()
         self.shape, self.layer, self.clock = shape, layer, clock
-        self.input_layernorm = layernorm(shape)
-        self.self_attention = SelfAttention(shape, layer, parallel, clock)
-        self.post_attention_layernorm = layernorm(shape)
-        self.mlp = MLP(shape, layer, parallel)
+        weights, epsilon = LayerWeights(block_parameters(shape, layer), shape, parallel), shape.layernorm_epsilon
+        self.input_layernorm = LayerNorm(*weights.pair("input_layernorm"), epsilon)
+        self.self_attention = SelfAttention(shape, layer, parallel, clock, weights)
+        self.post_attention_layernorm = LayerNorm(*weights.pair("post_attention_layernorm"), epsilon)
+        self.mlp = MLP(shape, parallel, weights)
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         normed = self.input_layernorm(x_bsh)

@@ -5,14 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainer.model.block import layernorm
 from trainer.model.dropout import DropoutClock, dropout
-from trainer.model.shape import ModelShape
-from trainer.parallel.initialization import initial_weight
+from trainer.model.weights import LayerNorm, LayerWeights
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.tensor_parallel import VocabParallelEmbedding
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import embedding_parameters
 
 _LAYER = -1  # the embedding's number in the dropout's seed
+
+
+class Positions(nn.Module):
+    """length -> [length, hidden]: one learned row for each position."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, length: int) -> Tensor:
+        return self.weight[:length]
 
 
 class Embedding(nn.Module):
@@ -24,24 +35,19 @@ class Embedding(nn.Module):
     def __init__(self, shape: ModelShape, parallel: Parallel, clock: DropoutClock, weight_only: bool = False) -> None:
         super().__init__()
         self.shape, self.clock = shape, clock
-        self.word_embeddings = VocabParallelEmbedding(
-            "word_embeddings", shape.vocabulary, shape.hidden, shape.init_std, shape.seed, parallel, shape.dtype
-        )
+        weights = LayerWeights(embedding_parameters(shape), shape, parallel)
+        self.word_embeddings = VocabParallelEmbedding(weights["word_embeddings.weight"], parallel)
         if weight_only:
             return
         if shape.embedding_layernorm:
-            self.word_embeddings.norm = layernorm(shape)
+            self.word_embeddings.norm = LayerNorm(*weights.pair("word_embeddings.norm"), shape.layernorm_epsilon)
         if not shape.alibi:
-            self.position_embeddings = nn.Embedding(shape.positions, shape.hidden, dtype=shape.dtype)
-            drawn = initial_weight(
-                "position_embeddings.weight", (shape.positions, shape.hidden), shape.init_std, shape.seed
-            )
-            self.position_embeddings.weight = nn.Parameter(drawn.to(shape.dtype))
+            self.position_embeddings = Positions(weights["position_embeddings.weight"])
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
         x_bsh = self.word_embeddings(tokens_bs)
         if not self.shape.alibi:
-            x_bsh = x_bsh + self.position_embeddings.weight[: tokens_bs.shape[1]]
+            x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1])
         return dropout(x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, "embedding")
 
 

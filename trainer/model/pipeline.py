@@ -20,13 +20,19 @@ from torch.utils.checkpoint import checkpoint
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock, has_dropout
 from trainer.model.embedding import Embedding, output_layer, pass_on
-from trainer.model.shape import ModelShape
+from trainer.model.weights import LayerNorm, LayerWeights
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import final_parameters
 
 
-class FinalLayerNorm(nn.LayerNorm):
+class FinalLayerNorm(LayerNorm):
     """The LayerNorm after the last block: parameters `weight` and `bias`."""
+
+    def __init__(self, shape: ModelShape, parallel: Parallel) -> None:
+        weights = LayerWeights(final_parameters(shape), shape, parallel)
+        super().__init__(*weights.pair(""), shape.layernorm_epsilon)
 
 
 class GPTPipeline(PipelineModule):
@@ -115,7 +121,7 @@ def layer_specs(shape: ModelShape, parallel: Parallel, clock: DropoutClock) -> l
         pass_on,
         *(LayerSpec(TransformerBlock, shape, layer, parallel, clock) for layer in range(shape.layers)),
         pass_on,
-        LayerSpec(FinalLayerNorm, shape.hidden, eps=shape.layernorm_epsilon, dtype=shape.dtype),
+        LayerSpec(FinalLayerNorm, shape, parallel),
         TiedLayerSpec("embed", Embedding, shape, parallel, clock, forward_fn=output_layer, weight_only=True, **tied),
     ]
 

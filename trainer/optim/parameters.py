@@ -11,15 +11,11 @@ from trainer.recipe.options import Options
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: weights, which decay, and biases and LayerNorms, which do not. Each has its parameters' `names`."""
-    layernorms = {
-        id(one) for child in module.modules() if isinstance(child, nn.LayerNorm) for one in child.parameters()
-    }
+    """Two groups: what decays, and what does not, as the table of parameters says. Each has its parameters' `names`."""
     decaying: dict[str, nn.Parameter] = {}
     fixed: dict[str, nn.Parameter] = {}
     for name, parameter in module.named_parameters():
-        keeps_size = id(parameter) in layernorms or name.rpartition(".")[2] == "bias"
-        (fixed if keeps_size else decaying)[name] = parameter
+        (decaying if parameter.decays else fixed)[name] = parameter  # type: ignore[attr-defined]
     groups = (("decay", weight_decay, decaying), ("no_decay", 0.0, fixed))
     return [
         {"params": list(found.values()), "names": list(found), "name": label, "weight_decay": decay}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import linear
+from trainer.recipe.parameters import Parameter
 
 
 class _CopyToTensorRanks(torch.autograd.Function):
@@ -59,48 +60,32 @@ def sum_over_tensor_ranks(x: Tensor, parallel: Parallel) -> Tensor:
     return x if parallel.tensor_size == 1 else _SumOverTensorRanks.apply(x, parallel.tensor_group)
 
 
-def split_parameter(
-    name: str, shape: tuple[int, ...], dim: int, std: float, seed: int, parallel: Parallel, dtype: torch.dtype
-) -> nn.Parameter:
-    """This rank's slice along `dim` of the weight called `name`, of `shape` as a whole, drawn from N(0, std).
+def initial_parameter(entry: Parameter, seed: int, parallel: Parallel, dtype: torch.dtype) -> nn.Parameter:
+    """This rank's part of the parameter `entry` as a training begins with it.
 
-    The whole weight depends on seed and name alone, so every layout starts from the same model.
+    The whole of it depends on seed and name alone, so every layout starts from the same model. Raises ValueError when
+    the ranks cannot share it alike. The parameter says itself how it is split, and whether it `decays`.
     """
-    whole = shape[dim]
-    if whole % parallel.tensor_size:
-        raise ValueError(f"{name}: {whole} is not divisible by TP {parallel.tensor_size}")
-    share = whole // parallel.tensor_size
-    first = parallel.tensor_rank * share
-    parameter = nn.Parameter(initial_weight(name, shape, std, seed, dim, first, share).to(dtype))
-    return mark_split(parameter, dim, parallel)
-
-
-def mark_split(parameter: nn.Parameter, dim: int, parallel: Parallel) -> nn.Parameter:
-    """Say on the parameter itself that its ranks hold slices along `dim`."""
-    parameter.tensor_model_parallel = parallel.tensor_size > 1  # type: ignore[attr-defined]
-    parameter.partition_dim = dim  # type: ignore[attr-defined]
+    shape, dim = entry.rank_shape(parallel.tensor_size), entry.split_dim
+    if entry.initial_std:
+        first = 0 if dim is None else parallel.tensor_rank * shape[dim]
+        drawn = initial_weight(entry.full_name, entry.shape, entry.initial_std, seed, dim or 0, first, shape[dim or 0])
+    else:
+        drawn = torch.full(shape, entry.initial_mean)
+    parameter = nn.Parameter(drawn.to(dtype))
+    parameter.decays = entry.decays  # type: ignore[attr-defined]
+    if dim is not None:
+        parameter.tensor_model_parallel = parallel.tensor_size > 1  # type: ignore[attr-defined]
+        parameter.partition_dim = dim  # type: ignore[attr-defined]
     return parameter
 
 
 class ColumnParallelLinear(nn.Module):
     """y_bso = x_bsi @ weight.T + bias with the output split over the ranks: x is whole, y is this rank's part."""
 
-    def __init__(
-        self,
-        name: str,
-        in_features: int,
-        out_features: int,
-        std: float,
-        seed: int,
-        parallel: Parallel,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, parallel: Parallel) -> None:
         super().__init__()
-        self.parallel = parallel
-        self.weight = split_parameter(f"{name}.weight", (out_features, in_features), 0, std, seed, parallel, dtype)
-        self.bias = mark_split(
-            nn.Parameter(torch.zeros(out_features // parallel.tensor_size, dtype=dtype)), 0, parallel
-        )
+        self.parallel, self.weight, self.bias = parallel, weight, bias
 
     def forward(self, x_bsi: Tensor) -> Tensor:
         return linear(copy_to_tensor_ranks(x_bsi, self.parallel), self.weight, self.bias)
@@ -109,20 +94,9 @@ class ColumnParallelLinear(nn.Module):
 class RowParallelLinear(nn.Module):
     """y_bso = sum over ranks of x_bsi @ weight.T, + bias: x is this rank's part, y is whole. The bias is not split."""
 
-    def __init__(
-        self,
-        name: str,
-        in_features: int,
-        out_features: int,
-        std: float,
-        seed: int,
-        parallel: Parallel,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, parallel: Parallel) -> None:
         super().__init__()
-        self.parallel = parallel
-        self.weight = split_parameter(f"{name}.weight", (out_features, in_features), 1, std, seed, parallel, dtype)
-        self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype))
+        self.parallel, self.weight, self.bias = parallel, weight, bias
 
     def forward(self, x_bsi: Tensor) -> Tensor:
         if self.parallel.tensor_size == 1:
@@ -136,13 +110,10 @@ class VocabParallelEmbedding(nn.Module):
     `norm` lives here because Megatron-DeepSpeed names it `word_embeddings.norm`.
     """
 
-    def __init__(
-        self, name: str, vocabulary: int, hidden: int, std: float, seed: int, parallel: Parallel, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, weight: nn.Parameter, parallel: Parallel) -> None:
         super().__init__()
-        self.parallel = parallel
-        self.vocabulary = vocabulary
-        self.weight = split_parameter(f"{name}.weight", (vocabulary, hidden), 0, std, seed, parallel, dtype)
+        self.parallel, self.weight = parallel, weight
+        self.vocabulary = weight.shape[0] * parallel.tensor_size
         self.norm: nn.LayerNorm | None = None
 
     def forward(self, tokens_bs: Tensor) -> Tensor:

@@ -5,7 +5,17 @@ Letters as in the papers: L layers, h hidden size, f feed-forward size, s sequen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import (
+    Parameter,
+    block_parameters,
+    embedding_parameters,
+    final_parameters,
+    word_embedding,
+)
 
 GIB = 2**30
 HALF_BYTES_PER_PARAMETER = 2
@@ -17,43 +27,50 @@ TRAINING_BYTES_PER_PARAMETER = 18
 MODEL_PASSES, HARDWARE_PASSES = 3, 4
 
 
-@dataclass(frozen=True)
-class ModelShape:
-    """What decides how large a GPT is. `vocabulary` is the padded one, as the embedding really has it."""
-
-    layers: int
-    hidden: int
-    heads: int
-    sequence_length: int
-    vocabulary: int
-    feed_forward: int | None = None  # None: 4 * hidden
-    positions: int = 0  # rows of learned position embeddings; 0 with ALiBi
-    embedding_layernorm: bool = False
-    tied_head: bool = True
-
-    @property
-    def ffn(self) -> int:
-        return 4 * self.hidden if self.feed_forward is None else self.feed_forward
-
-
-def block_parameters(hidden: int, feed_forward: int | None = None) -> int:
-    """One transformer block: attention, MLP, two LayerNorms, biases everywhere; 12h^2 + 13h where f = 4h."""
-    ffn = 4 * hidden if feed_forward is None else feed_forward
-    attention = 4 * hidden * hidden + 4 * hidden
-    mlp = 2 * hidden * ffn + ffn + hidden
-    return attention + mlp + 4 * hidden
-
-
 def parameters(shape: ModelShape) -> int:
-    """Every trained parameter of the model, a tied head counted once."""
-    embeddings = (shape.vocabulary * (1 if shape.tied_head else 2) + shape.positions) * shape.hidden
-    norms = 2 * shape.hidden * (2 if shape.embedding_layernorm else 1)
-    return shape.layers * block_parameters(shape.hidden, shape.feed_forward) + embeddings + norms
+    """Every trained parameter of the model, the embedding that is the output layer too counted once."""
+    ends = _size(embedding_parameters(shape)) + _size(final_parameters(shape))
+    return ends + shape.layers * parameters_of_block(shape)
+
+
+def parameters_of_block(shape: ModelShape) -> int:
+    """One transformer block: attention, MLP, two LayerNorms, biases everywhere."""
+    return _size(block_parameters(shape, 0))
+
+
+def parameters_outside_embeddings(shape: ModelShape) -> int:
+    """All parameters but the rows of tokens and of learned positions."""
+    rows = [one for one in embedding_parameters(shape) if one.name.endswith("_embeddings.weight")]
+    return parameters(shape) - _size(rows)
+
+
+def parameters_of_ranks(shape: ModelShape, stages: Sequence[int], tensor: int) -> list[int]:
+    """Parameters that a rank of each pipeline stage holds, the stages having so many blocks each.
+
+    What tensor-parallel ranks share counts by its part, what each of them has counts whole. The word embedding is on
+    the first stage and, as the output layer, on the last. Raises ValueError when `tensor` ranks cannot share alike.
+    """
+    block = _size(block_parameters(shape, 0), tensor)
+    held = [blocks * block for blocks in stages]
+    held[0] += _size(embedding_parameters(shape), tensor)
+    held[-1] += _size(final_parameters(shape), tensor)
+    if len(stages) > 1:
+        held[-1] += _size([word_embedding(shape)], tensor)
+    return held
+
+
+def _size(table: Iterable[Parameter], tensor: int = 1) -> int:
+    return sum(math.prod(one.rank_shape(tensor)) for one in table)
+
+
+def formula_block_parameters(hidden: int) -> int:
+    """12h^2 + 13h: a block whose feed-forward size is 4h."""
+    return (12 * hidden + 13) * hidden
 
 
 def formula_parameters(layers: int, hidden: int, sequence_length: int, vocabulary: int) -> int:
     """L(12h^2+13h) + Vh + sh + 2h: the formula people print. It counts learned positions and no embedding LayerNorm."""
-    return layers * block_parameters(hidden) + rest_parameters(hidden, sequence_length, vocabulary)
+    return layers * formula_block_parameters(hidden) + rest_parameters(hidden, sequence_length, vocabulary)
 
 
 def rest_parameters(hidden: int, sequence_length: int, vocabulary: int) -> int:
@@ -61,19 +78,24 @@ def rest_parameters(hidden: int, sequence_length: int, vocabulary: int) -> int:
     return (vocabulary + sequence_length + 2) * hidden
 
 
-def step_flops(shape: ModelShape, batch_size: int, passes: int = HARDWARE_PASSES) -> float:
+def step_flops(shape: ModelShape, batch_size: int, sequence_length: int, passes: int = HARDWARE_PASSES) -> float:
     """Floating-point operations of one step on `batch_size` samples: 24 * passes * B s L h^2 (1 + s/6h + V/16Lh).
 
     With `MODEL_PASSES` what the model needs, with `HARDWARE_PASSES` what is done when activations are recomputed.
     Source: Narayanan et al., arXiv 2104.04473, equation 3, which has f = 4h.
     """
-    layers, hidden, sequence = shape.layers, shape.hidden, shape.sequence_length
+    layers, hidden, sequence = shape.layers, shape.hidden, sequence_length
     correction = 1 + sequence / (6 * hidden) + shape.vocabulary / (16 * layers * hidden)
     return 24 * passes * batch_size * sequence * layers * hidden**2 * correction
 
 
 def tflops_per_gpu(
-    shape: ModelShape, batch_size: int, seconds: float, gpus: int, passes: int = HARDWARE_PASSES
+    shape: ModelShape,
+    batch_size: int,
+    sequence_length: int,
+    seconds: float,
+    gpus: int,
+    passes: int = HARDWARE_PASSES,
 ) -> float:
     """TFLOP/s of each of `gpus` GPUs when a step on `batch_size` samples takes `seconds`."""
-    return step_flops(shape, batch_size, passes) / (seconds * gpus * 1e12)
+    return step_flops(shape, batch_size, sequence_length, passes) / (seconds * gpus * 1e12)

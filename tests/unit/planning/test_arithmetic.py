@@ -6,7 +6,7 @@ import pytest
 
 from opsctl.planning import arithmetic
 from trainer.recipe.schedule import samples_of_tokens
-from trainer.recipe.sizes import block_parameters, formula_parameters, rest_parameters
+from trainer.recipe.sizes import formula_block_parameters, formula_parameters, rest_parameters
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_memory_of_a_replica() -> None:
 
 def test_weights_by_part() -> None:
     hidden, layers, sequence, vocabulary = 14336, 70, 2048, 250680
-    assert arithmetic.weights_gib(block_parameters(hidden)) == pytest.approx(4.59, abs=0.01)
+    assert arithmetic.weights_gib(formula_block_parameters(hidden)) == pytest.approx(4.59, abs=0.01)
     assert arithmetic.weights_gib(rest_parameters(hidden, sequence, vocabulary)) == pytest.approx(6.75, abs=0.01)
     whole = formula_parameters(layers, hidden, sequence, vocabulary)
     assert arithmetic.weights_gib(whole) == pytest.approx(328.34, abs=0.01)

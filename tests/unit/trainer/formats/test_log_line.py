@@ -11,7 +11,9 @@ import pytest
 from opsctl.logs.parser import parse_line
 from trainer.formats.log_line import TrainingLine, argument_lines, evaluation_block, stamp, times_line, training_line
 from trainer.loop.interval import Interval
-from trainer.recipe.sizes import HARDWARE_PASSES, ModelShape, tflops_per_gpu
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import from_tables
+from trainer.recipe.sizes import HARDWARE_PASSES, tflops_per_gpu
 
 LINE = TrainingLine(
     iteration=42780,
@@ -109,8 +111,9 @@ def test_arguments_are_sorted_and_dotted_to_one_column() -> None:
     ("batch_size", "seconds", "printed"), [(2048, 105.22, 149.02), (2048, 104.70, 149.77), (16, 15.23, 8.04)]
 )
 def test_tflops_are_those_that_the_176b_run_printed(batch_size: int, seconds: float, printed: float) -> None:
-    shape = ModelShape(layers=70, hidden=14336, heads=112, sequence_length=2048, vocabulary=250880)
-    assert tflops_per_gpu(shape, batch_size, seconds, 384, HARDWARE_PASSES) == pytest.approx(printed, rel=1e-3)
+    sizes = {"num_layers": 70, "hidden_size": 14336, "num_attention_heads": 112, "seq_length": 2048}
+    shape = ModelShape.of(from_tables(sizes), 250880)
+    assert tflops_per_gpu(shape, batch_size, 2048, seconds, 384, HARDWARE_PASSES) == pytest.approx(printed, rel=1e-3)
 
 
 def test_an_interval_averages_the_finite_losses_and_counts_the_others() -> None:

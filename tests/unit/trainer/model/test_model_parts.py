@@ -12,12 +12,12 @@ import torch
 from trainer.model.alibi import alibi_slopes, feature_count, key_features, query_features
 from trainer.model.batch import engine_item
 from trainer.model.dropout import DropoutClock, dropout
-from trainer.model.shape import ModelShape
 from trainer.parallel import cross_entropy, products
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.layout import Layout
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
 
 CPU = torch.device("cpu")

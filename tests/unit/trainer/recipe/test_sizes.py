@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, blocks_per_stage
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import from_tables
 from trainer.recipe.sizes import (
     MODEL_PASSES,
-    ModelShape,
-    block_parameters,
+    formula_block_parameters,
     formula_parameters,
     parameters,
+    parameters_of_block,
+    parameters_of_ranks,
+    parameters_outside_embeddings,
     rest_parameters,
     tflops_per_gpu,
 )
 
-BLOOM = ModelShape(
-    layers=70, hidden=14336, heads=112, sequence_length=2048, vocabulary=250880, embedding_layernorm=True
-)
+
+def shape_of(vocabulary: int, layers: int, hidden: int, heads: int, **options: object) -> ModelShape:
+    sizes = {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "seq_length": 2048}
+    return ModelShape.of(from_tables({**sizes, **options}), vocabulary)
+
+
+BLOOM = shape_of(250880, 70, 14336, 112, embed_layernorm=True, position_embedding_type="alibi")
 
 
 def test_the_usual_formula_gives_13_and_176_billion() -> None:
@@ -27,7 +36,7 @@ def test_the_usual_formula_gives_13_and_176_billion() -> None:
 
 
 def test_bloom_has_the_parameters_it_is_known_to_have() -> None:
-    assert block_parameters(14336) == 2_466_437_120
+    assert parameters_of_block(BLOOM) == formula_block_parameters(14336) == 2_466_437_120
     assert BLOOM.vocabulary * BLOOM.hidden == 3_596_615_680
     # L(12h^2+13h) + Vh + 4h: two LayerNorms outside the blocks, no learned positions
     assert parameters(BLOOM) == 70 * (12 * 14336**2 + 13 * 14336) + 250880 * 14336 + 4 * 14336
@@ -38,15 +47,38 @@ def test_a_feed_forward_size_of_its_own_changes_only_the_mlp() -> None:
     # the 104B training that ran with 20480 in place of 4 x 16384 had 2 x h x (4h - f) + (4h - f) fewer a block
     hidden, ffn = 16384, 20480
     fewer = (4 * hidden - ffn) * (2 * hidden + 1)
-    assert block_parameters(hidden) - block_parameters(hidden, ffn) == fewer
+    usual, narrow = shape_of(50304, 64, hidden, 128), shape_of(50304, 64, hidden, 128, ffn_hidden_size=ffn)
+    assert parameters_of_block(usual) - parameters_of_block(narrow) == fewer
 
 
-def test_learned_positions_and_an_untied_head_count() -> None:
-    small = {"layers": 2, "hidden": 8, "heads": 2, "sequence_length": 16, "vocabulary": 32}
-    bare = parameters(ModelShape(**small))  # type: ignore[arg-type]
-    assert parameters(ModelShape(**small, positions=16)) == bare + 16 * 8  # type: ignore[arg-type]
-    assert parameters(ModelShape(**small, tied_head=False)) == bare + 32 * 8  # type: ignore[arg-type]
+def test_learned_positions_count() -> None:
+    alibi = shape_of(32, 2, 8, 2, position_embedding_type="alibi")
+    learned = shape_of(32, 2, 8, 2, max_position_embeddings=16)
+    assert parameters(learned) == parameters(alibi) + 16 * 8
     assert rest_parameters(8, 16, 32) == 32 * 8 + 16 * 8 + 2 * 8
+
+
+@pytest.mark.parametrize(("layers", "hidden", "vocabulary"), [(2, 8, 32), (40, 5120, 50304)])
+def test_the_formula_is_exact_with_learned_positions_and_no_embedding_layernorm(
+    layers: int, hidden: int, vocabulary: int
+) -> None:
+    shape = shape_of(vocabulary, layers, hidden, 2)
+    assert parameters(shape) == formula_parameters(layers, hidden, 2048, vocabulary)
+    assert parameters_outside_embeddings(shape) == parameters(shape) - (vocabulary + 2048) * hidden
+
+
+def test_blooms_ranks_hold_their_part_of_what_is_split_and_the_rest_whole() -> None:
+    # TP 4 x PP 12: a quarter of the weights and of the split biases; LayerNorms and the other biases whole.
+    hidden, tensor = 14336, 4
+    block = 12 * hidden**2 // tensor + 7 * hidden // tensor + 6 * hidden
+    rows = 250880 * hidden // tensor
+    held = parameters_of_ranks(BLOOM, blocks_per_stage(70, 12, BY_BLOCK_AND_EMBEDDING), tensor)
+    assert held == [5 * block + rows + 2 * hidden, *[6 * block] * 10, 5 * block + rows + 2 * hidden]
+
+
+def test_one_stage_has_the_weight_that_embeds_and_puts_out_once() -> None:
+    assert parameters_of_ranks(BLOOM, [70], 1) == [parameters(BLOOM)]
+    assert sum(parameters_of_ranks(BLOOM, [35, 35], 1)) == parameters(BLOOM) + 250880 * 14336
 
 
 @pytest.mark.parametrize(
@@ -54,9 +86,9 @@ def test_learned_positions_and_an_untied_head_count() -> None:
 )
 def test_hardware_tflops_are_those_of_blooms_log(batch: int, seconds: float, printed: float) -> None:
     # the log's seconds are rounded
-    assert tflops_per_gpu(BLOOM, batch, seconds, 384) == pytest.approx(printed, rel=1e-3)
+    assert tflops_per_gpu(BLOOM, batch, 2048, seconds, 384) == pytest.approx(printed, rel=1e-3)
 
 
 def test_model_tflops_leave_the_recomputed_forward_pass_out() -> None:
-    hardware = tflops_per_gpu(BLOOM, 2048, 105.22, 384)
-    assert tflops_per_gpu(BLOOM, 2048, 105.22, 384, MODEL_PASSES) == pytest.approx(hardware * 3 / 4)
+    hardware = tflops_per_gpu(BLOOM, 2048, 2048, 105.22, 384)
+    assert tflops_per_gpu(BLOOM, 2048, 2048, 105.22, 384, MODEL_PASSES) == pytest.approx(hardware * 3 / 4)

@@ -1,0 +1,115 @@
+"""Every parameter of the model, once: what it is called, how large, how split, how it begins, whether it decays.
+
+The model is built from this table, its optimizer groups and sizes follow from it. A checkpoint has a file for each
+layer of the pipeline that owns parameters; the pipeline's layers are numbered as Megatron-DeepSpeed numbers them: 1
+embedding, 3 ... L+2 blocks, L+4 final LayerNorm. The output layer, L+5, is the embedding's weight again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainer.recipe.model_shape import ModelShape
+
+EMBEDDING_LAYER = 1
+FIRST_BLOCK_LAYER = 3
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter as a whole, before tensor-parallel ranks share it.
+
+    It begins with numbers drawn from a normal distribution of `initial_mean` and `initial_std`, which may be 0.
+    """
+
+    layer: int  # of the pipeline: the number of the checkpoint's file
+    name: str  # in that file, e.g. `self_attention.dense.weight`
+    full_name: str  # in the model, e.g. `layers.0.self_attention.dense.weight`; what is drawn follows from it
+    shape: tuple[int, ...]
+    decays: bool  # weights do, biases and LayerNorms do not
+    initial_mean: float = 0.0
+    initial_std: float = 0.0
+    split_dim: int | None = None  # along which tensor-parallel ranks share it; None: each has it whole
+    has_token_rows: bool = False  # one row for each token of the vocabulary, and after them the padding
+
+    @property
+    def size(self) -> int:
+        """Elements in all."""
+        return math.prod(self.shape)
+
+    def rank_shape(self, tensor: int) -> tuple[int, ...]:
+        """Shape of what each of `tensor` ranks has. Raises ValueError when it cannot be shared alike."""
+        if self.split_dim is None:
+            return self.shape
+        whole = self.shape[self.split_dim]
+        if whole % tensor:
+            raise ValueError(f"{self.full_name}: {whole} is not divisible by TP {tensor}")
+        return (*self.shape[: self.split_dim], whole // tensor, *self.shape[self.split_dim + 1 :])
+
+    def padding_rows(self, vocab_size: int) -> int:
+        """Rows at its end that belong to no token of a vocabulary of `vocab_size`."""
+        return self.shape[0] - vocab_size if self.has_token_rows else 0
+
+
+def parameter_table(shape: ModelShape) -> Iterator[Parameter]:
+    """All parameters of the model, in the order in which the model has them."""
+    yield from embedding_parameters(shape)
+    for block in range(shape.layers):
+        yield from block_parameters(shape, block)
+    yield from final_parameters(shape)
+
+
+def embedding_parameters(shape: ModelShape) -> Iterator[Parameter]:
+    """Those of the embedding: tokens, their LayerNorm if there is one, learned positions if there are."""
+    yield word_embedding(shape)
+    if shape.embedding_layernorm:
+        yield from _layernorm(shape, EMBEDDING_LAYER, "word_embeddings.norm.")
+    if shape.positions:
+        name = "position_embeddings.weight"
+        size = (shape.positions, shape.hidden)
+        yield Parameter(EMBEDDING_LAYER, name, name, size, decays=True, initial_std=shape.init_std)
+
+
+def word_embedding(shape: ModelShape) -> Parameter:
+    """The weight that the first pipeline stage embeds with and the last one multiplies into logits."""
+    return Parameter(
+        EMBEDDING_LAYER,
+        "word_embeddings.weight",
+        "word_embeddings.weight",
+        (shape.vocabulary, shape.hidden),
+        decays=True,
+        initial_std=shape.init_std,
+        split_dim=0,
+        has_token_rows=True,
+    )
+
+
+def block_parameters(shape: ModelShape, block: int) -> Iterator[Parameter]:
+    """Those of transformer block `block`, counted from 0. Rows of `query_key_value` are [q, k, v] head by head."""
+    layer, within = FIRST_BLOCK_LAYER + block, f"layers.{block}."
+    hidden, ffn, std, output_std = shape.hidden, shape.ffn_hidden, shape.init_std, shape.output_init_std
+
+    def linear(name: str, rows: int, columns: int, std: float, split_dim: int) -> Iterator[Parameter]:
+        """Weight and bias of a layer that splits its output (dimension 0) or its input (1), the bias then not."""
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        yield Parameter(layer, weight, within + weight, (rows, columns), True, initial_std=std, split_dim=split_dim)
+        yield Parameter(layer, bias, within + bias, (rows,), False, split_dim=None if split_dim else 0)
+
+    yield from _layernorm(shape, layer, "input_layernorm.", within)
+    yield from linear("self_attention.query_key_value", 3 * hidden, hidden, std, split_dim=0)
+    yield from linear("self_attention.dense", hidden, hidden, output_std, split_dim=1)
+    yield from _layernorm(shape, layer, "post_attention_layernorm.", within)
+    yield from linear("mlp.dense_h_to_4h", ffn, hidden, std, split_dim=0)
+    yield from linear("mlp.dense_4h_to_h", hidden, ffn, output_std, split_dim=1)
+
+
+def final_parameters(shape: ModelShape) -> Iterator[Parameter]:
+    """Those of the LayerNorm after the last block."""
+    yield from _layernorm(shape, shape.layers + 4, "", "final_layernorm.")
+
+
+def _layernorm(shape: ModelShape, layer: int, prefix: str, within: str = "") -> Iterator[Parameter]:
+    for name, mean in (("weight", 1.0), ("bias", 0.0)):
+        yield Parameter(layer, prefix + name, within + prefix + name, (shape.hidden,), False, initial_mean=mean)
