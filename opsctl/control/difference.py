@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from opsctl.errors import OpsctlError
 from opsctl.records.revisions import Revision
+from opsctl.records.state_files import read_text
 
 
 def files_difference(published: Revision | None, files: Mapping[str, str]) -> str:
@@ -24,8 +25,6 @@ def _text(published: Revision | None, name: str) -> str:
     if published is None:
         return ""
     try:
-        return (published.folder / name).read_text()
-    except FileNotFoundError:
-        return ""
+        return read_text(published.folder / name) or ""
     except OSError as error:
         raise OpsctlError(f"cannot read {published.folder / name}: {error.strerror}") from None

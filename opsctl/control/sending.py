@@ -118,7 +118,7 @@ class _Undecided(SlurmUnreachable):
 def _sbatch(client: SlurmClient, script: str, token: str) -> int:
     """The array's id. Raises SlurmError with the way out when Slurm refused, _Undecided when that is not known."""
     try:
-        return client.submit(None, stdin=script)
+        return client.submit(script)
     except SlurmMissing:
         raise
     except SlurmUnreachable as error:

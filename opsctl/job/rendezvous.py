@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 
 from opsctl.errors import OpsctlError
+from opsctl.tcp_ports import is_free
 
 #: Below the range that kernels hand out to outgoing connections (32768 on), above well-known services.
 FIRST_PORT = 12_000
@@ -34,23 +35,10 @@ def master_address(
     return first_node if resolves(first_node) else node_address(first_node)
 
 
-def free_port(job_id: int, is_free: Callable[[int], bool] | None = None, tries: int = 200) -> int:
+def free_port(job_id: int, is_free: Callable[[int], bool] = is_free, tries: int = 200) -> int:
     """The first free port on this host, probing from one that the job's id gives. Raises OpsctlError after `tries`."""
-    probe = is_free or port_is_free
     for step in range(tries):
         port = FIRST_PORT + (job_id * _STRIDE + step) % PORTS
-        if probe(port):
+        if is_free(port):
             return port
     raise OpsctlError(f"no free port among {tries} from {FIRST_PORT + job_id * _STRIDE % PORTS} on for the rendezvous")
-
-
-def port_is_free(port: int) -> bool:
-    """Whether nobody listens on `port` here, on any address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the store's own server does: what lingers of closed connections is no obstacle.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

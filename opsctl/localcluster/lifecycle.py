@@ -126,41 +126,6 @@ def _end_once(places: Places, left: list[Process]) -> None:
         end([pid] if pid else [], grace_s=10)
 
 
-def start_daemon(folder: Path, daemon: str) -> None:
-    """Start one daemon of a cluster, unless it runs: `slurmctld`, which recovers its jobs, or `slurmd-NODE`."""
-    places = places_of(folder)
-    description = read_description(places)
-    if description is None:
-        raise OpsctlError(f"no cluster in {folder}: opsctl local-cluster up")
-    if pid_of(places, daemon) is not None:
-        return
-    starter = Starter(
-        places, description, find_installation(description.spec.slurm_prefix, description.spec.accounting)
-    )
-    if daemon == "slurmctld":
-        starter.start_slurmctld(fresh=False)
-    elif daemon.startswith("slurmd-") and daemon.removeprefix("slurmd-") in description.spec.node_names:
-        starter.start_slurmd(daemon.removeprefix("slurmd-"))
-    else:
-        raise OpsctlError(f"no daemon {daemon!r} to start in {folder}: slurmctld or slurmd-NODE")
-
-
-def kill_node(folder: Path, node: str) -> None:
-    """End a node as a power cut would: its slurmd, its steps and all they run, with SIGKILL, at once."""
-    places = places_of(folder)
-    slurmd = pid_of(places, f"slurmd-{node}")
-    pids = [process.pid for process in processes_of(places) if process.node == node]
-    end([*([slurmd] if slurmd else []), *pids], grace_s=0, first=signal.SIGKILL)
-
-
-def continue_all(folder: Path) -> None:
-    """SIGCONT to every daemon, in case one was stopped."""
-    for process in processes_of(places_of(folder)):
-        if process.kind == "daemon":
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGCONT)
-
-
 def _user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name

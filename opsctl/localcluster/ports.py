@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opsctl.errors import OpsctlError
+from opsctl.tcp_ports import is_free
 
 #: Below Linux's ephemeral ports, so that no outgoing connection sits on one.
 _FIRST, _LAST, _BLOCK = 20_032, 32_704, 64
@@ -50,20 +50,6 @@ def reserve(nodes: int, preferred: Ports | None = None) -> Iterator[Ports]:
     raise OpsctlError(
         f"no {nodes + 2} free TCP ports in a row between {_FIRST} and {_LAST}: take other local clusters down"
     )
-
-
-def is_free(port: int) -> bool:
-    """Whether a daemon could listen on `port` on any address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Slurm's daemons do: a connection in TIME_WAIT does not make a port taken.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-    return True
 
 
 def _hold(held: contextlib.ExitStack, block: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -24,13 +23,14 @@ import msgspec
 
 from opsctl.account import account_and_host
 from opsctl.errors import OpsctlError
-from opsctl.moments import iso, now
-from opsctl.records.state_files import FULL_DISK, fsync_folder, make_shared_folder, write_atomically
+from opsctl.moments import now
+from opsctl.records.state_files import FULL_DISK, fsync_folder, make_shared_folder, read_needed, write_atomically
 from opsctl.render.step import step_script
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
+from trainer.formats.json_text import Moment, json_file_text
 from trainer.recipe.engine_config import engine_config
 from trainer.recipe.options import Options, parse
 
@@ -51,6 +51,23 @@ FIXED_AT_SUBMIT = (
     "nice",
     "extra",
 )
+
+
+_PUBLISH_ANEW = "opsctl revise publishes a new revision"
+
+
+class _About(msgspec.Struct, frozen=True):
+    """`revision.json`."""
+
+    schema_version: int
+    number: int
+    digest: str
+    created_at: Moment
+    created_by: str
+    note: str
+    run_file: str
+    run_file_sha256: str
+    slurm: dict[str, Any]  # for people and other programs: run.json has all of it
 
 
 @dataclass(frozen=True)
@@ -74,15 +91,12 @@ class Revision:
     @cached_property
     def file(self) -> RunFile:
         """The run file as published: expanded, with absolute paths."""
-        try:
-            return msgspec.convert(self._json("run.json"), RunFile)
-        except msgspec.ValidationError as error:
-            raise self._unreadable("run.json", error) from None
+        return read_needed(self.folder / "run.json", RunFile, _PUBLISH_ANEW)
 
     @cached_property
     def trainer_arguments(self) -> list[str]:
         """What the trainer is started with, before a chain's one-off arguments and what only the job knows."""
-        return [str(argument) for argument in self._json("trainer-arguments.json")]
+        return read_needed(self.folder / "trainer-arguments.json", list[str], _PUBLISH_ANEW)
 
     def options(self, one_off: Sequence[str] = (), nodes: int | None = None) -> Options:
         """What the trainer makes of those arguments, a chain's `one_off` last, on `nodes` (default: the run file's).
@@ -102,15 +116,6 @@ class Revision:
         """What Slurm fixes at submission, by the names of [slurm]."""
         return slurm_part(self.file)
 
-    def _json(self, name: str) -> Any:
-        try:
-            return json.loads((self.folder / name).read_bytes())
-        except (OSError, ValueError) as error:
-            raise self._unreadable(name, error) from None
-
-    def _unreadable(self, name: str, error: Exception) -> OpsctlError:
-        return OpsctlError(f"cannot read {self.folder / name}: {error}; opsctl revise publishes a new revision")
-
 
 def slurm_part(file: RunFile) -> dict[str, Any]:
     """The values of [slurm] that Slurm fixes at submission."""
@@ -123,9 +128,9 @@ def contents(run: ExpandedRun) -> dict[str, str]:
     Raises RunFileError for a value that no script line can hold.
     """
     return {
-        "run.json": _pretty(msgspec.to_builtins(run.file)),
-        "trainer-arguments.json": _pretty(run.arguments),
-        "engine.json": _pretty(engine_config(run.options)),
+        "run.json": json_file_text(run.file),
+        "trainer-arguments.json": json_file_text(run.arguments),
+        "engine.json": json_file_text(engine_config(run.options)),
         "step.sh": step_script(run),
     }
 
@@ -151,23 +156,23 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
     if last is not None and last.digest == digest:
         return last
     number = 1 if last is None else last.number + 1
-    about = {
-        "schema_version": 1,
-        "number": number,
-        "digest": digest,
-        "created_at": iso(now()),
-        "created_by": account_and_host(),
-        "note": note,
-        "run_file": str(run.path),
-        "run_file_sha256": run.sha256,
-        "slurm": slurm_part(run.file),
-    }
+    about = _About(
+        schema_version=1,
+        number=number,
+        digest=digest,
+        created_at=now().replace(microsecond=0),
+        created_by=account_and_host(),
+        note=note,
+        run_file=str(run.path),
+        run_file_sha256=run.sha256,
+        slurm=slurm_part(run.file),
+    )
     target = paths.revisions / f"{number:04d}-{digest[:12]}"
     building = paths.revisions / f".new-{socket.gethostname()}-{os.getpid()}"
     try:
         make_shared_folder(paths.revisions)
         make_shared_folder(building)
-        for name, text in {**files, "revision.json": _pretty(about)}.items():
+        for name, text in {**files, "revision.json": json_file_text(about)}.items():
             write_atomically(building / name, text, 0o775 if name.endswith(".sh") else 0o664)
         building.rename(target)
         fsync_folder(paths.revisions)
@@ -232,25 +237,17 @@ def _folders(paths: RunPaths) -> Iterator[tuple[int, Path]]:
 
 
 def _read(folder: Path) -> Revision:
-    path = folder / "revision.json"
-    try:
-        about = json.loads(path.read_bytes())
-        return Revision(
-            number=int(about["number"]),
-            digest=str(about["digest"]),
-            folder=folder,
-            created_at=datetime.fromisoformat(about["created_at"]),
-            created_by=str(about["created_by"]),
-            note=str(about["note"]),
-            run_file=Path(about["run_file"]),
-            run_file_sha256=str(about["run_file_sha256"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OpsctlError(f"cannot read {path}: {error}; move {folder} away and run opsctl revise") from None
-
-
-def _pretty(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"
+    about = read_needed(folder / "revision.json", _About, f"move {folder} away and run opsctl revise")
+    return Revision(
+        number=about.number,
+        digest=about.digest,
+        folder=folder,
+        created_at=about.created_at,
+        created_by=about.created_by,
+        note=about.note,
+        run_file=Path(about.run_file),
+        run_file_sha256=about.run_file_sha256,
+    )
 
 
 def _cannot_write(error: OSError, folder: Path) -> str:

@@ -70,6 +70,14 @@ def read_whole(path: Path, kind: type[T], remedy: str, error: type[OpsctlError] 
         raise error(f"cannot read {path}: {found}; {remedy}") from None
 
 
+def read_needed(path: Path, kind: type[T], remedy: str) -> T:
+    """`read_whole` of a file that has to be there: without one, OpsctlError as well."""
+    found = read_whole(path, kind, remedy)
+    if found is None:
+        raise OpsctlError(f"cannot read {path}: there is no such file; {remedy}")
+    return found
+
+
 def read_lines(path: Path, kind: type[T]) -> list[T]:
     """The lines of a `.jsonl` file that are a `kind`, each as far as it fits; empty where there is no file.
 

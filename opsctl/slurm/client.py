@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Protocol
 
 from opsctl.slurm.types import Job, JobEnd
@@ -39,25 +38,14 @@ class SlurmClient(Protocol):
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         """How these jobs ended, as far as Slurm still knows: from accounting, else from the controller's memory."""
 
-    def submit(
-        self, script: Path | None, options: Sequence[str] = (), arguments: Sequence[str] = (), stdin: str | None = None
-    ) -> int:
-        """sbatch the file `script`, or the text `stdin` when there is no file; returns the job id (of the whole array).
+    def submit(self, script: str) -> int:
+        """sbatch this text, which says all there is to say; returns the job id (of the whole array).
 
         SlurmUnreachable leaves open whether the job was taken: look it up before calling it failed. Never repeated.
         """
 
-    def test_only(self, script: Path | None, options: Sequence[str] = (), stdin: str | None = None) -> str:
-        """`sbatch --test-only`: Slurm's line on when and where it would start. Raises SlurmError with its refusal."""
-
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
         """scancel these (`12`, `12_3`); `pending_only` spares what runs. One that has already left is no error."""
-
-    def hold(self, ids: Iterable[int | str]) -> None:
-        """Keep these from starting."""
-
-    def release(self, ids: Iterable[int | str]) -> None:
-        """Let held ones start."""
 
     def node_address(self, node: str) -> str:
         """The address at which Slurm reaches a node (its NodeAddr)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
 from opsctl.moments import now
@@ -67,11 +66,8 @@ class CommandClient:
         missing = [job_id for job_id in wanted if job_id not in found]
         return {**self._ends_in_memory(missing), **found} if missing else found
 
-    def submit(
-        self, script: Path | None, options: Sequence[str] = (), arguments: Sequence[str] = (), stdin: str | None = None
-    ) -> int:
-        command = ["sbatch", "--parsable", *options, *_script(script), *arguments]
-        answer = run_slurm(command, self.environment, self._time_for_submit_s(), stdin)
+    def submit(self, script: str) -> int:
+        answer = run_slurm(["sbatch", "--parsable"], self.environment, self._time_for_submit_s(), script)
         if answer.code != 0:
             raise refused(answer, "take the job")
         # "12" or, with several clusters, "12;name"; site plug-ins may print lines of their own before it.
@@ -81,23 +77,13 @@ class CommandClient:
             raise SlurmError(f"sbatch printed {answer.stdout.strip()!r} where a job id was expected")
         return int(number)
 
-    def test_only(self, script: Path | None, options: Sequence[str] = (), stdin: str | None = None) -> str:
-        answer = self._ask(["sbatch", "--test-only", *options, *_script(script)], stdin)
-        if answer.code != 0:
-            raise refused(answer, "take the job")
-        return answer.words()
-
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
-        only = ["--state=PENDING"] if pending_only else []
-        self._act(["scancel", *only], ids, "cancel")
-
-    def hold(self, ids: Iterable[int | str]) -> None:
-        for one in ids:
-            self._act(["scontrol", "hold"], [one], "hold")
-
-    def release(self, ids: Iterable[int | str]) -> None:
-        for one in ids:
-            self._act(["scontrol", "release"], [one], "release")
+        targets = [str(one) for one in ids]
+        if not targets:
+            return
+        answer = self._ask(["scancel", *(["--state=PENDING"] if pending_only else []), *targets])
+        if answer.code != 0 and not _had_ended(answer):
+            raise refused(answer, f"cancel {', '.join(targets)}")
 
     def node_address(self, node: str) -> str:
         answer = self._ask(["scontrol", "--oneliner", "show", "node", node])
@@ -155,22 +141,14 @@ class CommandClient:
     def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
         return parse_ends(self._squeue(None, job_ids, ["--states=all"]), now())
 
-    def _act(self, command: Sequence[str], ids: Iterable[int | str], what: str) -> None:
-        targets = [str(i) for i in ids]
-        if not targets:
-            return
-        answer = self._ask([*command, *targets])
-        if answer.code != 0 and not _is_done(answer, what):
-            raise refused(answer, f"{what} {', '.join(targets)}")
-
-    def _ask(self, command: Sequence[str], stdin: str | None = None) -> Answer:
+    def _ask(self, command: Sequence[str]) -> Answer:
         if self.deadline is not None:
-            return run_slurm(command, self.environment, self.deadline.remaining_s(), stdin)
+            return run_slurm(command, self.environment, self.deadline.remaining_s())
         patience = Deadline(PATIENT_TOTAL_S)
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return run_slurm(command, self.environment, PATIENT_CALL_S, stdin)
+                return run_slurm(command, self.environment, PATIENT_CALL_S)
             except SlurmMissing:
                 raise
             except SlurmUnreachable:
@@ -185,18 +163,8 @@ class CommandClient:
         return self.deadline.remaining_s() - min(LOOK_UP_RESERVE_S, self.deadline.seconds / 4)
 
 
-def _script(script: Path | None) -> list[str]:
-    # sbatch takes a relative name without a slash from PATH.
-    return [] if script is None else [str(script.absolute())]
-
-
-def _is_done(answer: Answer, what: str) -> bool:
-    """Whether all it complains about is that the job, or some tasks of it, had ended before."""
+def _had_ended(answer: Answer) -> bool:
+    """Whether all that scancel complains about is that the job, or some tasks of it, had ended before."""
     lines = [line.lower() for line in answer.stderr.splitlines() if line.strip()]
-    if what == "cancel":
-        gone = ("invalid job id specified", "already completing or completed", "already finished")
-        return bool(lines) and all(any(part in line for part in gone) for line in lines)
-    # Of an array scontrol lists every task, "No error" for those it did as told.
-    return "no error" in answer.stderr.lower() and all(
-        line.endswith(("no error", "already finished")) for line in lines
-    )
+    gone = ("invalid job id specified", "already completing or completed", "already finished")
+    return bool(lines) and all(any(part in line for part in gone) for line in lines)

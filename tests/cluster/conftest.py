@@ -23,6 +23,7 @@ from opsctl.localcluster.places import Places, places_of
 from opsctl.localcluster.processes import pid_of
 from opsctl.localcluster.spec import plain
 from opsctl.slurm.cluster import Cluster
+from tests.cluster import single_daemons
 
 #: A killed slurmd's node is DOWN after about this many seconds and a ping's distance.
 SPEC = replace(plain("test"), slurmd_timeout_s=12)
@@ -97,6 +98,11 @@ class RunningCluster:
         answer = self.run("sbatch", *fixed, *options, user=user, input=f"#!/bin/bash\n{script}\n")
         return int(answer.stdout.split(";")[0])
 
+    def would_start(self, script: str) -> str:
+        """Slurm's line on when and where it would start `script`, or why it would not."""
+        answer = self.run("sbatch", "--test-only", input=script, check=False)
+        return answer.stderr + answer.stdout
+
     def job_state(self, job_id: int) -> str:
         """Slurm's state of a job (of any array task with this id); "" when Slurm has forgotten it."""
         answer = self.run("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T", check=False)
@@ -152,11 +158,11 @@ class RunningCluster:
 
     def kill_node(self, node: str) -> None:
         """kill -9 of a whole node: slurmd, the steps on it and everything they run."""
-        lifecycle.kill_node(self.folder, node)
+        single_daemons.kill_node(self.folder, node)
 
     def start(self, daemon: str) -> None:
         """Start a daemon that was killed; the controller recovers its jobs."""
-        lifecycle.start_daemon(self.folder, daemon)
+        single_daemons.start_daemon(self.folder, daemon)
 
     @contextlib.contextmanager
     def stopped(self, daemon: str) -> Iterator[None]:
@@ -218,7 +224,7 @@ def local_cluster(session_cluster: RunningCluster) -> Iterator[RunningCluster]:
 
 
 def _mend(cluster: RunningCluster) -> None:
-    lifecycle.continue_all(cluster.folder)
+    single_daemons.continue_all(cluster.folder)
     lifecycle.up(SPEC, cluster.folder)
     cluster.cancel_everything()
 

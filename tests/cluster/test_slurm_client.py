@@ -52,15 +52,15 @@ def test_a_scattered_rest_of_an_array_is_not_cut(local_cluster: RunningCluster, 
     assert set(job.array_task.split("%")[0].split(",")) == set(wanted.split(","))
 
 
-def test_holding_releasing_and_cancelling(local_cluster: RunningCluster, client: SlurmClient) -> None:
-    job = client.submit(None, ["--output=/dev/null", "--array=1-2%1"], stdin="#!/bin/bash\nsleep 600\n")
+def test_cancelling_a_task_what_is_pending_and_all_of_it(local_cluster: RunningCluster, client: SlurmClient) -> None:
+    job = client.submit("#!/bin/bash\n#SBATCH --output=/dev/null --array=1-2%1\nsleep 600\n")
     wait_until(lambda: len(client.jobs(job_ids=[job])) == 2, 20, "the first task to start")
-    client.hold([job])
+    local_cluster.run("scontrol", "hold", str(job))
     client.cancel([f"{job}_1"])
     wait_until(
         lambda: [one.is_held for one in client.jobs(job_ids=[job])] == [True], 30, "only the held task to be left"
     )
-    client.release([job])
+    local_cluster.run("scontrol", "release", str(job))
     wait_until(lambda: [one.state for one in client.jobs(job_ids=[job])] == ["RUNNING"], 30, "the released task to run")
     client.cancel([job], pending_only=True)
     assert [one.state for one in client.jobs(job_ids=[job])] == ["RUNNING"]
@@ -92,19 +92,17 @@ def test_users_narrow_the_queue_and_unknown_ids_have_no_row(local_cluster: Runni
     assert client.jobs(job_ids=[987654]) == [] and client.jobs(job_ids=[]) == []
 
 
-def test_refusals_and_tests_of_scripts_carry_slurms_words(client: SlurmClient) -> None:
-    assert "to start at" in client.test_only(None, stdin="#!/bin/bash\n")
-    for refuse in (client.test_only, client.submit):
-        with pytest.raises(SlurmError, match=r"(?i)invalid partition"):
-            refuse(None, ["--partition=nowhere"], stdin="#!/bin/bash\n")
+def test_refusals_carry_slurms_words(client: SlurmClient) -> None:
+    with pytest.raises(SlurmError, match=r"(?i)invalid partition"):
+        client.submit("#!/bin/bash\n#SBATCH --partition=nowhere\n")
     with pytest.raises(SlurmError, match=r"not found"):
         client.node_address("nowhere")
 
 
 @pytest.mark.parametrize("value", ["a b", 'it\'s "q"', "#x", "$(id) `id`", "\\", "\\\\'\\\"", "''\"\"", PUNCTUATION])
 def test_sbatch_reads_back_what_a_directive_says(client: SlurmClient, value: str) -> None:
-    script = f"#!/bin/bash\n#SBATCH --hold\n#SBATCH --comment={directive_word(value)} --time=5\n"
-    job = client.submit(None, ["--output=/dev/null"], stdin=script)
+    script = f"#!/bin/bash\n#SBATCH --hold --output=/dev/null\n#SBATCH --comment={directive_word(value)} --time=5\n"
+    job = client.submit(script)
     (found,) = client.jobs(job_ids=[job])
     assert (found.comment, found.time_limit_s) == (value, 300)
 
@@ -114,8 +112,9 @@ def test_output_goes_below_a_folder_of_any_name(local_cluster: RunningCluster, c
         folder = base / '50%x it\'s "a" $(touch pwned) #1'
         folder.mkdir()
         pattern = f"{filename_pattern(folder)}/%x-%A_%a.out"
-        lines = ["#!/bin/bash", f"#SBATCH --output={directive_word(pattern)} --chdir={directive_word(folder)}", "pwd"]
-        job = client.submit(None, ["--job-name=tiny", "--array=7"], stdin="\n".join([*lines, ""]))
+        where = f"--output={directive_word(pattern)} --chdir={directive_word(folder)}"
+        lines = ["#!/bin/bash", "#SBATCH --job-name=tiny --array=7", f"#SBATCH {where}", "pwd"]
+        job = client.submit("\n".join([*lines, ""]))
         output = folder / f"tiny-{job}_7.out"
         wait_until(lambda: output.exists() and output.read_text(), 30, "the output")
         assert Path(output.read_text().rstrip("\n")) == folder

@@ -27,13 +27,14 @@ EXAMPLES = templates_folder() / "examples"
 
 
 @pytest.fixture(scope="module")
-def jean_zay() -> Iterator[Cluster]:
+def jean_zay() -> Iterator[RunningCluster]:
     try:
-        find_installation(accounting=True)
+        installation = find_installation(accounting=True)
     except SlurmMissing as error:
         pytest.skip(str(error))
     with guarded_folder() as folder:
-        yield lifecycle.up(bloom("jz", accounting=True), folder).cluster
+        up = lifecycle.up(bloom("jz", accounting=True), folder)
+        yield RunningCluster(up.folder, up.cluster, installation)
 
 
 def example(name: str) -> ExpandedRun:
@@ -50,8 +51,8 @@ def script(name: str, **slurm: object) -> str:
 
 
 @pytest.mark.parametrize("name", ["tr11-176B-ml", "tr1-13B", "setup-test-n2"])
-def test_slurm_accepts_the_examples_scripts_on_their_cluster(jean_zay: Cluster, name: str) -> None:
-    assert "to start at" in client_for(jean_zay, 60).test_only(None, stdin=script(name))
+def test_slurm_accepts_the_examples_scripts_on_their_cluster(jean_zay: RunningCluster, name: str) -> None:
+    assert "to start at" in jean_zay.would_start(script(name))
 
 
 @pytest.mark.parametrize(
@@ -59,17 +60,17 @@ def test_slurm_accepts_the_examples_scripts_on_their_cluster(jean_zay: Cluster, 
     [({"account": "six@nothing"}, "account"), ({"time": "101:00:00"}, "time limit"), ({"gpus_per_node": 9}, "config")],
 )
 def test_a_request_the_cluster_does_not_offer_is_refused_in_slurms_words(
-    jean_zay: Cluster, changes: dict[str, object], words: str
+    jean_zay: RunningCluster, changes: dict[str, object], words: str
 ) -> None:
     with pytest.raises(SlurmError, match=f"(?i)refused.*{words}"):
-        client_for(jean_zay, 60).submit(None, stdin=script("tr11-176B-ml", **changes))
+        client_for(jean_zay.cluster, 60).submit(script("tr11-176B-ml", **changes))
 
 
-def test_accounting_says_how_a_job_ended(jean_zay: Cluster) -> None:
-    client = client_for(jean_zay, 60)
-    options = ["--partition=gpu_p13", "--account=six@v100", "--output=/dev/null", "--chdir=/"]
-    failed = client.submit(None, options, stdin="#!/bin/bash\nexit 3\n")
-    cancelled = client.submit(None, [*options, "--hold"], stdin="#!/bin/bash\n")
+def test_accounting_says_how_a_job_ended(jean_zay: RunningCluster) -> None:
+    client = client_for(jean_zay.cluster, 60)
+    head = "#!/bin/bash\n#SBATCH --partition=gpu_p13 --account=six@v100 --output=/dev/null --chdir=/\n"
+    failed = client.submit(f"{head}exit 3\n")
+    cancelled = client.submit(f"{head}#SBATCH --hold\n")
     client.cancel([cancelled])
     ends = wait_until(lambda: len(found := client.ends([failed, cancelled])) == 2 and found, 40, "both ends")
     assert isinstance(ends, dict)
@@ -79,4 +80,4 @@ def test_accounting_says_how_a_job_ended(jean_zay: Cluster) -> None:
 
 
 def test_the_demo_fits_the_plain_cluster_that_its_first_lines_bring_up(local_cluster: RunningCluster) -> None:
-    assert "to start at" in client_for(local_cluster.cluster, 60).test_only(None, stdin=script("demo"))
+    assert "to start at" in local_cluster.would_start(script("demo"))

@@ -53,7 +53,7 @@ TRAINER = {
 }
 #: What is no folder: module -> room.
 SINGLE = {
-    **{f"opsctl.{name}": "ground" for name in ("", "account", "errors", "moments", "output", "shipped")},
+    **{f"opsctl.{name}": "ground" for name in ("", "account", "errors", "moments", "output", "shipped", "tcp_ports")},
     "opsctl.__main__": "cli",
     **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "preload", "say")},
     **{f"trainer.{name}": "launch" for name in ("launch", "attempt_records", "first_failure")},

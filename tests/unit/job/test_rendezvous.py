@@ -7,7 +7,8 @@ import socket
 import pytest
 
 from opsctl.errors import OpsctlError
-from opsctl.job.rendezvous import FIRST_PORT, PORTS, free_port, master_address, port_is_free
+from opsctl.job.rendezvous import FIRST_PORT, PORTS, free_port, master_address
+from opsctl.tcp_ports import is_free
 
 
 def test_a_name_that_resolves_is_the_address() -> None:
@@ -28,11 +29,11 @@ def test_two_jobs_on_one_host_start_from_different_ports() -> None:
 
 
 def test_a_port_somebody_listens_on_is_passed_over() -> None:
-    first = next(job_id for job_id in range(1, 500) if port_is_free(FIRST_PORT + job_id * 13))
+    first = next(job_id for job_id in range(1, 500) if is_free(FIRST_PORT + job_id * 13))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", FIRST_PORT + first * 13))
         listener.listen()
-        assert not port_is_free(FIRST_PORT + first * 13)
+        assert not is_free(FIRST_PORT + first * 13)
         assert free_port(first) > FIRST_PORT + first * 13
 
 

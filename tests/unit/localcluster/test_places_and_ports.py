@@ -11,6 +11,7 @@ import pytest
 from opsctl.errors import OpsctlError
 from opsctl.localcluster import ports
 from opsctl.localcluster.places import link_root, places_of, unlink_root
+from opsctl.tcp_ports import is_free
 
 #: sun_path of sockaddr_un, with its final zero. Source: unix(7).
 SOCKET_PATH_BYTES = 108
@@ -54,7 +55,7 @@ def test_two_reservations_at_once_share_no_port() -> None:
         all_ports = [port for one in (first, second, third) for port in (one.slurmctld, one.slurmdbd, *one.slurmds)]
         assert len(set(all_ports)) == 3 * 2 + 52 + 52 + 100
         assert len({first.first_job_id, second.first_job_id, third.first_job_id}) == 3
-        assert all(ports.is_free(port) for port in all_ports)
+        assert all(is_free(port) for port in all_ports)
 
 
 def test_a_reservation_keeps_the_old_ports_while_nobody_took_them() -> None:

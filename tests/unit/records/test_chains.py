@@ -3,11 +3,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from opsctl.errors import OpsctlError
 from opsctl.records import chains
 from opsctl.records.chains import Chain
 from opsctl.runs.paths import RunPaths
+from tests.anything import MOMENTS, any_json
 from tests.unit.control.test_overlap import job
+from trainer.formats.tolerant import convert
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CHAIN = Chain(
@@ -37,6 +43,46 @@ def test_a_chain_is_read_back_as_it_was_recorded(tmp_path: Path) -> None:
     paths = run_paths(tmp_path)
     chains.append_chain(paths, CHAIN)
     assert chains.read_chains(paths) == [CHAIN]
+
+
+def test_a_line_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    paths = run_paths(tmp_path)
+    paths.chains.write_text(
+        '{"chain": 11, "token": "70ce", "submitted_at": "2026-01-02T04:04:05+01:00", "user": "alice", '
+        '"host": "login1", "revision": "0001-abc", "array": "1-3%1", "after": ["9"], "arguments": ["--lr", "it\'s"], '
+        '"nodes": 4, "exclude": "x1", "begin": "now+1hour"}\n'
+    )
+    assert chains.read_chains(paths) == [CHAIN]
+
+
+@given(any_json(Chain.__struct_fields__))
+def test_any_json_is_read_without_an_error(value: object) -> None:
+    found = convert(value, Chain)
+    assert found is None or isinstance(found, Chain)
+
+
+@given(
+    st.builds(
+        Chain,
+        chain=st.integers(0),
+        submitted_at=MOMENTS,
+        user=st.text(),
+        array=st.text(),
+        arguments=st.lists(st.text() | st.just("caf\udce9")).map(tuple),
+        nodes=st.none() | st.integers(1),
+    )
+)
+def test_every_chain_is_read_back_as_it_was_recorded(tmp_path_factory: pytest.TempPathFactory, chain: Chain) -> None:
+    paths = run_paths(tmp_path_factory.mktemp("run"))
+    chains.append_chain(paths, chain)
+    assert chains.read_chains(paths) == [chain]
+
+
+def test_a_damaged_note_of_a_submission_is_named_with_the_way_out(tmp_path: Path) -> None:
+    paths = run_paths(tmp_path)
+    (paths.state / "submitting.json").write_text('{"chain": 0')
+    with pytest.raises(OpsctlError, match=r"cannot read .*submitting.json: .*; remove it and try again"):
+        chains.settle_submitting(paths, [OURS])
 
 
 def test_half_a_line_of_a_crashed_writer_hides_no_other_chain(tmp_path: Path) -> None:

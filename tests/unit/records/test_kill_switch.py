@@ -17,12 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
 from opsctl.attempts.events import Attempt, append_opened
 from opsctl.cli import main
 from opsctl.errors import OpsctlError
 from opsctl.records import kill_switch
+from opsctl.records.kill_switch import Note
 from opsctl.runs.paths import RunPaths
+from tests.anything import any_json
 from tests.printed_json import printed
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -127,6 +130,13 @@ def test_whatever_is_in_the_file_it_counts(paths: RunPaths, content: bytes) -> N
     paths.kill_switch.write_bytes(content)
     state = kill_switch.state(paths)
     assert state.is_triggered and state.by == ME and state.why == ""
+
+
+@given(any_json(Note.__struct_fields__))
+def test_any_json_in_the_file_counts(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    paths = RunPaths(tmp_path_factory.mktemp("out"))
+    paths.kill_switch.write_text(json.dumps(value))
+    assert kill_switch.state(paths).is_triggered
 
 
 def test_words_in_the_file_come_out_as_one_printable_line(paths: RunPaths) -> None:

@@ -9,9 +9,12 @@ import pwd
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, UsageError
 from opsctl.records import state_files as files
 
 
@@ -30,6 +33,79 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside(tmp
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert target.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+class Thing(msgspec.Struct, frozen=True):
+    """Something kept."""
+
+    name: str
+    size: int = 0
+
+
+def test_what_is_not_there_is_none_or_no_lines(tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing"
+    assert files.read_state(nothing, Thing) is None
+    assert files.read_whole(nothing, Thing, "mend it") is None
+    assert files.read_text(nothing) is None
+    assert files.read_lines(nothing, Thing) == []
+    with pytest.raises(OpsctlError, match=f"cannot read {nothing}: there is no such file; mend it"):
+        files.read_needed(nothing, Thing, "mend it")
+
+
+@given(st.builds(Thing, st.text() | st.just("caf\udce9"), st.integers()))
+def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, thing: Thing) -> None:
+    path = tmp_path_factory.mktemp("state") / "thing.json"
+    files.write_state(path, thing)
+    assert files.read_state(path, Thing) == files.read_whole(path, Thing, "mend it") == thing
+    files.append_state(path.with_suffix(".jsonl"), thing)
+    assert files.read_lines(path.with_suffix(".jsonl"), Thing) == [thing]
+
+
+def test_damage_is_passed_over_where_that_may_be_and_said_in_one_line_where_not(tmp_path: Path) -> None:
+    path = tmp_path / "thing.json"
+    for damage, said in (('{"name": "a", "size": "big"}', r"Expected `int`.*"), ("{", r"Expecting.*")):
+        path.write_text(damage)
+        with pytest.raises(UsageError, match=f"cannot read {path}: {said}; mend it$") as stop:
+            files.read_whole(path, Thing, "mend it", UsageError)
+        assert "\n" not in str(stop.value)
+    assert files.read_state(path, Thing) is None
+    path.write_text('{"name": "a", "size": "big"}')
+    assert files.read_state(path, Thing) == Thing("a")
+
+
+def test_a_file_that_is_much_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "thing.json"
+    path.write_text(" " * 100 + '{"name": "a"}')
+    assert files.read_state(path, Thing, largest_bytes=113) == Thing("a")
+    assert files.read_state(path, Thing, largest_bytes=112) is None
+    with path.open("r+b") as file:
+        file.truncate(files.LARGEST_BYTES + 1)
+    with pytest.raises(OpsctlError, match=f"cannot read {path}: more than {files.LARGEST_BYTES} bytes; mend it"):
+        files.read_whole(path, Thing, "mend it")
+
+
+def test_lines_that_cannot_be_seen_are_not_no_lines(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        files.read_lines(tmp_path, Thing)
+
+
+def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
+    path = tmp_path / "thing.json"
+    assert files.create_state(path, Thing("first"))
+    assert not files.create_state(path, Thing("second"))
+    assert files.read_state(path, Thing) == Thing("first")
+    assert [one.name for one in tmp_path.iterdir()] == ["thing.json"]
+
+
+def test_a_file_is_put_back_as_it_was_found(tmp_path: Path) -> None:
+    path = tmp_path / "thing.json"
+    for before in (None, '{"name": "a"}'):
+        if before is not None:
+            path.write_text(before)
+        found = files.read_text(path)
+        files.write_state(path, Thing("new"))
+        files.write_back(path, found)
+        assert files.read_text(path) == before
 
 
 def write_lines(path: Path, word: str) -> None:

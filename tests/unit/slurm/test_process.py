@@ -66,7 +66,7 @@ def test_a_missing_command_says_what_to_install_and_what_works_without(tmp_path:
 def test_a_controller_that_does_not_answer_is_not_a_refusal(tmp_path: Path, words: str) -> None:
     fake(tmp_path, "squeue", f"echo '{words}' >&2; exit 1")
     fake(tmp_path, "sbatch", f"echo '{words}' >&2; exit 1")
-    for call in (client(tmp_path).jobs, lambda: client(tmp_path).submit(None, stdin="#!/bin/sh\n")):
+    for call in (client(tmp_path).jobs, lambda: client(tmp_path).submit("#!/bin/sh\n")):
         with pytest.raises(SlurmUnreachable, match="unknown"):
             call()
 
@@ -75,7 +75,7 @@ def test_a_job_leaves_its_output_to_the_group_whatever_umask_it_was_submitted_wi
     fake(tmp_path, "sbatch", f"umask >{tmp_path}/umask; echo 7")
     before = os.umask(0o077)
     try:
-        client(tmp_path).submit(None, stdin="#!/bin/sh\n")
+        client(tmp_path).submit("#!/bin/sh\n")
     finally:
         os.umask(before)
     assert (tmp_path / "umask").read_text().strip() == "0002"
@@ -84,7 +84,7 @@ def test_a_job_leaves_its_output_to_the_group_whatever_umask_it_was_submitted_wi
 def test_a_refusal_keeps_slurms_words_on_one_line(tmp_path: Path) -> None:
     fake(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; echo 'sbatch: error: no luck' >&2; exit 1")
     with pytest.raises(SlurmError) as caught:
-        client(tmp_path).submit(None, stdin="#!/bin/sh\n")
+        client(tmp_path).submit("#!/bin/sh\n")
     assert not isinstance(caught.value, SlurmUnreachable)
     assert str(caught.value) == "Slurm refused to take the job: invalid partition; no luck"
 
@@ -129,7 +129,7 @@ def test_a_submit_leaves_time_to_be_looked_up(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", "true")
     one = client(tmp_path, 1.0)
     with pytest.raises(SlurmUnreachable):
-        one.submit(None, stdin="#!/bin/sh\n")
+        one.submit("#!/bin/sh\n")
     assert one.jobs() == []
 
 

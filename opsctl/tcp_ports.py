@@ -1,0 +1,20 @@
+"""Whether a TCP port of this machine is free."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` on any address here. Raises OSError where it cannot be tried."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the servers themselves do: what lingers of closed connections (TIME_WAIT) is no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True

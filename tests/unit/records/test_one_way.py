@@ -1,0 +1,66 @@
+"""A run's state is opened and written in one module, so that there is one place that makes doing so safe."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_rooms import ROOT, module_of, sources
+
+STATE_FILES = "opsctl.records.state_files"
+#: What else opens files, and which: none of them is state that opsctl keeps of a run.
+OTHERS = {
+    "opsctl.attempts.evidence": "the end of what a node printed",
+    "opsctl.cli": "/dev/null, where a reader has left",
+    "opsctl.cli.init": "an example that is shipped with the product",
+    "opsctl.demo.stage": "what a command printed, and the log",
+    "opsctl.demo.steps": "the data that it has prepared",
+    "opsctl.localcluster.daemons": "the daemons' logs",
+    "opsctl.localcluster.layout": "Slurm's configuration and keys",
+    "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
+    "opsctl.logs.follow": "a log",
+    "opsctl.logs.tail": "a log",
+    "opsctl.records.output_folder": "the run file",
+    "opsctl.runs.data_files": "the file that lists data",
+    "opsctl.runs.load": "the run file",
+}
+#: Functions of these names open a file or read JSON out of one, whatever they are called on.
+OPENING = {"open", "fdopen", "read_bytes", "read_text", "write_bytes", "write_text", "link", "load", "loads"}
+#: Those that have the same name and do not: state_files' own, called by their bare names.
+BARE = {"read_text"}
+
+
+def opening_calls(source: str) -> list[str]:
+    """Calls in `source` that open a file, or decode one."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr in OPENING:
+            found.append(f"line {node.lineno}: {ast.unparse(function)}")
+        elif isinstance(function, ast.Name) and function.id in OPENING - BARE:
+            found.append(f"line {node.lineno}: {function.id}")
+    return found
+
+
+@pytest.mark.parametrize("source", sources("opsctl"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_state_is_opened_in_one_module(source: Path) -> None:
+    module = module_of(source)
+    if module == STATE_FILES:
+        return
+    calls = opening_calls(source.read_text())
+    if module in OTHERS:
+        assert calls, f"{module} opens nothing any more: take it from the list"
+    else:
+        assert not calls, f"{module} opens files by itself; state is opened by {STATE_FILES}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["open(p)", "p.open()", "os.open(p, 0)", "p.read_text()", "json.loads(x)", "tomllib.load(f)", "os.link(a, b)"],
+)
+def test_a_new_way_to_open_is_seen(line: str) -> None:
+    assert opening_calls(f"def f():\n    return {line}\n")
