@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import signal
 import threading
@@ -18,13 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-# A rank that dies with one of these, or of SIGTERM, was most likely pulled down by another.
-_FOLLOWER = re.compile(
-    r"closed by peer|reset by peer|broken pipe|connection (was likely )?closed|connection refused|DistNetworkError"
-    r"|recvValue failed|failed to recv|NCCL error|remote process exited|socket timeout|timed? ?out waiting"
-    r"|DistBackendError|DistStoreError|transport/tcp",
-    re.IGNORECASE,
-)
+from trainer.formats.lost_peers import failure_sentence, is_lost_peer
+
 # How long after the first death another one may still turn out to be the cause: the kernel closes a killed process's
 # connections before it reports the death, so its peers can be seen dying first, by moments.
 _SAME_MOMENT_S = 2.0
@@ -112,24 +106,12 @@ def first_to_fail(deaths: list[Death], message_of: Callable[[int], str]) -> tupl
         return None
     together = [death for death in deaths if (death.at - deaths[0].at).total_seconds() <= _SAME_MOMENT_S]
     first = next((death for death in together if not _follows(death, message_of(death.local_rank))), deaths[0])
-    return first, _describe(first, message_of(first.local_rank))
+    message = message_of(first.local_rank)
+    return first, failure_sentence(first.exit_code, first.signal, message, followed=_follows(first, message))
 
 
 def _follows(death: Death, message: str) -> bool:
-    return death.signal == signal.SIGTERM or bool(_FOLLOWER.search(message))
-
-
-def _describe(death: Death, message: str) -> str:
-    own = message.splitlines()[0] if message else ""
-    if death.signal is not None:
-        try:
-            name = signal.Signals(death.signal).name
-        except ValueError:
-            name = f"signal {death.signal}"
-        own = f"killed by {name}"
-    elif not own:
-        own = f"exited with status {death.exit_code}"
-    return f"followed another rank's failure: {own}" if _follows(death, message) else own
+    return death.signal == signal.SIGTERM or is_lost_peer(message)
 
 
 def read_error_file(path: Path) -> str:

@@ -26,7 +26,7 @@ from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.engine import build_engine, initialize, padded_vocab_size
 from trainer.formats.errors import CheckpointError, SampleError
-from trainer.formats.log_line import argument_lines, stamp
+from trainer.formats.log_lines import argument_lines, stamp
 from trainer.formats.resumable import Identity
 from trainer.loop.batches import end_of_document_id
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings

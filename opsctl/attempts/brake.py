@@ -7,11 +7,12 @@ from datetime import datetime
 
 from opsctl.attempts.events import Attempt
 from opsctl.slurm.types import Job
+from trainer.formats.leave_lines import Reason
 
 #: Attempts in a row without a new checkpoint after which a chain stops.
 BRAKE_ATTEMPTS = 3
 #: Ways to leave that say nothing about the training's health, unless a checkpoint came of them.
-_NEUTRAL_REASONS = frozenset({"kill-switch", "finished", "brake"})
+_NEUTRAL_REASONS = frozenset({Reason.KILL_SWITCH, Reason.FINISHED, "brake"})
 
 
 def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from opsctl.output import printable
 from trainer.formats.attempt_records import Failure
+from trainer.formats.lost_peers import is_lost_peer, says_nothing, signal_name
 
 #: Failures noted within this many seconds of the earliest are one event: nodes' clocks differ, and followers notice a
 #: lost peer at once, sometimes before its own launcher does.
 SAME_EVENT_S = 3.0
-#: What a launcher writes for a rank that left no message: it says nothing beyond the exit code or signal.
-_NO_WORD = re.compile(r"(exited with status|killed by) \S+")
 _NO_TIME = datetime.max.replace(tzinfo=UTC)
-#: What a rank says that lost a peer, over gloo or NCCL, or waited for one in vain.
-_LOST_PEER = re.compile(
-    r"connection (was )?(reset|closed|refused|aborted)|broken pipe|peer closed|closed by peer|socket (closed|timeout)"
-    r"|was likely closed|recvvalue failed|failed to recv|transport/tcp|remote process (has )?exited|NCCL error"
-    r"|ncclremoteerror|nccl communicator was aborted|collective operation timeout|watchdog|timed out waiting"
-    r"|timed? ?out after|DistNetworkError|DistStoreError|DistBackendError|exit barrier|followed another rank's failure",
-    re.IGNORECASE,
-)
 
 
 def elect(failures: Sequence[Failure]) -> tuple[Failure | None, tuple[Failure, ...]]:
@@ -46,7 +36,7 @@ def _followership(item: Failure) -> int:
     ended_by = signal_of(item)
     if ended_by in (signal.SIGTERM, signal.SIGINT):
         return 3
-    if _LOST_PEER.search(item.message):
+    if is_lost_peer(item.message):
         return 2
     if ended_by is not None or _own_words(item):
         return 0
@@ -72,7 +62,7 @@ def describe(item: Failure) -> str:
     """A failure in a few words: rank, node, how."""
     ended_by = signal_of(item)
     if ended_by is not None:
-        how = f"ended by {_signal_name(ended_by)}"
+        how = f"ended by {signal_name(ended_by)}"
     elif item.exit_code is not None:
         how = f"exit code {item.exit_code}"
     else:
@@ -87,11 +77,4 @@ def _own_words(item: Failure) -> str:
     """The first line that the rank itself left, "" when it left none."""
     lines = (printable(line, " ").strip() for line in item.message.splitlines())
     line = next((line for line in lines if line), "")
-    return "" if _NO_WORD.fullmatch(line) else line
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return "" if says_nothing(line) else line

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.records.attempt_folder import exit_report, noted_failures, rank_map
 from trainer.formats.attempt_records import STOP_REQUEST, Failure, RankPlace
+from trainer.formats.training_line import iterations_in
 
-_ITERATION = re.compile(rb"iteration +(\d+)/ *\d+ \|")
 #: How much of a node's output is searched for its last iteration.
 _TAIL_BYTES = 64 * 1024
 
@@ -46,9 +45,9 @@ def read_evidence(folder: Path) -> Evidence:
 def _last_logged_iteration(folder: Path) -> int | None:
     """The highest iteration among the last lines of the nodes' output: only the node of the last rank prints them."""
     found = [
-        int(match[1])
+        iteration
         for path in (folder.glob("*.out") if folder.is_dir() else [])
-        for match in _ITERATION.finditer(_end_of(path))
+        for iteration in iterations_in(_end_of(path))
     ]
     return max(found, default=None)
 

@@ -13,6 +13,7 @@ from opsctl.attempts.evidence import Evidence
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.slurm.states import End, State, end_of
 from trainer.formats.attempt_records import Failure
+from trainer.formats.leave_lines import Reason
 
 #: Stands where Slurm's state does, of a job that Slurm no longer knows.
 LOST = "LOST"
@@ -47,10 +48,12 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     job; then what the ranks' launchers saw.
     """
     node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
-    if node_lost and evidence.exit_reason in (None, "stop-request"):
+    if node_lost and evidence.exit_reason in (None, Reason.STOP_REQUEST):
         return "node-failure"
     # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
-    told_by_signal = evidence.exit_reason == "stop-request" and (not evidence.stop_requested or _was_sent_away(step))
+    told_by_signal = evidence.exit_reason == Reason.STOP_REQUEST and (
+        not evidence.stop_requested or _was_sent_away(step)
+    )
     if evidence.exit_reason and not told_by_signal:
         return evidence.exit_reason
     slurms = slurm_reason(step.slurm_state)

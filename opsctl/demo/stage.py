@@ -16,11 +16,12 @@ from typing import Any
 from opsctl.demo.screen import progress, say
 from opsctl.localcluster.lifecycle import down
 from opsctl.records.cluster import local_clusters_folder
+from trainer.formats.leave_lines import Reason
 
 CLUSTER = "demo"
 COMMAND_TIMEOUT_S = 120
 #: Ways an attempt may end here.
-STOPS = ("kill-switch", "finished")
+STOPS = (Reason.KILL_SWITCH, Reason.FINISHED)
 OPSCTL = [sys.executable, "-m", "opsctl"]
 
 

@@ -20,7 +20,6 @@ from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.limit import exit_duration_arguments, exit_minutes
-from opsctl.job.main_log import stamp
 from opsctl.job.own_attempt import end_line, new_attempt, record_short, start_line
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
@@ -37,10 +36,9 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.attempt_records import EXIT_REPORT
+from trainer.formats.leave_lines import LEAVES_EARLY, Reason, leave_line, nothing_left_line
 from trainer.recipe.options import Options, to_arguments
 
-#: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
-_LEAVES_EARLY = frozenset({"kill-switch", "stop-request", "exit-duration", "exit-interval"})
 #: How long a task waits for Slurm to be done with the one before it, which the brake has to count.
 _COMPLETING_S = 15.0
 #: How near to the end of the job a SIGTERM counts as the time limit's.
@@ -62,13 +60,13 @@ def _leave_at_once(task: Task) -> int | None:
     """The exit code of a task that has nothing to do, None for one that has."""
     switch = task.kill_switch
     if kill_switch.is_triggered(switch):
-        return _leave(task, "kill-switch", stamp(f"Detected kill switch at {switch}. Exiting"))
+        return _leave(task, Reason.KILL_SWITCH, leave_line(Reason.KILL_SWITCH, switch))
     if task.is_finished():
-        return _leave(task, "finished", stamp("the training is finished, nothing is left to do. Exiting"))
+        return _leave(task, Reason.FINISHED, nothing_left_line())
     return None
 
 
-def _leave(task: Task, reason: str, line: str) -> int:
+def _leave(task: Task, reason: Reason, line: str) -> int:
     task.log.say(line)
     # Whoever leaves in seconds does not wait long for Slurm either.
     _close_lost(task, client_for(task.cluster), task.allocation.job_id)
@@ -189,7 +187,7 @@ def _slurm_state(task: Task) -> str:
 
 
 def _leaves_early(folder: Path) -> bool:
-    return exit_report(folder).reason in _LEAVES_EARLY
+    return exit_report(folder).reason in LEAVES_EARLY
 
 
 def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:

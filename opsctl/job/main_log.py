@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from datetime import datetime
 from pathlib import Path
 
-from opsctl.moments import now
 from opsctl.records.state_files import append_bytes, make_shared_folder
 
 #: Longest that a whole line waits before it is in the file, seconds.
@@ -94,9 +92,3 @@ class MainLog:
         with contextlib.suppress(OSError):
             while view:
                 view = view[os.write(self.copy_to_fd, view) :]
-
-
-def stamp(message: str, at: datetime | None = None) -> str:
-    """A line as the trainer stamps its own: `[MESSAGE] datetime: YYYY-MM-DD HH:MM:SS `."""
-    moment = at or now()
-    return f"[{message}] datetime: {moment:%Y-%m-%d %H:%M:%S} "

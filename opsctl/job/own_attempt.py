@@ -11,7 +11,8 @@ from opsctl.attempts.evidence import Evidence
 from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.job.task import Task
-from opsctl.moments import iso, now
+from opsctl.logs.job_times import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
+from opsctl.moments import now
 
 
 def new_attempt(task: Task, number: int) -> Attempt:
@@ -47,19 +48,27 @@ def record_short(task: Task, reason: str, exit_code: int) -> None:
 def start_line(task: Task, attempt: Attempt) -> str:
     """What the training log says as the attempt begins."""
     job = task.allocation
-    start = "the beginning" if attempt.iteration_at_start is None else f"iteration {attempt.iteration_at_start}"
-    again = f", requeued {job.restart_count} times" if job.restart_count else ""
-    return (
-        f"START TIME: {iso(now())} attempt {attempt.number}, job {job.display_id} "
-        f"({job.job_id}{again}), revision {task.revision.name}, from {start}, nodes {' '.join(job.nodes)}"
+    start = AttemptStart(
+        at=now(),
+        attempt=attempt.number,
+        job=job.display_id,
+        job_id=job.job_id,
+        requeues=job.restart_count,
+        revision=task.revision.name,
+        iteration=attempt.iteration_at_start,
+        nodes=job.nodes,
     )
+    return write_attempt_start(start)
 
 
 def end_line(ended: Attempt) -> str:
     """What the training log says when it has ended."""
-    failed = f", first failure: {describe(ended.first_failure)}" if ended.first_failure else ""
-    saved = "none" if ended.checkpoint_at_end is None else f"iteration {ended.checkpoint_at_end}"
-    return (
-        f"END TIME: {iso(now())} attempt {ended.number} ended: {ended.reason}, "
-        f"exit code {ended.exit_code}, last checkpoint {saved}{failed}"
+    end = AttemptEnd(
+        at=now(),
+        attempt=ended.number,
+        reason=str(ended.reason),
+        exit_code=ended.exit_code,
+        checkpoint=ended.checkpoint_at_end,
+        first_failure=describe(ended.first_failure) if ended.first_failure else "",
     )
+    return write_attempt_end(end)

@@ -16,6 +16,7 @@ from pathlib import Path
 from opsctl.attempts.outcome import LauncherExit
 from opsctl.job.main_log import FLUSH_S, MainLog
 from opsctl.job.stop import Signals, request_stop
+from trainer.formats.leave_lines import EARLY_MARKS
 
 #: What is left of a step this long after the trainer said that it leaves is ended hard.
 LEAVE_S = 60.0
@@ -23,7 +24,6 @@ LEAVE_S = 60.0
 SRUN_END_S = 15.0
 #: srun ends the rest when one launcher has left for this long.
 WAIT_S = 60
-_LEAVING = (b"[Detected kill switch at ", b"[Detected stop request")
 _LOST_NODE = re.compile(rb"^srun: error: Node failure on (\S+)", re.MULTILINE)
 _TASK_EXIT = re.compile(rb"^srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)\s*\n", re.MULTILINE)
 #: What is kept of one chunk to find words that the next one ends.
@@ -149,7 +149,7 @@ class Step:
     def _look_into(self, data: bytes) -> None:
         """Note when the trainer says that it leaves, the nodes that are lost, and which launcher failed first."""
         seen = self._seen_end + data
-        if self._leaving_since is None and any(words in seen for words in _LEAVING):
+        if self._leaving_since is None and any(words in seen for words in EARLY_MARKS):
             self._leaving_since = time.monotonic()
         for match in _LOST_NODE.finditer(seen):
             node = match[1].decode(errors="replace")

@@ -7,28 +7,20 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median
 
+from opsctl.logs import job_times
 from opsctl.logs.lines import iteration_losses, parse_line, parse_lines, split_prefix
-from opsctl.logs.records import (
-    Alert,
-    CheckpointLoaded,
-    Evaluation,
-    FreshStart,
-    Iteration,
-    Left,
-    Measured,
-    Pulse,
-    Record,
-    Stamp,
-    Timers,
-)
+from opsctl.logs.records import Alert, Measured, Pulse, Record
 from opsctl.logs.tail import lines_backwards
 from opsctl.runs.paths import RunPaths
+from trainer.formats import log_lines, training_line
+from trainer.formats.leave_lines import Left
+from trainer.formats.log_lines import CheckpointLoaded, Evaluation, FreshStart, Stamp, Timers
+from trainer.formats.training_line import TrainingLine
 
 __all__ = ["iteration_losses", "measure", "measured", "parse_line", "parse_lines", "recent", "split_prefix"]
 
-#: In every training line; what a search from the end looks for.
-_ITERATION_MARK = b"consumed samples:"
-_MARKS = (_ITERATION_MARK, b"time (ms) |", b" loss at ", b"checkpoint", b"datetime: ", b"] PULSE: ", b" TIME: ")
+#: What a search from the end looks for.
+_MARKS = (*training_line.MARKS, *log_lines.MARKS, *job_times.MARKS, b"] PULSE: ")
 #: How much of a log's end `measured` and `recent` look at.
 TAIL_BYTES = 4 * 1024 * 1024
 #: Iterations over which durations are taken.
@@ -54,9 +46,9 @@ def measure(records: Sequence[Record]) -> Measured:
     the first after a start is left out when there are others. An evaluation's is what the trainer's own timer says,
     else what the iteration after it took longer than the median.
     """
-    iterations = [record for record in records if isinstance(record, Iteration)]
+    iterations = [record for record in records if isinstance(record, TrainingLine)]
     window = _window(records)
-    typical_s = _median([one.seconds for one in window])
+    typical_s = _median([one.seconds_per_iteration for one in window])
     last = iterations[-1] if iterations else None
     return Measured(
         seconds_per_iteration=typical_s,
@@ -75,22 +67,22 @@ def _records(path: Path, iterations: int | None = None) -> list[Record]:
     seen = 0
     for record in parse_lines(lines_backwards(path, TAIL_BYTES, _MARKS)):
         found.append(record)
-        seen += isinstance(record, Iteration)
+        seen += isinstance(record, TrainingLine)
         if seen == iterations:
             break
     return found[::-1]
 
 
-def _window(records: Sequence[Record]) -> list[Iteration]:
+def _window(records: Sequence[Record]) -> list[TrainingLine]:
     """The iterations that durations are taken from."""
-    settled: list[Iteration] = []  # all but those that carry a start's costs
+    settled: list[TrainingLine] = []  # all but those that carry a start's costs
     since_start = 0
-    before: Iteration | None = None
+    before: TrainingLine | None = None
     started = False
     for record in records:
         if _is_start(record):
             started = True
-        elif isinstance(record, Iteration):
+        elif isinstance(record, TrainingLine):
             # Where nothing else tells, an iteration number that falls back does.
             if started or (before is not None and record.iteration <= before.iteration):
                 since_start = 0
@@ -114,7 +106,7 @@ def _longest_evaluation_s(records: Sequence[Record], typical_s: float | None) ->
     if timed or typical_s is None:
         return max(timed, default=None)
     longest: float | None = None
-    before: Iteration | None = None
+    before: TrainingLine | None = None
     evaluated, saved_s = False, 0.0
     for record in records:
         if _is_start(record):
@@ -123,9 +115,14 @@ def _longest_evaluation_s(records: Sequence[Record], typical_s: float | None) ->
             evaluated = True
         elif isinstance(record, Timers):
             saved_s += sum(_timers_s([record], ("save-checkpoint",)))
-        elif isinstance(record, Iteration):
-            if evaluated and before is not None and record.seconds is not None and record.iteration > before.iteration:
-                extra_s = (record.seconds - typical_s) * (record.iteration - before.iteration) - saved_s
+        elif isinstance(record, TrainingLine):
+            if (
+                evaluated
+                and before is not None
+                and record.seconds_per_iteration is not None
+                and record.iteration > before.iteration
+            ):
+                extra_s = (record.seconds_per_iteration - typical_s) * (record.iteration - before.iteration) - saved_s
                 # Less than a tenth of an iteration is noise: this trainer's clock does not run during evaluations.
                 if extra_s > 0.1 * typical_s:
                     longest = max(longest or 0.0, extra_s)
@@ -148,7 +145,7 @@ def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
     """When the first line with a time after the last iteration was written; training lines carry no clock."""
     first: datetime | None = None
     for record in reversed(records):
-        if isinstance(record, Iteration):
+        if isinstance(record, TrainingLine):
             # What the log calls local time is taken for ours.
             return first.astimezone() if first else None
         if isinstance(record, Stamp | Left | Pulse | Alert) and record.at is not None:

@@ -1,4 +1,4 @@
-"""What a training log says, as values. Pure; no file."""
+"""What a training log says beside the trainer's own lines, and what all of it together shows. Pure; no file."""
 
 from __future__ import annotations
 
@@ -6,74 +6,17 @@ from datetime import datetime
 
 import msgspec
 
-
-class Iteration(msgspec.Struct, frozen=True):
-    """One logged iteration. None: this variant of the line does not say, or what it says is not a number."""
-
-    iteration: int
-    total_iterations: int
-    consumed_samples: int | None = None
-    consumed_tokens: int | None = None
-    seconds: float | None = None  # per iteration, mean over the log interval
-    learning_rate: float | None = None
-    global_batch_size: int | None = None
-    loss: float | None = None  # left out by the trainer when it is not a positive number
-    loss_scale: float | None = None  # fp16 only
-    grad_norm: float | None = None
-    samples_per_second: float | None = None
-    tflops: float | None = None  # per GPU, as the line itself counts them
-    skipped_iterations: int | None = None
-    nan_iterations: int | None = None
-    others: dict[str, float] = {}  # further `name: number` parts, by their name
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """The line inside an evaluation block."""
-
-    group: str  # "validation", or the name of a weighted data group
-    iteration: int | None  # None: at the end of training
-    loss: float
-    perplexity: float | None
-
-
-class CheckpointSaving(msgspec.Struct, frozen=True):
-    iteration: int
-    folder: str
-
-
-class CheckpointSaved(msgspec.Struct, frozen=True):
-    iteration: int
-    folder: str
-
-
-class CheckpointLoaded(msgspec.Struct, frozen=True):
-    iteration: int
-    folder: str
-
-
-class FreshStart(msgspec.Struct, frozen=True):
-    """The trainer found no checkpoint and began from random weights."""
-
-
-class Timers(msgspec.Struct, frozen=True):
-    """`time (ms) | name: value | ...`"""
-
-    milliseconds: dict[str, float]
-
-
-class Stamp(msgspec.Struct, frozen=True):
-    """`[what] datetime: ...`"""
-
-    what: str
-    at: datetime  # without zone: the trainer's local time
-
-
-class Left(msgspec.Struct, frozen=True):
-    """Why the trainer left."""
-
-    reason: str  # "kill-switch", "exit-interval", "exit-duration", "stop-request", "finished", "signal"
-    detail: str  # the path, iteration or minutes that it names
-    at: datetime | None  # without zone
+from trainer.formats.leave_lines import Left
+from trainer.formats.log_lines import (
+    CheckpointLoaded,
+    CheckpointSaved,
+    CheckpointSaving,
+    Evaluation,
+    FreshStart,
+    Stamp,
+    Timers,
+)
+from trainer.formats.training_line import TrainingLine
 
 
 class Pulse(msgspec.Struct, frozen=True):
@@ -100,7 +43,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 Record = (
-    Iteration
+    TrainingLine
     | Evaluation
     | CheckpointSaving
     | CheckpointSaved
@@ -122,5 +65,5 @@ class Measured(msgspec.Struct, frozen=True):
     save_seconds: float | None = None  # the longest save seen
     samples_per_second: float | None = None  # median of the newest iterations
     tflops: float | None = None  # per GPU, median of the newest iterations
-    last_iteration: Iteration | None = None
+    last_iteration: TrainingLine | None = None
     stamped_after_it: datetime | None = None  # with zone; when the first line with a time after it was written

@@ -29,9 +29,9 @@ OPSCTL = {
     "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm"},
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm"},
     "status": {"attempts", "slurm", "watch"},
-    "job": {"attempts", "checkpoints", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
+    "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "localcluster": {"records", "slurm"},
-    "demo": {"localcluster", "logs", "records"},
+    "demo": {"localcluster", "logs", "records", "trainer.formats"},
     "cli": {
         *("attempts", "control", "job", "localcluster", "logs", "planning", "records", "runs", "slurm"),
         *("status", "watch"),

@@ -12,6 +12,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import from_first_rank, on_every_rank
 from trainer.formats.errors import CheckpointError
+from trainer.formats.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
 from trainer.formats.manifest import LATEST, Manifest, check_checksums, check_sizes, latest_folder, read_manifest
 from trainer.say import say
 
@@ -38,11 +39,7 @@ def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
     found = from_first_rank(look, (CheckpointError,))
     if found is None:
         if dist.get_rank() == 0:
-            say(
-                f"Unable to find latest file at {root / LATEST}, so there is nothing to go on from.\n"
-                f"WARNING: could not find the metadata file {root}\n"
-                "    will not load any checkpoints and will start from random"
-            )
+            say(write_fresh_start(root / LATEST))
         return None
     if with_checksums:
         part, parts = dist.get_rank(), dist.get_world_size()
@@ -72,5 +69,5 @@ def load_checkpoint(
     if path is None:
         raise CheckpointError(f"{folder} cannot be loaded: DeepSpeed found no model states in it")
     if dist.get_rank() == 0:
-        say(f"  successfully loaded checkpoint from {folder.parent} at iteration {found.manifest.iteration}")
+        say(write_checkpoint_line(CheckpointLoaded(found.manifest.iteration, str(folder.parent))))
     return client_state or {}

@@ -18,6 +18,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from trainer.checkpoint.publish import make_room, publish
 from trainer.checkpoint.snapshot import snapshot
 from trainer.checkpoint.write import write
+from trainer.formats.log_lines import CheckpointSaved, CheckpointSaving, write_checkpoint_line
 from trainer.formats.manifest import Manifest
 from trainer.say import say
 
@@ -37,10 +38,10 @@ def save_checkpoint(
     started = time.monotonic()
     first = dist.get_rank() == 0
     if first:
-        say(f"saving checkpoint at iteration {manifest.iteration:7d} to {root}")
+        say(write_checkpoint_line(CheckpointSaving(manifest.iteration, str(root))))
     folder = make_room(root, manifest.iteration)
     taken = snapshot(engine, client_state, with_optimizer)
     publish(root, folder, manifest, lambda: write(taken, folder))
     if first:
-        say(f"  successfully saved checkpoint at iteration {manifest.iteration:7d} to {root}")
+        say(write_checkpoint_line(CheckpointSaved(manifest.iteration, str(root))))
     return (time.monotonic() - started) * 1000

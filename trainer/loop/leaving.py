@@ -16,16 +16,11 @@ import torch.distributed as dist
 from trainer.files import write_atomically
 from trainer.formats.attempt_records import ExitReport
 from trainer.formats.json_text import json_file_text
-from trainer.formats.log_line import stamp
+from trainer.formats.leave_lines import Reason, leave_line
 from trainer.loop.progress import Progress
 
-FINISHED = "finished"
-KILL_SWITCH = "kill-switch"
-STOP_REQUEST = "stop-request"
-EXIT_DURATION = "exit-duration"
-EXIT_INTERVAL = "exit-interval"
 # The order is the collective's, and the one in which reasons win over each other.
-_AGREED = (KILL_SWITCH, STOP_REQUEST, "signal", EXIT_DURATION)
+_AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_DURATION)
 
 # A rank that has decided to leave and hangs while it tears down (a peer that is gone, a library's exit handler) keeps
 # its node from everybody. After this long it ends without asking.
@@ -67,7 +62,7 @@ class Leaving:
         """Since the earliest rank started."""
         return (time.time() - self._started_at) / 60
 
-    def reason(self, iteration: int, steps_done: int) -> tuple[str, str] | None:
+    def reason(self, iteration: int, steps_done: int) -> tuple[Reason, str] | None:
         """Why to leave now, and the line that says so; None to go on. Collective: one small all-reduce.
 
         `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
@@ -84,23 +79,24 @@ class Leaving:
         votes = torch.tensor([*map(float, seen), minutes], dtype=torch.float64, device=self._device)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX)
         *agreed, longest = votes.tolist()
-        for name, vote in zip(_AGREED, agreed, strict=True):
+        for reason, vote in zip(_AGREED, agreed, strict=True):
             if vote:
-                return (STOP_REQUEST if name == "signal" else name), self._line(name, longest)
+                return (Reason.STOP_REQUEST if reason == Reason.SIGNAL else reason), self._line(reason, longest)
         interval = self._settings.exit_interval
         if interval and steps_done and iteration % interval == 0:
-            return EXIT_INTERVAL, stamp(f"exiting program at iteration {iteration}")
+            return Reason.EXIT_INTERVAL, leave_line(Reason.EXIT_INTERVAL, iteration)
         return None
 
-    def _line(self, name: str, minutes: float) -> str:
-        return {
-            KILL_SWITCH: stamp(f"Detected kill switch at {self._settings.kill_switch_path}. Exiting"),
-            STOP_REQUEST: stamp(f"Detected stop request at {self._settings.stop_request_path}. Exiting"),
-            "signal": stamp("exiting program after receiving SIGTERM"),
-            EXIT_DURATION: stamp(f"exiting program after {minutes} minutes"),
-        }[name]
+    def _line(self, reason: Reason, minutes: float) -> str:
+        details: dict[Reason, object] = {
+            Reason.KILL_SWITCH: self._settings.kill_switch_path,
+            Reason.STOP_REQUEST: self._settings.stop_request_path,
+            Reason.SIGNAL: signal.SIGTERM.name,
+            Reason.EXIT_DURATION: minutes,
+        }
+        return leave_line(reason, details[reason])
 
-    def report(self, reason: str, progress: Progress) -> None:
+    def report(self, reason: Reason, progress: Progress) -> None:
         """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""
         if self._looks and self._settings.exit_report_path is not None:
             report = ExitReport(reason, progress.iteration, progress.consumed_train_samples)

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainer.formats.log_line import TrainingLine, perplexity
+from trainer.formats.log_lines import perplexity
 from trainer.loop.progress import Progress
 from trainer.recipe.options import Options, OptionsError
 
@@ -78,16 +78,16 @@ class Curves:
         if params_norm is not None:
             self._three("params-norm/params-norm", params_norm, at)
 
-    def speed(self, line: TrainingLine, at: Progress) -> None:
+    def speed(self, at: Progress, seconds_per_iteration: float, samples_per_second: float, tflops: float) -> None:
         """How fast the iterations of one log line were."""
-        self._three("iteration-time/iteration-time", line.seconds_per_iteration, at)
-        tokens_per_second = line.samples_per_second * self._options.seq_length
+        self._three("iteration-time/iteration-time", seconds_per_iteration, at)
+        tokens_per_second = samples_per_second * self._options.seq_length
         for name, value in (
-            ("samples per second", line.samples_per_second),
-            ("samples per second per replica", line.samples_per_second / self._data_size),
+            ("samples per second", samples_per_second),
+            ("samples per second per replica", samples_per_second / self._data_size),
             ("tokens per second", tokens_per_second),
             ("tokens per second per replica", tokens_per_second / self._data_size),
-            ("TFLOPs per gpu (estimated)", line.tflops),
+            ("TFLOPs per gpu (estimated)", tflops),
             ("world_size", float(self._world_size)),
         ):
             self._add(f"iteration-time/{name}", value, at.iteration)

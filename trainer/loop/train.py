@@ -11,11 +11,14 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.data.build import Datasets
 from trainer.engine import StepResult, parameters_norm, train_step
-from trainer.formats.log_line import TrainingLine, evaluation_block, stamp, times_line, training_line
+from trainer.formats import log_lines
+from trainer.formats.leave_lines import Reason, leave_line
+from trainer.formats.log_lines import Timers, perplexity, stamp, write_evaluation, write_timers
+from trainer.formats.training_line import TrainingLine, write_training_line
 from trainer.loop.batches import EngineItems, open_items
 from trainer.loop.evaluate import Evaluation, evaluate
 from trainer.loop.interval import Interval
-from trainer.loop.leaving import FINISHED, Leaving
+from trainer.loop.leaving import Leaving
 from trainer.loop.progress import Progress
 from trainer.loop.tensorboard import Curves
 from trainer.parallel.process_groups import Parallel
@@ -54,7 +57,7 @@ class Training:
         return self.parallel.rank == self.parallel.world_size - 1
 
 
-def train(training: Training) -> str:
+def train(training: Training) -> Reason:
     """Run until the end or until all ranks agree to leave; what was done is saved. Returns why it left."""
     progress, options = training.progress, training.options
     say_on_first_rank(stamp("before the start of training step"))
@@ -67,7 +70,7 @@ def train(training: Training) -> str:
         training.end_of_document,
         for_training=True,
     )
-    reason, last_words = FINISHED, ""
+    reason, last_words = Reason.FINISHED, ""
     try:
         while progress.iteration < training.lengths.train_iterations:
             leave = training.leaving.reason(progress.iteration, training.steps_done)
@@ -79,10 +82,10 @@ def train(training: Training) -> str:
     finally:
         if items is not None:
             items.close()
-    if reason == FINISHED:
-        say_on_first_rank(stamp("after training is done"))
+    if reason == Reason.FINISHED:
+        say_on_first_rank(leave_line(Reason.FINISHED))
     _save(training)
-    if reason == FINISHED:
+    if reason == Reason.FINISHED:
         _evaluate_at_the_end(training)
     else:
         say_on_first_rank(last_words)
@@ -138,9 +141,17 @@ def _log(training: Training, result: StepResult, batch_size: int, norm: float | 
     """One line about the iterations since the line before, and their speed as curves."""
     options, progress, interval = training.options, training.progress, training.interval
     recomputes = options.checkpoint_activations or options.deepspeed_activation_checkpointing
+    tflops = tflops_per_gpu(
+        training.shape,
+        interval.samples,
+        options.seq_length,
+        interval.seconds,
+        training.parallel.world_size,
+        HARDWARE_PASSES if recomputes else MODEL_PASSES,
+    )
     line = TrainingLine(
         iteration=progress.iteration,
-        train_iterations=training.lengths.train_iterations,
+        total_iterations=training.lengths.train_iterations,
         consumed_samples=progress.consumed_train_samples,
         consumed_tokens=progress.consumed_train_tokens,
         seconds_per_iteration=interval.seconds_per_iteration,
@@ -153,27 +164,20 @@ def _log(training: Training, result: StepResult, batch_size: int, norm: float | 
         skipped_iterations=interval.skipped,
         nan_iterations=interval.nan,
         samples_per_second=interval.samples_per_second,
-        tflops=tflops_per_gpu(
-            training.shape,
-            interval.samples,
-            options.seq_length,
-            interval.seconds,
-            training.parallel.world_size,
-            HARDWARE_PASSES if recomputes else MODEL_PASSES,
-        ),
+        tflops=tflops,
     )
     if training.logs:
-        say(training_line(line))
-    training.curves.speed(line, progress)
+        say(write_training_line(line))
+    training.curves.speed(progress, interval.seconds_per_iteration, interval.samples_per_second, tflops)
     training.interval = Interval()
 
 
 def _evaluate(training: Training) -> None:
     found = _evaluated(training, "valid")
     training.progress.consumed_valid_samples += training.options.eval_iters * training.options.global_batch_size
-    _say_losses(training, found.losses, f"iteration {training.progress.iteration}")
+    _say_losses(training, found.losses, training.progress.iteration)
     if training.logs:
-        say(times_line({"evaluation": found.milliseconds}))
+        say(write_timers(Timers({"evaluation": found.milliseconds})))
     for group, loss in found.losses.items():
         training.curves.validation(group, loss, training.progress)
     training.curves.times({"evaluation": found.milliseconds}, training.progress)
@@ -184,9 +188,9 @@ def _evaluate_at_the_end(training: Training) -> None:
     if not training.options.eval_iters or not training.steps_done:
         return
     if training.datasets.valid:
-        _say_losses(training, _evaluated(training, "valid").losses, "the end of training for val data")
+        _say_losses(training, _evaluated(training, "valid").losses, None, "val")
     if training.datasets.test:
-        _say_losses(training, _evaluated(training, "test").losses, "the end of training for test data")
+        _say_losses(training, _evaluated(training, "test").losses, None, "test")
 
 
 def _evaluated(training: Training, split: str) -> Evaluation:
@@ -201,10 +205,10 @@ def _evaluated(training: Training, split: str) -> Evaluation:
     )
 
 
-def _say_losses(training: Training, losses: dict[str, float], when: str) -> None:
+def _say_losses(training: Training, losses: dict[str, float], iteration: int | None, data: str = "val") -> None:
     if training.logs:
         for group, loss in losses.items():
-            say(evaluation_block(group, when, loss))
+            say(write_evaluation(log_lines.Evaluation(group, iteration, loss, perplexity(loss), data)))
 
 
 def _save(training: Training) -> None:
@@ -215,7 +219,7 @@ def _save(training: Training) -> None:
     milliseconds = training.save(training.progress)
     training.saved_iteration = iteration
     if training.logs:
-        say(times_line({"save-checkpoint": milliseconds}))
+        say(write_timers(Timers({"save-checkpoint": milliseconds})))
     training.curves.times({"save-checkpoint": milliseconds}, training.progress)
 
 

@@ -7,12 +7,11 @@ import re
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from opsctl.job.main_log import FLUSH_S, MainLog, stamp
+from opsctl.job.main_log import FLUSH_S, MainLog
 from opsctl.records.state_files import append_line
 
 
@@ -110,10 +109,3 @@ def test_a_log_that_cannot_be_written_gets_its_lines_later(path: Path) -> None:
     copied = os.read(read_fd, 1000).decode()
     assert copied.count("cannot write") == 1
     os.close(read_fd)
-
-
-def test_the_stamp_is_the_trainers() -> None:
-    moment = datetime(2026, 11, 21, 8, 3, 56, tzinfo=UTC)
-    assert stamp("Detected kill switch at /k. Exiting", moment) == (
-        "[Detected kill switch at /k. Exiting] datetime: 2026-11-21 08:03:56 "
-    )

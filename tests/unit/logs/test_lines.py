@@ -9,19 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.logs.lines import iteration_losses, parse_line, split_prefix
-from opsctl.logs.records import (
-    Alert,
+from opsctl.logs.records import Alert, Pulse
+from trainer.formats.leave_lines import Left, Reason
+from trainer.formats.log_lines import (
     CheckpointLoaded,
     CheckpointSaved,
     CheckpointSaving,
     Evaluation,
     FreshStart,
-    Iteration,
-    Left,
-    Pulse,
     Stamp,
     Timers,
 )
+from trainer.formats.training_line import TrainingLine
 
 TR11_EARLY = (
     "iteration     3707/  128728 | consumed samples:        59312 | consumed tokens:    121470976 |"
@@ -39,19 +38,19 @@ WRAPPED = """[default7]: iteration   85376/ 115311 | consumed samples:   1586922
 ipped iterations:  0 | number of nan iterations:  0 | samples per second: 19.561 | TFLOPs: 149.77"""  # noqa: E501
 
 
-def iteration_of(line: str) -> Iteration:
+def iteration_of(line: str) -> TrainingLine:
     record = parse_line(line)
-    assert isinstance(record, Iteration), line
+    assert isinstance(record, TrainingLine), line
     return record
 
 
 def test_the_line_in_seconds_is_read_in_full() -> None:
-    assert iteration_of(TR11_EARLY) == Iteration(
+    assert iteration_of(TR11_EARLY) == TrainingLine(
         iteration=3707,
         total_iterations=128728,
         consumed_samples=59312,
         consumed_tokens=121470976,
-        seconds=15.23,
+        seconds_per_iteration=15.23,
         learning_rate=1.944e-05,
         global_batch_size=16,
         loss=5.396257,
@@ -67,13 +66,18 @@ def test_the_line_in_seconds_is_read_in_full() -> None:
 
 def test_the_older_line_in_milliseconds_with_a_loss_scale_and_without_tokens_is_read() -> None:
     found = iteration_of(TR1)
-    assert (found.seconds, found.loss_scale, found.consumed_tokens) == (13.2482, 131072.0, None)
+    assert (found.seconds_per_iteration, found.loss_scale, found.consumed_tokens) == (13.2482, 131072.0, None)
     assert (found.samples_per_second, found.tflops, found.loss) == (None, None, 2.376641)
 
 
 def test_a_prefixed_line_that_a_page_has_wrapped_is_read() -> None:
     found = iteration_of(WRAPPED)
-    assert (found.iteration, found.total_iterations, found.seconds, found.tflops) == (85376, 115311, 104.70, 149.77)
+    assert (found.iteration, found.total_iterations, found.seconds_per_iteration, found.tflops) == (
+        85376,
+        115311,
+        104.70,
+        149.77,
+    )
     assert (found.skipped_iterations, found.consumed_tokens) == (0, 325001773056)
 
 
@@ -98,7 +102,8 @@ def test_an_infinite_sample_count_is_not_known() -> None:
 
 def test_further_numbers_keep_their_names() -> None:
     found = iteration_of(TR11_EARLY + " params norm: 12.5 | curriculum seqlen:  1024 | model TFLOPs: 6.03 |")
-    assert found.others == {"num zeros": 0.0, "params norm": 12.5, "curriculum seqlen": 1024.0, "model TFLOPs": 6.03}
+    assert found.params_norm == 12.5
+    assert found.others == {"num zeros": 0.0, "curriculum seqlen": 1024.0, "model TFLOPs": 6.03}
 
 
 @pytest.mark.parametrize(
@@ -128,22 +133,22 @@ def test_further_numbers_keep_their_names() -> None:
         ),
         (
             "[Detected kill switch at /a b/kill-switch. Exiting] datetime: 2022-03-11 19:46:08 ",
-            Left("kill-switch", "/a b/kill-switch", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
+            Left(Reason.KILL_SWITCH, "/a b/kill-switch", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
         ),
         (
             "[exiting program at iteration 60] datetime: 2022-03-11 19:46:08",
-            Left("exit-interval", "60", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
+            Left(Reason.EXIT_INTERVAL, "60", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
         ),
         (
             "[exiting program after 1190.0271 minutes] datetime: 2022-03-11 19:46:08",
-            Left("exit-duration", "1190.0271", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
+            Left(Reason.EXIT_DURATION, "1190.0271", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
         ),
         (
             "[after training is done] datetime: 2022-03-11 19:46:08",
-            Left("finished", "", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
+            Left(Reason.FINISHED, "", datetime(2022, 3, 11, 19, 46, 8)),  # noqa: DTZ001
         ),
-        ("Detected kill switch at /p, iteration=12. Exiting", Left("kill-switch", "/p", None)),
-        ("exiting program after receiving SIGTERM.", Left("signal", "SIGTERM", None)),
+        ("Detected kill switch at /p, iteration=12. Exiting", Left(Reason.KILL_SWITCH, "/p", None)),
+        ("exiting program after receiving SIGTERM.", Left(Reason.SIGNAL, "SIGTERM", None)),
         (
             "***ALERT: x is not RUNNING or SCHEDULED! Alert someone at y***",
             Alert(None, "x", "y", "x is not RUNNING or SCHEDULED! Alert someone at y"),
@@ -184,7 +189,7 @@ def test_no_line_is_an_error(line: str) -> None:
 @given(st.integers(0, len(TR11_EARLY)))
 def test_a_line_cut_anywhere_is_an_iteration_or_nothing_and_never_another_one(cut: int) -> None:
     record = parse_line(TR11_EARLY[:cut])
-    assert record is None or (isinstance(record, Iteration) and record.iteration == 3707)
+    assert record is None or (isinstance(record, TrainingLine) and record.iteration == 3707)
 
 
 def test_the_prefix_says_the_local_rank() -> None:

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opsctl.logs.records import Iteration
 from opsctl.status.overview import Overview
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW
+from trainer.formats.training_line import TrainingLine
 
 
-def iteration(number: int = 500, total: int = 1000, samples: int | None = 16000) -> Iteration:
+def iteration(number: int = 500, total: int = 1000, samples: int | None = 16000) -> TrainingLine:
     """A logged iteration."""
-    return Iteration(number, total, samples, loss=2.5)
+    return TrainingLine(iteration=number, total_iterations=total, consumed_samples=samples, loss=2.5)
 
 
 def run(**known: Any) -> Overview:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from trainer.formats.leave_lines import Reason
 from trainer.loop import train as loop
-from trainer.loop.leaving import FINISHED
 
 
 def test_the_end_is_dated_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +20,7 @@ def test_the_end_is_dated_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None
         clock.hour += 1
 
     monkeypatch.setattr(loop, "stamp", lambda what: f"{what} at {clock.hour}")
+    monkeypatch.setattr(loop, "leave_line", lambda reason: f"{reason} at {clock.hour}")
     monkeypatch.setattr(loop, "say_on_first_rank", said.append)
     monkeypatch.setattr(loop, "open_items", lambda *_, **__: None)
     monkeypatch.setattr(loop, "_step", step)
@@ -36,5 +37,5 @@ def test_the_end_is_dated_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None
         leaving=SimpleNamespace(reason=lambda *_: None),
         steps_done=0,
     )
-    assert loop.train(training) == FINISHED
-    assert said == ["before the start of training step at 1", "after training is done at 4"]
+    assert loop.train(training) == Reason.FINISHED
+    assert said == ["before the start of training step at 1", "finished at 4"]

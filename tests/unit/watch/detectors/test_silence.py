@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from opsctl.logs.records import Iteration, Measured
+from opsctl.logs.records import Measured
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import silence
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING
+from trainer.formats.training_line import TrainingLine
 
 
 def silent(minutes: float, typical_s: float, running_for_s: int = 7805, state: str = "RUNNING") -> list[str]:
     """What is found when the log was last written so many minutes ago."""
-    measured = Measured(last_iteration=Iteration(500, 1000, 16000, loss=2.5), seconds_per_iteration=typical_s)
+    last = TrainingLine(iteration=500, total_iterations=1000, consumed_samples=16000, loss=2.5)
+    measured = Measured(last_iteration=last, seconds_per_iteration=typical_s)
     job = replace(RUNNING, state=state, started_at=NOW - timedelta(seconds=running_for_s))
     log_written_at = NOW - timedelta(minutes=minutes)
     snapshot = Snapshot(NOW, (job,), measured=measured, log_written_at=log_written_at)

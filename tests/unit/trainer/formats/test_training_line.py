@@ -1,15 +1,23 @@
-"""The log's lines, letter for letter, and read back by the program that follows logs."""
+"""The line about an iteration: letter for letter, and read back."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+from collections.abc import Iterable
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from opsctl.logs.parser import parse_line
-from trainer.formats.log_line import TrainingLine, argument_lines, evaluation_block, stamp, times_line, training_line
+from trainer.formats.training_line import (
+    MARKS,
+    TrainingLine,
+    iterations_in,
+    parse_training_line,
+    write_training_line,
+)
 from trainer.loop.interval import Interval
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
@@ -17,7 +25,7 @@ from trainer.recipe.sizes import HARDWARE_PASSES, tflops_per_gpu
 
 LINE = TrainingLine(
     iteration=42780,
-    train_iterations=115311,
+    total_iterations=115311,
     consumed_samples=55_930_000,
     consumed_tokens=114_544_640_000,
     seconds_per_iteration=105.224,
@@ -35,7 +43,7 @@ LINE = TrainingLine(
 
 
 def test_a_training_line_is_the_documented_one() -> None:
-    assert training_line(LINE) == (
+    assert write_training_line(LINE) == (
         " iteration    42780/  115311 | consumed samples:     55930000 | consumed tokens: 114544640000 | "
         "elapsed time per iteration (s): 105.22 | learning rate: 5.969E-05 | global batch size:  2048 | "
         "lm loss: 2.209123E+00 | grad norm: 0.128 | number of skipped iterations:   0 | "
@@ -44,7 +52,7 @@ def test_a_training_line_is_the_documented_one() -> None:
 
 
 def test_a_training_line_matches_the_documented_format_with_every_optional_part() -> None:
-    line = training_line(dataclasses.replace(LINE, loss_scale=65536.0, params_norm=812.3456))
+    line = write_training_line(msgspec.structs.replace(LINE, loss_scale=65536.0, params_norm=812.3456))
     assert re.fullmatch(
         r" iteration [ \d]{8}/[ \d]{8} \| consumed samples: [ \d]{12} \| consumed tokens: [ \d]{12} \| "
         r"elapsed time per iteration \(s\): \d+\.\d\d \| learning rate: \d\.\d{3}E[-+]\d\d \| "
@@ -57,54 +65,46 @@ def test_a_training_line_matches_the_documented_format_with_every_optional_part(
 
 @pytest.mark.parametrize("loss", [None, math.nan, math.inf, 0.0, -1.0])
 def test_a_line_without_a_finite_positive_loss_has_no_loss(loss: float | None) -> None:
-    line = training_line(dataclasses.replace(LINE, loss=loss, nan_iterations=3))
+    line = write_training_line(msgspec.structs.replace(LINE, loss=loss, nan_iterations=3))
     assert "lm loss" not in line
     assert "number of nan iterations:   3 |" in line
 
 
-def test_what_is_printed_is_read_back_by_the_log_parser() -> None:
-    record = parse_line("[default7]:" + training_line(LINE) + "\n")
-    assert record is not None
-    for name, value in {
-        "iteration": 42780,
-        "total_iterations": 115311,
-        "consumed_samples": 55_930_000,
-        "consumed_tokens": 114_544_640_000,
-        "seconds": 105.22,
-        "learning_rate": 5.969e-05,
-        "global_batch_size": 2048,
-        "loss": 2.209123,
-        "grad_norm": 0.128,
-        "nan_iterations": 0,
-        "tflops": 149.02,
-    }.items():
-        assert getattr(record, name) == value, name
-    evaluation = parse_line(evaluation_block("valid", "iteration 1000", 2.5).splitlines()[1])
-    assert (evaluation.group, evaluation.iteration, evaluation.loss) == ("valid", 1000, 2.5)  # type: ignore[union-attr]
-    timers = parse_line(times_line({"save-checkpoint": 40123.456}))
-    assert timers.milliseconds == {"save-checkpoint": 40123.46}  # type: ignore[union-attr]
+COUNTS = st.integers(0, 2**53)
+NUMBERS = st.floats(0, 1e12)
+LINES = st.builds(
+    TrainingLine,
+    iteration=st.integers(0, 10**18 - 1),
+    total_iterations=st.integers(0, 10**18 - 1),
+    **{name: st.none() | COUNTS for name in ("consumed_samples", "consumed_tokens", "global_batch_size")},
+    **{name: st.none() | COUNTS for name in ("skipped_iterations", "nan_iterations")},
+    **{name: st.none() | NUMBERS for name in ("seconds_per_iteration", "learning_rate", "loss_scale", "grad_norm")},
+    **{name: st.none() | NUMBERS for name in ("params_norm", "samples_per_second", "tflops")},
+    loss=st.none() | st.floats(1e-30, 1e30),
+)
 
 
-def test_an_evaluation_is_framed_one_dash_longer_than_its_line() -> None:
-    rule, line, again = evaluation_block("valid", "the end of training for val data", 25.0).splitlines()
-    assert line == (
-        " valid loss at the end of training for val data | lm loss value: 2.500000E+01 | "
-        f"lm loss PPL: {math.exp(20):.6E} | "
+@given(LINES)
+def test_any_line_is_read_back_as_exactly_as_it_was_printed(line: TrainingLine) -> None:
+    printed = write_training_line(line)
+    found = parse_training_line(printed)
+    assert found is not None and write_training_line(found) == printed
+    for field, value in msgspec.structs.asdict(line).items():
+        read = getattr(found, field)
+        assert read == value or (isinstance(value, float) and read == pytest.approx(value, rel=1e-3, abs=0.006)), field
+
+
+@given(st.lists(LINES))
+def test_iterations_are_found_in_a_nodes_output_behind_any_prefix(lines: Iterable[TrainingLine]) -> None:
+    output = "".join(
+        f"{prefix}{write_training_line(line)}\nvalid loss at iteration 7 | lm loss value: 1.0 |\n"
+        for line, prefix in zip(lines, ["", "[default7]:", "3: [default1]:"] * 99, strict=False)
     )
-    assert rule == again == "-" * (len(line) + 1)
+    assert list(iterations_in(output.encode() + b"\xff iteration 3/")) == [line.iteration for line in lines]
 
 
-def test_a_stamp_has_the_local_time_and_a_trailing_blank() -> None:
-    assert re.fullmatch(r"\[before the start\] datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", stamp("before the start"))
-
-
-def test_arguments_are_sorted_and_dotted_to_one_column() -> None:
-    lines = argument_lines({"seed": 42, "adam_beta1": 0.9, "DDP_impl": "local"}).splitlines()
-    assert lines[0] == "------------------------ arguments ------------------------"
-    assert lines[-1] == "-------------------- end of arguments ---------------------"
-    assert [line.split()[0] for line in lines[1:-1]] == ["adam_beta1", "DDP_impl", "seed"]
-    assert lines[3] == "  seed " + "." * 44 + " 42"
-    assert {line.rindex(". ") for line in lines[1:-1]} == {50}
+def test_a_full_line_can_be_found_by_its_mark() -> None:
+    assert any(mark in write_training_line(LINE).encode() for mark in MARKS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""The lines that begin and end an attempt."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl.logs.job_times import (
+    MARKS,
+    AttemptEnd,
+    AttemptStart,
+    parse_job_time,
+    write_attempt_end,
+    write_attempt_start,
+)
+from opsctl.logs.lines import parse_line
+from trainer.formats.log_lines import Stamp
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,9}", fullmatch=True)
+ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+MOMENTS = st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1), timezones=ZONES)  # noqa: DTZ001
+STARTS = st.builds(
+    AttemptStart,
+    at=MOMENTS,
+    attempt=st.integers(1),
+    job=NAMES,
+    job_id=st.integers(1),
+    requeues=st.integers(0, 9),
+    revision=NAMES,
+    iteration=st.none() | st.integers(0),
+    nodes=st.lists(NAMES, min_size=1).map(tuple),
+)
+ENDS = st.builds(
+    AttemptEnd,
+    at=MOMENTS,
+    attempt=st.integers(1),
+    reason=NAMES,
+    exit_code=st.none() | st.integers(0, 255),
+    checkpoint=st.none() | st.integers(0),
+    first_failure=st.just("") | NAMES,
+)
+
+
+def local(moment: datetime) -> datetime:
+    return moment.astimezone().replace(tzinfo=None, microsecond=0)
+
+
+@given(STARTS, ENDS)
+def test_when_an_attempt_began_and_ended_is_read_back_in_local_time(start: AttemptStart, end: AttemptEnd) -> None:
+    first, last = write_attempt_start(start), write_attempt_end(end)
+    assert parse_job_time(first) == Stamp("START TIME", local(start.at)) == parse_line(first)
+    assert parse_job_time(last) == Stamp("END TIME", local(end.at)) == parse_line(last)
+    assert all(mark in line.encode() for mark in MARKS for line in (first, last))
+
+
+def test_the_lines_say_all_that_a_person_looks_for() -> None:
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    start = AttemptStart(
+        at=noon, attempt=2, job="7_3", job_id=10, requeues=1, revision="0001-ab", iteration=60, nodes=("x1", "x2")
+    )
+    assert write_attempt_start(start).endswith(
+        " attempt 2, job 7_3 (10, requeued 1 times), revision 0001-ab, from iteration 60, nodes x1 x2"
+    )
+    end = AttemptEnd(at=noon, attempt=2, reason="failed", exit_code=1, checkpoint=None, first_failure="rank 1 on x2")
+    assert write_attempt_end(end).endswith(
+        " attempt 2 ended: failed, exit code 1, last checkpoint none, first failure: rank 1 on x2"
+    )
+
+
+def test_a_moment_that_cannot_be_is_no_record() -> None:
+    for moment in ("soon", "2026-13-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00"):
+        assert parse_job_time(f"START TIME: {moment} attempt 1") is None
