@@ -1,46 +1,70 @@
-"""Reading the watchdog's PULSE and ALERT lines, ours and the originals', whose last parenthesis was not closed."""
+"""The watchdog's PULSE and ALERT lines, written and read: one table of words for both.
+
+The forms that BigScience's watchdog printed keep its words, which other tools grep for; ours closes the last
+parenthesis, which the originals left open.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import cache
 
-from opsctl.logs.records import Alert, Pulse
+from opsctl.logs.records import Alert, Pulse, Saying
 
-#: state -> the pattern of the words that say it, in the order they are tried; the job in parentheses follows. They are
-#: text: most readers of a log never meet one, and `re` keeps what it has compiled.
-_FORMS = (
-    ("running", r"(?P<name>.+?) is running for (?P<elapsed>\S+) since (?P<starts_at>\S+)"),
-    ("array-limit", r"(?P<name>.+?) is waiting for the previous Job Array job to finish before scheduling a new one"),
-    (
-        "dependency",
-        r"(?P<name>.+?) is waiting for the previous job to finish before scheduling a new one"
-        r" using the dependency mechanism",
+#: state -> the words that say it, after the training's name; the job in parentheses follows. "unknown" is only read.
+FORMS = {
+    "running": "is running for {elapsed} since {starts_at}",
+    "array-limit": "is waiting for the previous Job Array job to finish before scheduling a new one",
+    "dependency": (
+        "is waiting for the previous job to finish before scheduling a new one using the dependency mechanism"
     ),
-    ("pending", r"(?P<name>.+?) is waiting to be scheduled"),
-    ("scheduled", r"(?P<name>.+?) is scheduled to start in (?P<elapsed>.+?) \(at (?P<starts_at>[^)]*)\)"),
-    ("unknown", r"(?P<name>.+?) is unknown - fix me: \(at (?P<starts_at>[^)]*)\)"),
-    ("finished", r"(?P<name>.+?) is finished\b"),
-    ("held", r"(?P<name>.+?) is held\b"),
-    ("cannot-start", r"(?P<name>.+?) cannot start as it was submitted\b"),
-    ("blind", r"(?P<name>.+?) cannot be seen: "),
-    ("never", r"(?P<name>.+?) waits for a dependency that can never be satisfied"),
-    ("configuring", r"(?P<name>.+?) is getting its nodes ready"),
-    ("completing", r"(?P<name>.+?) is completing"),
-    ("suspended", r"(?P<name>.+?) is suspended"),
-    ("stopped", r"(?P<name>.+?) is stopped"),
-    ("requeued", r"(?P<name>.+?) is being put back into the queue"),
-    ("other", r"(?P<name>.+?) is in state (?P<elapsed>\S+)"),
-)
-STATES = tuple(state for state, _ in _FORMS)
+    "pending": "is waiting to be scheduled",
+    "scheduled": "is scheduled to start in {elapsed} (at {starts_at})",
+    "unknown": "is unknown - fix me: (at {starts_at})",
+    "finished": "is finished: {detail}",
+    "held": "is held ({reason}) and starts when it is released",
+    "cannot-start": "cannot start as it was submitted ({reason})",
+    "blind": "cannot be seen: {detail}",
+    "never": "waits for a dependency that can never be satisfied",
+    "configuring": "is getting its nodes ready since {starts_at}",
+    "completing": "is completing after {elapsed}",
+    "suspended": "is suspended after {elapsed}",
+    "stopped": "is stopped after {elapsed}",
+    "requeued": "is being put back into the queue",
+    "other": "is in state {reason}",
+    "absent": "is not RUNNING or SCHEDULED",
+}
+#: field of a form -> the pattern of what stands there.
+_FIELDS = {
+    "elapsed": r"(?P<elapsed>.+?)",
+    "starts_at": r"(?P<starts_at>[^()]*?)",
+    "reason": r"(?P<reason>[^()]+?)",
+    "detail": r"(?P<detail>.+)",
+}
 
 _STAMPED = re.compile(r"\s*\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] (?P<rest>.*)", re.DOTALL)
 _ALERT = re.compile(r"\*\*\*ALERT: (?P<text>.*?)\*\*\*\s*$", re.DOTALL)
-_ABSENT = re.compile(r"(?P<name>.+?) is not RUNNING or SCHEDULED! Alert someone at (?P<team>.+)", re.DOTALL)
-_TEAM = re.compile(r".*! Alert someone at (?P<team>.+)", re.DOTALL)
+_CALL = re.compile(r"(?P<words>.*)! Alert someone at (?P<team>.+)", re.DOTALL)
 _JOB = re.compile(
     r"\((?P<job_id>[^()' ]+) on '(?P<partition>[^']*)' partition(?: \(?(?P<nodes>[^()]*)\)?)?\)?\s*(?:\(|$|;|:)"
 )
+
+
+def words_of(saying: Saying) -> str:
+    """What is said of a training, as it stands after PULSE. Raises KeyError for a state that is not in `FORMS`."""
+    said = {name: getattr(saying, name) for name in _FIELDS}
+    words = f"{saying.name} {FORMS[saying.state].format_map(said)}"
+    if not saying.job_id:
+        return words
+    nodes = f" ({saying.nodes})" if saying.nodes else ""
+    return f"{words} ({saying.job_id} on '{saying.partition}' partition{nodes})"
+
+
+def pulse_line(at: datetime, words: str, alert: str | None = None) -> str:
+    """The whole line, stamped with the local time of `at`; one that calls for the team `alert` where that is given."""
+    said = f"***ALERT: {words}! Alert someone at {alert}***" if alert else words
+    return f"[{at.astimezone():%Y-%m-%d %H:%M:%S}] PULSE: {said}"
 
 
 def parse_pulse(line: str) -> Pulse | Alert | None:
@@ -56,36 +80,43 @@ def parse_pulse(line: str) -> Pulse | Alert | None:
         return _alert(at, alert["text"])
     if at is None or stamped is None or not stamped["rest"].startswith("PULSE: "):
         return None
-    for state, form in _FORMS:
-        match = re.match(form, text)
-        if match:
-            return _pulse(at, state, match, text)
-    return None
+    found = _form_of(text)
+    if found is None or found[0] == "absent":
+        return None
+    return _pulse(at, *found, text)
 
 
 def _alert(at: datetime | None, text: str) -> Alert:
-    absent = _ABSENT.fullmatch(text)
-    if absent:
-        return Alert(at, absent["name"], absent["team"], text)
-    team = _TEAM.fullmatch(text)
-    name = next((m["name"] for _, form in _FORMS if (m := re.match(form, text))), "")
-    return Alert(at, name, team["team"] if team else "", text)
+    call = _CALL.fullmatch(text)
+    found = _form_of(call["words"] if call else text)
+    return Alert(at, found[1]["name"] if found else "", call["team"] if call else "", text)
 
 
 def _pulse(at: datetime, state: str, match: re.Match[str], text: str) -> Pulse:
-    said = match.groupdict()
     job = _JOB.search(text, match.end())
-    return Pulse(
-        at=at,
-        name=said["name"],
-        state=state,
-        job_id=job["job_id"] if job else "",
-        partition=job["partition"] if job else "",
-        nodes=(job["nodes"] or "") if job else "",
-        elapsed=said.get("elapsed") or "",
-        starts_at=said.get("starts_at") or "",
-        text=text,
-    )
+    place = {name: value or "" for name, value in job.groupdict().items()} if job else {}
+    return Pulse(at=at, state=state, text=text, **match.groupdict(), **place)
+
+
+def _form_of(text: str) -> tuple[str, re.Match[str]] | None:
+    """The state that `text` says and its words' match.
+
+    A training may be named like one of the forms. What is said follows the name, so the longest name is the right one.
+    """
+    found = [(state, match) for state, pattern in _patterns() if (match := pattern.match(text))]
+    return max(found, key=lambda one: one[1].end("name"), default=None)
+
+
+@cache
+def _patterns() -> list[tuple[str, re.Pattern[str]]]:
+    """Compiled at the first watchdog's line: most readers of a log never meet one."""
+    patterns = []
+    for state, form in FORMS.items():
+        words = re.escape(form)
+        for name, pattern in _FIELDS.items():
+            words = words.replace(re.escape(f"{{{name}}}"), pattern)
+        patterns.append((state, re.compile(rf"(?P<name>.+) {words}(?=\s*(?:\(|$))")))
+    return patterns
 
 
 def _moment(text: str) -> datetime | None:

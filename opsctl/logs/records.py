@@ -19,17 +19,24 @@ from trainer.formats.log_lines import (
 from trainer.formats.training_line import TrainingLine
 
 
-class Pulse(msgspec.Struct, frozen=True):
+class Saying(msgspec.Struct, frozen=True, kw_only=True):
+    """What a watchdog says of a training, or of one job of it. A form of words shows only some of it."""
+
+    name: str  # of the training
+    state: str  # one of opsctl.logs.pulse.FORMS
+    job_id: str = ""  # as squeue shows it
+    partition: str = ""
+    nodes: str = ""
+    elapsed: str = ""  # since its start, or to its expected one
+    starts_at: str = ""  # real or expected
+    reason: str = ""  # Slurm's: why it waits, or its state
+    detail: str = ""  # how far a finished training came, or why nothing can be seen
+
+
+class Pulse(Saying, frozen=True, kw_only=True):
     """A watchdog's line about a job that is in the system."""
 
     at: datetime  # without zone
-    name: str
-    state: str  # one of opsctl.logs.pulse.STATES
-    job_id: str = ""
-    partition: str = ""
-    nodes: str = ""
-    elapsed: str = ""
-    starts_at: str = ""  # real or expected
     text: str = ""  # everything after "PULSE: "
 
 

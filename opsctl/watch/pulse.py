@@ -1,27 +1,29 @@
-"""A job of the training as the words after PULSE. Pure; `opsctl.logs.pulse` reads them back.
-
-The forms that BigScience's watchdog printed keep its words, which other tools grep for; the last parenthesis is closed.
-"""
+"""Which of the watchdog's words a job of the training gets, and how bad that is. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from opsctl.logs.pulse import words_of
+from opsctl.logs.records import Saying
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import Reason, State, Wait, wait_of
 from opsctl.slurm.types import Job
 from opsctl.watch.finding import Severity
 
-#: Slurm state -> (severity, words).
+#: Slurm state -> (severity, form), of what neither waits nor is held.
 _STATES: dict[str, tuple[Severity, str]] = {
-    State.CONFIGURING: (Severity.OK, "is getting its nodes ready since {since}"),
-    State.COMPLETING: (Severity.OK, "is completing after {elapsed}"),
-    State.SUSPENDED: (Severity.WARNING, "is suspended after {elapsed}"),
-    State.STOPPED: (Severity.WARNING, "is stopped after {elapsed}"),
-    State.REQUEUED: (Severity.OK, "is being put back into the queue"),
-    State.REQUEUE_FED: (Severity.OK, "is being put back into the queue"),
+    State.RUNNING: (Severity.OK, "running"),
+    State.CONFIGURING: (Severity.OK, "configuring"),
+    State.COMPLETING: (Severity.OK, "completing"),
+    State.SUSPENDED: (Severity.WARNING, "suspended"),
+    State.STOPPED: (Severity.WARNING, "stopped"),
+    State.REQUEUED: (Severity.OK, "requeued"),
+    State.REQUEUE_FED: (Severity.OK, "requeued"),
 }
+#: Reasons to wait that have words of their own.
+_WAITING: dict[str, str] = {Reason.ARRAY_TASK_LIMIT: "array-limit", Reason.DEPENDENCY: "dependency"}
 
 
 @dataclass(frozen=True)
@@ -34,38 +36,35 @@ class JobWords:
 
 def job_words(name: str, job: Job, now: datetime) -> JobWords:
     """What the watchdog says of one job of the training `name`."""
-    where = f"({job.display_id} on '{job.partition}' partition)"
-    if job.state == State.RUNNING:
-        nodes = f" ({job.nodes})" if job.nodes else ""
-        return JobWords(
-            Severity.OK,
-            f"{name} is running for {format_duration(job.elapsed_s)} since {_clock(job.started_at)}"
-            f" ({job.display_id} on '{job.partition}' partition{nodes})",
-        )
+    severity, form = _form(job)
+    saying = Saying(
+        name=name,
+        state=form,
+        job_id=job.display_id,
+        partition=job.partition,
+        nodes=job.nodes if form == "running" else "",
+        elapsed=_until(job.started_at, now) if form == "scheduled" else format_duration(job.elapsed_s),
+        starts_at=_clock(job.started_at),
+        reason=job.reason if job.is_pending else job.state,
+    )
+    return JobWords(severity, words_of(saying))
+
+
+def _form(job: Job) -> tuple[Severity, str]:
     if job.is_held:
-        reason = job.reason if job.is_pending else job.state
-        return JobWords(Severity.CRITICAL, f"{name} is held ({reason}) and starts when it is released {where}")
-    if job.is_pending and wait_of(job.reason) is Wait.DEPENDENCY_LOST:
-        return JobWords(Severity.CRITICAL, f"{name} waits for a dependency that can never be satisfied {where}")
+        return Severity.CRITICAL, "held"
     if job.cannot_start:
-        return JobWords(Severity.CRITICAL, f"{name} cannot start as it was submitted ({job.reason}) {where}")
+        lost = wait_of(job.reason) is Wait.DEPENDENCY_LOST
+        return Severity.CRITICAL, "never" if lost else "cannot-start"
     if job.is_pending:
-        return JobWords(Severity.OK, f"{name} {_waiting(job, now)} {where}")
-    severity, words = _STATES.get(job.state, (Severity.OK, f"is in state {job.state}"))
-    filled = words.format(since=_clock(job.started_at), elapsed=format_duration(job.elapsed_s))
-    return JobWords(severity, f"{name} {filled} {where}")
+        return Severity.OK, _WAITING.get(job.reason, "pending" if job.started_at is None else "scheduled")
+    return _STATES.get(job.state, (Severity.OK, "other"))
 
 
-def _waiting(job: Job, now: datetime) -> str:
-    if job.reason == Reason.ARRAY_TASK_LIMIT:
-        return "is waiting for the previous Job Array job to finish before scheduling a new one"
-    if job.reason == Reason.DEPENDENCY:
-        return "is waiting for the previous job to finish before scheduling a new one using the dependency mechanism"
-    if job.started_at is None:
-        return "is waiting to be scheduled"
-    # An expected start that has just passed is due now, not a negative time away.
-    left = timedelta(seconds=max(0, int((job.started_at - now).total_seconds())))
-    return f"is scheduled to start in {left} (at {_clock(job.started_at)})"
+def _until(moment: datetime | None, now: datetime) -> str:
+    """The time left; an expected start that has just passed is due now, not a negative time away."""
+    left_s = (moment - now).total_seconds() if moment else 0
+    return str(timedelta(seconds=max(0, int(left_s))))
 
 
 def _clock(moment: datetime | None) -> str:

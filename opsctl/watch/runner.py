@@ -13,6 +13,7 @@ from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.logs.parser import recent
+from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
 from opsctl.records import kill_switch
 from opsctl.records.own_jobs import Recorded, recorded
@@ -113,13 +114,7 @@ def _changed_at(path: Path) -> datetime | None:
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:
     """The findings as the watchdog's lines, stamped with local time."""
-    stamp = f"[{now.astimezone():%Y-%m-%d %H:%M:%S}] PULSE:"
-    return [
-        f"{stamp} ***ALERT: {finding.text}! Alert someone at {finding.alert}***"
-        if finding.alert
-        else f"{stamp} {finding.text}"
-        for finding in findings
-    ]
+    return [pulse_line(now, finding.text, finding.alert) for finding in findings]
 
 
 def append_to_log(paths: RunPaths, lines: Iterable[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from opsctl.logs.pulse import words_of
+from opsctl.logs.records import Saying
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.pulse import job_words
@@ -23,14 +25,14 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     """
     name, checkpoint = settings.name, snapshot.checkpoint
     if snapshot.blind is not None:
-        return [_finding(Severity.UNKNOWN, f"{name} cannot be seen: {snapshot.blind}")]
+        return [_finding(Severity.UNKNOWN, _words(name, "blind", snapshot.blind))]
     words = [job_words(name, job, snapshot.now) for job in sorted(snapshot.jobs, key=queue_order)]
     if snapshot.is_finished and checkpoint is not None:
         reached = f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
-        done = _finding(Severity.OK, f"{name} is finished: {reached}")
+        done = _finding(Severity.OK, _words(name, "finished", reached))
         return [done, *(_finding(Severity.OK, said.text) for said in words)]
     if not words:
-        return [_alert(Severity.CRITICAL, f"{name} is not RUNNING or SCHEDULED", settings.team)]
+        return [_alert(Severity.CRITICAL, _words(name, "absent"), settings.team)]
     alive = any(said.severity < Severity.CRITICAL for said in words)
     findings = []
     for said in words:
@@ -39,6 +41,10 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
         else:
             findings.append(_finding(said.severity, said.text))
     return findings
+
+
+def _words(name: str, state: str, detail: str = "") -> str:
+    return words_of(Saying(name=name, state=state, detail=detail))
 
 
 def _finding(severity: Severity, text: str) -> Finding:

@@ -85,6 +85,11 @@ def test_a_running_job_stays_open(paths: RunPaths) -> None:
     assert read(paths)[0].is_open
 
 
+def test_a_job_in_a_state_that_nobody_knows_may_be_on_its_nodes_also_where_slurm_names_none(paths: RunPaths) -> None:
+    (attempt,) = close_lost_attempts(paths, slurm([job(7, "A_NEWER_SLURMS", nodes="")]))
+    assert attempt.is_open
+
+
 @pytest.mark.parametrize(
     ("ended", "reason", "exit_code"),
     [

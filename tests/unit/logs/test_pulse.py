@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from opsctl.logs.pulse import parse_pulse
-from opsctl.logs.records import Alert, Pulse
+from opsctl.logs.pulse import FORMS, parse_pulse, pulse_line, words_of
+from opsctl.logs.records import Alert, Pulse, Saying
+from opsctl.slurm.durations import format_duration
 
 STAMP = "[2021-10-02 05:00:03] PULSE: "
 
@@ -97,16 +101,86 @@ def test_other_lines_are_no_pulse(line: str) -> None:
     assert parse_pulse(line) is None
 
 
-def test_what_we_print_is_read_back() -> None:
-    from opsctl.watch.detector import Settings
-    from opsctl.watch.detectors.training import find
-    from opsctl.watch.runner import pulse_lines
-    from opsctl.watch.snapshot import Snapshot
-    from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_TASK
+#: The words of every form, of which a training's name may be made up as well.
+WORDS = [form.partition("{")[0].strip() for form in FORMS.values()]
+PRINTABLE = st.text(st.characters(categories=["L", "N", "P", "S"], include_characters=" "), min_size=1, max_size=30)
+NAMES = st.one_of(
+    PRINTABLE,
+    st.lists(st.one_of(PRINTABLE, st.sampled_from([*WORDS, "(12_1 on 'gpu' partition)"])), min_size=1, max_size=4).map(
+        " ".join
+    ),
+).filter(str.strip)
+CLOCK = st.one_of(st.just("N/A"), st.datetimes().map(lambda at: at.strftime("%Y-%m-%dT%H:%M:%S")))
+DURATION = st.one_of(
+    st.timedeltas(timedelta(0), timedelta(days=400)).map(
+        lambda left: str(timedelta(seconds=int(left.total_seconds())))
+    ),
+    st.integers(0, 10**7).map(format_duration),
+)
+DETAILS = {
+    "finished": st.tuples(st.integers(0), st.integers(0)).map(lambda at: f"iteration {at[0]}, {at[1]} samples"),
+    "blind": st.just("Slurm does not answer (squeue: no answer within 8 s)"),
+}
+JOBLESS = {"finished", "blind", "absent"}
 
-    findings = find(Snapshot(NOW, (RUNNING, WAITING_FOR_TASK, HELD)), Settings("a run", "the team"))
-    running, waiting, held = (parse_pulse(line) for line in pulse_lines(findings, NOW.astimezone(UTC)))
-    assert isinstance(running, Pulse) and isinstance(waiting, Pulse) and isinstance(held, Alert)
-    assert (running.state, running.name, running.job_id, running.nodes) == ("running", "a run", "12_1", "node[1-4]")
-    assert (waiting.state, waiting.job_id) == ("array-limit", "12_[2-3%1]")
-    assert (held.name, held.team) == ("a run", "the team")
+
+@st.composite
+def sayings(draw: st.DrawFn, states: Iterable[str]) -> Saying:
+    """Anything that may be said of a training, with no more in it than its form shows."""
+    state = draw(st.sampled_from(sorted(states)))
+    asked = {name: f"{{{name}}}" in FORMS[state] for name in ("elapsed", "starts_at", "reason")}
+    job = {}
+    if state not in JOBLESS:
+        rest = draw(st.sampled_from(["", "_7", "_[2-3%1]", "_[1,5-9]"]))
+        job = {
+            "job_id": f"{draw(st.integers(1, 10**9))}{rest}",
+            "partition": draw(st.from_regex(r"[\w-]+", fullmatch=True)),
+        }
+        job["nodes"] = draw(st.sampled_from(["", "node1", "r6i4n[0-3,5],iam[12-14]"]))
+    return Saying(
+        name=draw(NAMES),
+        state=state,
+        elapsed=draw(DURATION) if asked["elapsed"] else "",
+        starts_at=draw(CLOCK) if asked["starts_at"] else "",
+        reason=draw(st.from_regex(r"[A-Za-z][\w ]*\w", fullmatch=True)) if asked["reason"] else "",
+        detail=draw(DETAILS[state]) if state in DETAILS else "",
+        **job,
+    )
+
+
+AT = st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+
+
+@given(AT, sayings(FORMS.keys() - {"absent"}))
+def test_whatever_is_said_of_a_job_is_read_back_whatever_the_trainings_name(at: datetime, said: Saying) -> None:
+    read = parse_pulse(pulse_line(at, words_of(said)))
+    assert isinstance(read, Pulse)
+    assert Saying(**{name: getattr(read, name) for name in Saying.__struct_fields__}) == said
+    assert (read.at, read.text) == (at.astimezone().replace(microsecond=0, tzinfo=None), words_of(said))
+
+
+@given(AT, sayings(FORMS), st.from_regex(r"[\w ,.-]*\w", fullmatch=True))
+def test_whatever_is_called_out_is_read_back_with_whom_it_calls(at: datetime, said: Saying, team: str) -> None:
+    read = parse_pulse(pulse_line(at, words_of(said), team))
+    assert isinstance(read, Alert)
+    assert (read.name, read.team) == (said.name, team)
+    assert read.at == at.astimezone().replace(microsecond=0, tzinfo=None)
+
+
+def test_the_forms_that_other_tools_look_for_are_letter_for_letter_the_originals() -> None:
+    job = Saying(
+        name="tr1-13B",
+        state="running",
+        job_id="1528763_4",
+        partition="gpu_p13",
+        nodes="r6i4n[0-3,5]",
+        elapsed="2:10:00",
+        starts_at="2021-10-02T02:50:03",
+    )
+    # The original left its last parenthesis open.
+    assert words_of(job) == (
+        "tr1-13B is running for 2:10:00 since 2021-10-02T02:50:03 (1528763_4 on 'gpu_p13' partition (r6i4n[0-3,5]))"
+    )
+    absent = words_of(Saying(name="tr1-13B", state="absent"))
+    line = pulse_line(datetime(2021, 10, 2, 5, 0, 3).astimezone(), absent, "Eng WG")
+    assert line == STAMP + "***ALERT: tr1-13B is not RUNNING or SCHEDULED! Alert someone at Eng WG***"

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.checkpoints.inventory import Checkpoint
+from opsctl.logs.pulse import parse_pulse
+from opsctl.logs.records import Alert, Pulse
 from opsctl.slurm.states import PHASES, Phase
 from opsctl.slurm.types import Job
 from opsctl.watch.detector import Settings
@@ -170,3 +172,13 @@ def test_what_runs_comes_first_and_the_older_chain_before_the_newer() -> None:
     _, lines = said(HELD, WAITING_FOR_CHAIN, WAITING_FOR_TASK, RUNNING)
     assert [line.split(" (")[-1].split(" ")[0] for line in lines[1:3]] == ["12_[2-3%1]", "20_[1-3%1]"]
     assert "running" in lines[0] and "held" in lines[3]
+
+
+def test_what_we_print_is_read_back() -> None:
+    _, (running, waiting, held) = said(RUNNING, WAITING_FOR_TASK, HELD)
+    stamp = "[2026-03-01 11:00:00] PULSE: "
+    first, second, third = (parse_pulse(stamp + line) for line in (running, waiting, held))
+    assert isinstance(first, Pulse) and isinstance(second, Pulse) and isinstance(third, Alert)
+    assert (first.state, first.name, first.job_id, first.nodes) == ("running", "tr11-176B-ml", "12_1", "node[1-4]")
+    assert (second.state, second.job_id) == ("array-limit", "12_[2-3%1]")
+    assert (third.name, third.team) == ("tr11-176B-ml", "Eng WG")
