@@ -18,6 +18,7 @@ from opsctl.runs.schema import ExpectTable, RunFile, SlurmTable
 from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, from_tables
+from trainer.recipe.schedule import BatchRamp
 
 MOST_RAMP_STAGES = 10_000
 
@@ -160,24 +161,31 @@ def _trained(loaded: LoadedRun, file: RunFile, nodes: int | None) -> tuple[Expan
         return None, str(error).removeprefix(f"{loaded.path}: ")
 
 
+def _ramp(options: Options) -> BatchRamp | None:
+    """The batch's ramp-up; None without a batch size, and where the trainer's own rules say what is wrong with it."""
+    try:
+        return None if options.global_batch_size is None else BatchRamp.of(options)
+    except ValueError:
+        return None
+
+
 def _ramp_problems(options: Options) -> list[str]:
     """A ramp of so many stages is a slip, and walking it would take minutes."""
-    ramp, batch = options.rampup_batch_size, options.global_batch_size
-    if not ramp or not batch or (batch - ramp[0]) // ramp[1] <= MOST_RAMP_STAGES:
+    ramp = _ramp(options)
+    if ramp is None or ramp.intervals <= MOST_RAMP_STAGES:
         return []
-    stages = (batch - ramp[0]) // ramp[1]
     return [
-        f"[trainer] rampup_batch_size has {stages:,} stages, more than {MOST_RAMP_STAGES:,}; give a larger increment"
+        f"[trainer] rampup_batch_size has {ramp.intervals:,} stages, more than {MOST_RAMP_STAGES:,}; "
+        "give a larger increment"
     ]
 
 
 def _length_problems(options: Options) -> list[str]:
     """A training that is over before its first step."""
-    samples = options.train_samples
-    first = (options.rampup_batch_size or [options.global_batch_size])[0]
-    if not samples or not first or samples >= first:
+    ramp, samples = _ramp(options), options.train_samples
+    if ramp is None or not samples or samples >= ramp.batch_at(0):
         return []
-    return [f"[trainer] train_samples {samples} make no single step of {first} samples; train longer"]
+    return [f"[trainer] train_samples {samples} make no single step of {ramp.batch_at(0)} samples; train longer"]
 
 
 def _environment_problems(file: RunFile, folder: Path) -> list[str]:

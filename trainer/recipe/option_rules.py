@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, EmptyStage, UnevenStages, check_stages, layout_if_any
+from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.vocabulary import indivisible_padding
 
 _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
@@ -92,7 +93,7 @@ def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[st
             errors.append("--rampup-batch-size needs --global-batch-size, the batch it grows to")
         elif start >= batch:
             errors.append(f"--rampup-batch-size starts at {start}, not below --global-batch-size {batch}")
-        elif (batch - start) % increment:
+        elif not _can_grow(options):
             errors.append(
                 f"--rampup-batch-size: from {start} to {batch} is no whole number of increments of {increment}"
             )
@@ -109,6 +110,14 @@ def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[st
                 f"{what} {samples} is not divisible by --micro-batch-size {micro} x DP {copies} = {micro * copies}"
             )
     return errors
+
+
+def _can_grow(options: Mapping[str, Any]) -> bool:
+    try:
+        BatchRamp.of(options)
+    except ValueError:
+        return False
+    return True
 
 
 def _schedule_errors(options: Mapping[str, Any]) -> list[str]:
