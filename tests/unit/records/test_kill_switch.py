@@ -70,10 +70,12 @@ def test_arming_makes_the_folder_where_there_is_none(tmp_path: Path) -> None:
     assert kill_switch.arm(paths).state.is_armed
 
 
-def test_a_folder_closed_again_is_no_longer_armed(paths: RunPaths) -> None:
+@pytest.mark.parametrize("mode", [0o700, 0o775, 0o2755, 0o2750])
+def test_a_folder_closed_again_is_no_longer_armed(paths: RunPaths, mode: int) -> None:
     kill_switch.arm(paths)
-    paths.output.chmod(0o700)
+    paths.output.chmod(mode)
     assert not kill_switch.state(paths).is_armed
+    assert kill_switch.arm(paths).changed and kill_switch.state(paths).is_armed
 
 
 def test_an_unknown_group_is_named(paths: RunPaths) -> None:
