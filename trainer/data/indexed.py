@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from trainer.files import SHARED_FILE_MODE
 from trainer.formats.errors import DataError
-from trainer.formats.index_header import MAGIC, TOKEN_TYPES, VERSION, bin_path, corrupt, idx_path, read_header
+from trainer.formats.index_header import bin_path, corrupt, header_bytes, idx_path, read_header
 
 #: A vocabulary below this is stored in 16 bits; Megatron's own bound.
 UINT16_VOCAB_LIMIT = 65_500
@@ -149,9 +148,8 @@ class IndexedWriter:
 
 def index_bytes(lengths: NDArray[np.int32], dtype: np.dtype[np.integer]) -> Iterator[bytes]:
     """The `.idx` of documents that are one sequence each, in pieces."""
-    code = next(code for code, (name, _) in TOKEN_TYPES.items() if np.dtype(name) == dtype)
     count = len(lengths)
-    yield MAGIC + struct.pack("<QBQQ", VERSION, code, count, count + 1)
+    yield header_bytes(dtype.name, count, count + 1)
     yield np.asarray(lengths, "<i4").tobytes()
     yield _pointers(lengths, dtype.itemsize).tobytes()
     yield np.arange(count + 1, dtype="<i8").tobytes()

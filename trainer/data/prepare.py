@@ -30,9 +30,11 @@ from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpu
 from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
 from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.progress import Progress
-from trainer.files import make_shared_folder, write_atomically, write_json
+from trainer.files import make_shared_folder, write_atomically
+from trainer.formats.data_notes import DataNotes, SkippedCounts, write_notes
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import idx_path
+from trainer.formats.json_text import plain
 
 #: Text encoded and written at a time, in characters.
 BATCH_CHARACTERS = 4_000_000
@@ -87,29 +89,30 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
         totals = _encode(corpus, encoder, eod, vocab_size, writer, skipped)
         if not totals.documents:
             raise DataError(f"no documents in {shown(arguments.input)}: {skipped.words() or 'nothing but blank lines'}")
-        metadata = {
-            "documents": totals.documents,
-            "tokens": int(totals.counts.sum()),
-            "text_bytes": totals.text_bytes,
-            "bytes_per_token": totals.text_bytes / int(totals.counts.sum()),
-            "vocab_size": vocab_size,
-            "entropy_nats": entropy_nats(totals.counts),
-            "ln_vocab_nats": math.log(vocab_size),
-            "eod": eod,
-            "dtype": token_dtype(vocab_size).name,
-            "engine": encoder.engine,
-            "tokenizer": str(tokenizer_file.resolve()),
-            "tokenizer_sha256": hashlib.sha256(tokenizer_text.encode()).hexdigest(),
-            "bin_sha256": totals.digest.hexdigest(),
-            "skipped": {"empty": skipped.empty, "not_text": skipped.not_text, "unreadable": skipped.unreadable},
-        }
+        notes = DataNotes(
+            documents=totals.documents,
+            tokens=int(totals.counts.sum()),
+            text_bytes=totals.text_bytes,
+            bytes_per_token=totals.text_bytes / int(totals.counts.sum()),
+            vocab_size=vocab_size,
+            entropy_nats=entropy_nats(totals.counts),
+            ln_vocab_nats=math.log(vocab_size),
+            eod=eod,
+            dtype=token_dtype(vocab_size).name,
+            engine=encoder.engine,
+            tokenizer=str(tokenizer_file.resolve()),
+            tokenizer_sha256=hashlib.sha256(tokenizer_text.encode()).hexdigest(),
+            bin_sha256=totals.digest.hexdigest(),
+            skipped=SkippedCounts(skipped.empty, skipped.not_text, skipped.unreadable),
+        )
 
         def neighbours() -> None:
             if not arguments.tokenizer:
                 write_atomically(tokenizer_file, tokenizer_text)
-            write_json(Path(f"{prefix}.json"), {"schema_version": 1, **metadata})
+            write_notes(prefix, notes)
 
         writer.place(neighbours)
+    metadata = {key: value for key, value in plain(notes).items() if key != "schema_version"}
     return {"data_path": str(prefix), **metadata, "skipped_words": skipped.words()}
 
 

@@ -1,4 +1,4 @@
-"""A `.idx`'s header, and whether it fits its `.bin`.
+"""A `.idx`'s header, written and read, and whether it fits its `.bin`.
 
 What can be known from the ends of both files, with nothing but the standard library.
 """
@@ -14,7 +14,9 @@ from trainer.formats.errors import DataError
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
-HEADER_BYTES = 34
+#: Little endian: magic, version, dtype code, sequences, document entries.
+_HEAD = struct.Struct(f"<{len(MAGIC)}sQBQQ")
+HEADER_BYTES = _HEAD.size
 #: dtype code -> the name and bytes of a token id. Megatron's 6 and 7 are floats, which no token id is.
 TOKEN_TYPES: dict[int, tuple[str, int]] = {
     1: ("uint8", 1),
@@ -63,6 +65,12 @@ def idx_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.idx")
 
 
+def header_bytes(type_name: str, sequences: int, document_entries: int) -> bytes:
+    """The header of an index. `type_name` is one of TOKEN_TYPES."""
+    code = next(code for code, (name, _) in TOKEN_TYPES.items() if name == type_name)
+    return _HEAD.pack(MAGIC, VERSION, code, sequences, document_entries)
+
+
 def read_header(prefix: str | Path) -> Header:
     """The header of a pair. Raises DataError when a file is missing, foreign, cut short or not the other's."""
     index, data = idx_path(prefix), bin_path(prefix)
@@ -88,7 +96,7 @@ def _read(prefix: str, file: BinaryIO, index_bytes: int, data_bytes: int) -> Hea
         raise corrupt(prefix, f"it starts with {head[: len(MAGIC)]!r}, not {MAGIC!r}")
     if len(head) < HEADER_BYTES:
         raise corrupt(prefix, f"{index_bytes} bytes, but the header alone has {HEADER_BYTES}")
-    version, code, sequences, entries = struct.unpack("<QBQQ", head[len(MAGIC) :])
+    _, version, code, sequences, entries = _HEAD.unpack(head)
     if version != VERSION:
         raise corrupt(prefix, f"version {version}, only {VERSION} is known")
     if code not in TOKEN_TYPES:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.formats.data_notes import Noted, read_notes
 from trainer.formats.errors import DataError
 
 
@@ -23,30 +24,23 @@ def vocab_size(options: Mapping[str, Any]) -> int:
     elif options.get("vocab_file"):
         size = _largest_id(_json(Path(options["vocab_file"]))) + 1
     else:
-        noted = [metadata["vocab_size"] for metadata in _metadata(options)]
+        noted = [notes.vocab_size for _, notes in _notes(options) if notes.vocab_size is not None]
         if not noted:
             raise DataError("the vocabulary is unknown: give --tokenizer-name-or-path, --vocab-file or --vocab-size")
-        return int(max(noted))
-    for metadata in _metadata(options):
-        if metadata["vocab_size"] > size:
+        return max(noted)
+    for prefix, notes in _notes(options):
+        if notes.vocab_size is not None and notes.vocab_size > size:
             raise DataError(
-                f"{metadata['path']} was made with a vocabulary of {metadata['vocab_size']:,} tokens, "
-                f"the vocabulary given has {size:,}; give the one that it was made with "
-                f"({metadata.get('tokenizer', 'unknown')})"
+                f"{prefix} was made with a vocabulary of {notes.vocab_size:,} tokens, "
+                f"the vocabulary given has {size:,}; give the one that it was made with ({notes.tokenizer})"
             )
     return size
 
 
-def _metadata(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What `opsctl data prepare` wrote beside each --data-path prefix, where it did."""
-    found = []
-    for word in options.get("data_path") or ():
-        path = Path(f"{word}.json")
-        if path.is_file():
-            metadata = _json(path)
-            if isinstance(metadata.get("vocab_size"), int):
-                found.append({**metadata, "path": str(word)})
-    return found
+def _notes(options: Mapping[str, Any]) -> list[tuple[str, Noted]]:
+    """(prefix, what is noted beside it) of each --data-path prefix that has notes."""
+    prefixes = map(str, options.get("data_path") or ())
+    return [(prefix, noted) for prefix in prefixes if (noted := read_notes(prefix))]
 
 
 def _tokenizer_vocab_size(name: str) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from trainer.data.build import DataError, Dataset, MicroBatches
 from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
+from trainer.formats.data_notes import read_notes
 from trainer.formats.data_sources import groups
 from trainer.model.batch import EngineItem, engine_item
 from trainer.model.dropout import has_dropout
@@ -73,11 +73,9 @@ def end_of_document_id(options: Options) -> int | None:
     if not options.eod_mask_loss:
         return None
     for source in (source for group in groups(options, "train") for source in group.sources):
-        noted = Path(f"{source.prefix}.json")
-        if noted.is_file():
-            found = json.loads(noted.read_text()).get("eod")
-            if found is not None:
-                return int(found)
+        noted = read_notes(source.prefix)
+        if noted is not None and noted.eod is not None:
+            return noted.eod
     if options.vocab_file and options.merge_file:
         return end_of_document(load_vocab_and_merges(Path(options.vocab_file), Path(options.merge_file)))
     if options.tokenizer_name_or_path:
