@@ -20,3 +20,12 @@ def iso(moment: datetime | None, timespec: str = "seconds") -> str | None: ...
 def iso(moment: datetime | None, timespec: str = "seconds") -> str | None:
     """`moment` in local time, down to `timespec`; None stays None."""
     return moment.astimezone().isoformat(timespec=timespec) if moment else None
+
+
+@overload
+def to_the_second(moment: datetime) -> datetime: ...
+@overload
+def to_the_second(moment: datetime | None) -> datetime | None: ...
+def to_the_second(moment: datetime | None) -> datetime | None:
+    """`moment` in local time without its fraction of a second; None stays None."""
+    return moment.astimezone().replace(microsecond=0) if moment else None

@@ -13,6 +13,9 @@ from opsctl.control.answers import CancelledJobs, PrintedChain, RenderedFiles, R
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
+from opsctl.status.for_programs import Status
+from opsctl.status.queue import PrintedJob
+from opsctl.watch.finding import PrintedFinding
 
 
 class Printed(NamedTuple):
@@ -33,6 +36,9 @@ PRINTED = (
     Printed("render", "difference", str, "with `--diff`"),
     Printed("revise", "revised", RevisedRun),
     Printed("cancel", "cancelled", CancelledJobs),
+    Printed("status", "status", Status),
+    Printed("queue", "jobs", list[PrintedJob]),
+    Printed("watch training", "findings", list[PrintedFinding]),
     Printed("attempts", "attempts", list[PrintedAttempt]),
     *(
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)

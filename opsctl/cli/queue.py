@@ -30,7 +30,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.records.own_jobs import Recorded, recorded
     from opsctl.slurm.commands import client_for
     from opsctl.status.members import interested
-    from opsctl.status.queue import job_json, queue_table
+    from opsctl.status.queue import printed_job, queue_table
     from opsctl.watch.snapshot import queue_order
 
     seen = _run_if_any(pick(run_argument, run))
@@ -41,7 +41,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     own = {job.job_id for job in known.own(jobs)}
     rows = [(job, job.job_id in own) for job in sorted(jobs, key=queue_order) if job.job_id in own or job.user in users]
     if as_json:
-        print_json("jobs", [job_json(job, own) for job, own in rows])
+        print_json("jobs", [printed_job(job, own) for job, own in rows])
     elif rows:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         sys.stdout.write("\n".join(queue_table(rows, width)) + "\n")

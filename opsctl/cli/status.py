@@ -41,9 +41,9 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
+    from opsctl.status.for_programs import printed_status
     from opsctl.status.overview import Overview, findings
     from opsctl.status.screen import status_lines
-    from opsctl.status.status_json import status_json
     from opsctl.watch.runner import gather
 
     run = view(chosen)
@@ -51,7 +51,7 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
     found = findings(overview)
     if as_json:
-        print_json("status", status_json(overview, found))
+        print_json("status", printed_status(overview, found))
     else:
         is_terminal = sys.stdout.isatty()
         colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

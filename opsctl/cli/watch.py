@@ -59,9 +59,8 @@ def _check(detector: Detector, chosen: str | None, cluster: str | None, as_json:
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
-    from opsctl.status.status_json import finding_json
     from opsctl.watch.detector import run_detectors
-    from opsctl.watch.finding import exit_code
+    from opsctl.watch.finding import exit_code, printed_finding
     from opsctl.watch.runner import append_to_log, gather, pulse_lines, settings_of
 
     run = view(chosen)
@@ -69,7 +68,7 @@ def _check(detector: Detector, chosen: str | None, cluster: str | None, as_json:
     findings = run_detectors([detector], snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
     if as_json:
-        print_json("findings", [finding_json(finding) for finding in findings])
+        print_json("findings", [printed_finding(finding) for finding in findings])
     else:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
     if not no_log:

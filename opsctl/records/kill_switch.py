@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from opsctl.account import account_name
 from opsctl.errors import OpsctlError
-from opsctl.moments import iso, now
+from opsctl.moments import iso, now, to_the_second
 from opsctl.output import printable
 from opsctl.records.group_folder import is_open_to_group, open_to_group, owner_of
 from opsctl.records.state_files import create_state, make_shared_folder, read_state, write_state
@@ -89,7 +89,7 @@ def printed_switch(state: KillSwitchState, changed: bool | None = None) -> Print
         triggered=state.is_triggered,
         by=state.by or None,
         host=state.host or None,
-        at=state.at,
+        at=to_the_second(state.at),
         why=state.why or None,
         story=state.describe() or None,
         changed=changed,

@@ -28,7 +28,7 @@ OPSCTL = {
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
     "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm"},
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm"},
-    "status": {"attempts", "slurm", "watch"},
+    "status": {"attempts", "records", "slurm", "watch", "trainer.formats"},
     "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "localcluster": {"records", "slurm"},
     "demo": {"localcluster", "logs", "records", "trainer.formats"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from opsctl.records.chains import make_run_id
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
+from tests.printed_json import printed
 from tests.tiny_run import expand, write_run
 
 
@@ -70,9 +70,16 @@ def test_without_slurm_the_queue_fails_in_one_line(published: Path) -> None:
 
 def test_json_is_whole_also_without_slurm(published: Path) -> None:
     answer = opsctl(published, "status", "--json")
-    value = json.loads(answer.stdout)
-    assert answer.returncode == 1 and value["schema_version"] == 1
-    assert value["status"]["state"] == "unknown" and "not on PATH" in value["status"]["slurm_problem"]
+    value = printed("status", answer.stdout)
+    assert answer.returncode == 1
+    assert value["state"] == "unknown" and "not on PATH" in value["slurm_problem"]
+    assert value["loss"]["lm_loss"] == 5.0 and value["queue"] is None
+
+
+def test_the_checks_findings_are_whole_also_without_slurm(published: Path) -> None:
+    answer = opsctl(published, "watch", "training", "--no-log", "--json")
+    (finding,) = printed("watch training", answer.stdout)
+    assert (finding["check"], finding["severity"]) == ("training", "unknown")
 
 
 def test_a_run_file_in_the_middle_of_an_edit_is_told_and_hides_nothing(published: Path) -> None:

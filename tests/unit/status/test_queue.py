@@ -6,10 +6,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from opsctl.status.queue import job_json, queue_table, shortened
+from opsctl.output import json_text
+from opsctl.status.queue import PrintedJob, printed_job, queue_table, shortened
+from tests.printed_json import printed
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, pending
 
 
@@ -53,16 +56,21 @@ def test_the_middle_of_a_name_goes_first(text: str, width: int, expected: str) -
 
 
 def test_programs_get_the_whole_name_and_times_with_zone() -> None:
-    value = job_json(replace(RUNNING, name="a b|c"), own=True)
+    value = as_printed(printed_job(replace(RUNNING, name="a b|c"), own=True))
     assert (value["id"], value["own"], value["name"], value["elapsed_s"]) == ("12_1", True, "a b|c", 7805)
     assert (value["started_at"], value["expected_start_at"]) == ("2026-03-01T07:49:55+00:00", None)
 
 
 def test_programs_get_an_expected_start_under_its_own_name() -> None:
-    value = job_json(pending("Priority", starts_at=NOW), own=False)
+    value = as_printed(printed_job(pending("Priority", starts_at=NOW), own=False))
     assert (value["started_at"], value["expected_start_at"], value["held"]) == (
         None,
         "2026-03-01T10:00:00+00:00",
         False,
     )
-    assert job_json(HELD, own=False)["held"] is True
+    assert printed_job(HELD, own=False).held is True
+
+
+def as_printed(job: PrintedJob) -> Any:
+    """The job as `opsctl queue --json` prints it."""
+    return printed("queue", json_text("jobs", [job]))[0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opsctl.attempts.events import Attempt
@@ -16,10 +17,11 @@ from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.output import json_text
 from opsctl.records.kill_switch import KillSwitchState
+from opsctl.status.for_programs import printed_status
 from opsctl.status.overview import Overview, findings
 from opsctl.status.screen import status_lines
-from opsctl.status.status_json import status_json
 from opsctl.watch.snapshot import Published, Snapshot
+from tests.printed_json import printed
 from tests.unit.status.runs import iteration, now, run
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 from trainer.formats.attempt_records import Failure
@@ -152,7 +154,7 @@ def test_control_characters_in_what_others_wrote_do_not_reach_the_terminal() -> 
 
 
 def test_programs_get_the_same_with_units_in_the_names() -> None:
-    value = json.loads(json_text("status", status_json(HEALTHY, findings(HEALTHY))))["status"]
+    value = printed("status", json_text("status", printed_status(HEALTHY, findings(HEALTHY))))
     assert value["state"] == "running" and value["job"]["id"] == "12_1" and value["findings"] == []
     assert [job["id"] for job in value["queue"]] == ["12_[2-3%1]", "20_[1-3%1]"]
     assert value["loss"] == {
@@ -167,5 +169,29 @@ def test_programs_get_the_same_with_units_in_the_names() -> None:
 
 def test_programs_are_told_that_the_queue_is_unknown() -> None:
     blind = now(HEALTHY, jobs=(), blind="no answer")
-    value = status_json(blind, findings(blind))
-    assert (value["state"], value["queue"], value["slurm_problem"]) == ("unknown", None, "no answer")
+    value = printed_status(blind, findings(blind))
+    assert (value.state, value.queue, value.slurm_problem) == ("unknown", None, "no answer")
+
+
+def test_an_attempt_is_running_for_programs_only_where_slurm_has_its_job() -> None:
+    mine = Attempt(number=1, id="a", job_id=RUNNING.job_id)
+    gone = Attempt(number=2, id="b", job_id=999)
+    ended = Attempt(number=3, id="c", job_id=998, reason="stop-request")
+    all_three = now(HEALTHY, attempts=(mine, gone, ended))
+    assert [one.state for one in printed_status(all_three, []).attempts] == ["running", "not known", "ended"]
+    blind = now(all_three, jobs=(), blind="no answer")
+    assert [one.state for one in printed_status(blind, []).attempts] == ["not known", "not known", "ended"]
+
+
+def test_a_loss_that_is_no_number_is_null_for_programs() -> None:
+    measured = HEALTHY.seen.measured
+    assert measured.last_iteration is not None
+    last = msgspec.structs.replace(measured.last_iteration, loss=math.nan)
+    lost = now(HEALTHY, measured=msgspec.structs.replace(measured, last_iteration=last))
+    assert printed("status", json_text("status", printed_status(lost, [])))["loss"]["lm_loss"] is None
+
+
+def test_the_kill_switch_has_its_one_shape_in_status_too() -> None:
+    switch = KillSwitchState(Path("/o/kill-switch"), True, True, by="ann", why="a spike")
+    shown = printed("status", json_text("status", printed_status(now(HEALTHY, kill_switch=switch), [])))
+    assert (shown["kill_switch"]["why"], shown["kill_switch"]["story"]) == ("a spike", "by ann: a spike")

@@ -1,0 +1,193 @@
+"""`status` for programs: stable snake_case keys, units in the names, null for what is not known. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from opsctl.attempts.events import Attempt
+from opsctl.attempts.table import PrintedAttempt, printed_attempt
+from opsctl.moments import to_the_second
+from opsctl.records.kill_switch import PrintedKillSwitch, printed_switch
+from opsctl.status.overview import Overview
+from opsctl.status.queue import PrintedJob, printed_job
+from opsctl.watch.finding import Finding, PrintedFinding, printed_finding
+from opsctl.watch.snapshot import Snapshot
+from trainer.formats.json_text import Moment
+
+#: So many of the last attempts are told; `opsctl attempts` tells all.
+ATTEMPTS_TOLD = 3
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far the training is."""
+
+    iteration: Annotated[int | None, Meta(description="The last one known to be done.")]
+    total_iterations: Annotated[int | None, Meta(description="Iterations of the whole training.")]
+    consumed_samples: Annotated[int | None, Meta(description="Samples consumed so far.")]
+    total_samples: Annotated[int | None, Meta(description="Samples of the whole training; null when not counted so.")]
+    percent: Annotated[float | None, Meta(description="How much is done, 0 to 100.")]
+
+
+class Speed(Struct, frozen=True, kw_only=True):
+    """How fast it trains, as the last lines of the log say."""
+
+    seconds_per_iteration: Annotated[float | None, Meta(description="Seconds of an iteration.")]
+    samples_per_second: Annotated[float | None, Meta(description="Samples a second, of the whole training.")]
+    tflops_per_gpu: Annotated[float | None, Meta(description="TFLOP/s of each GPU, as the trainer logs it.")]
+
+
+class Loss(Struct, frozen=True, kw_only=True):
+    """The last iteration in the log."""
+
+    iteration: Annotated[int, Meta(description="Which iteration.")]
+    lm_loss: Annotated[float | None, Meta(description="Its loss in nats a token; null when it is no finite number.")]
+    logged_by: Annotated[Moment | None, Meta(description="When it was logged, at the latest.")]
+    age_s: Annotated[float | None, Meta(description="Seconds since `logged_by`.")]
+    age_is_a_minimum: Annotated[bool, Meta(description="Whether it may be older: other lines came after it.")]
+
+
+class PrintedCheckpoint(Struct, frozen=True, kw_only=True):
+    """The last whole checkpoint."""
+
+    iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
+    consumed_samples: Annotated[int, Meta(description="Samples consumed then.")]
+    folder: Annotated[str, Meta(description="Absolute path of its folder.")]
+    saved_at: Annotated[Moment | None, Meta(description="When it was whole.")]
+    age_s: Annotated[float | None, Meta(description="Seconds since then.")]
+
+
+class PrintedRevision(Struct, frozen=True, kw_only=True):
+    """The newest revision, and how the run file differs from it."""
+
+    name: Annotated[str, Meta(description="Its name, by which attempts and chains call it.")]
+    published_at: Annotated[Moment, Meta(description="When it was published.")]
+    published_by: Annotated[str, Meta(description="By whom, as user@host.")]
+    differs: Annotated[list[str], Meta(description="Keys, as `table.key`, whose value in the run file is another.")]
+    problem: Annotated[str | None, Meta(description="Why the run file could not be compared.")]
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """What a run is doing. What only Slurm can say is null while it does not answer."""
+
+    name: Annotated[str, Meta(description="The run's name.")]
+    output: Annotated[str, Meta(description="Absolute path of its output folder.")]
+    at: Annotated[Moment, Meta(description="When this was so.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="One of `unknown`, `finished`, `absent`, `unsubmitted`, `waiting`, `held`, or Slurm's state of "
+            "the task that has its nodes, in lower case."
+        ),
+    ]
+    slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
+    submitted: Annotated[bool, Meta(description="Whether the run was ever submitted.")]
+    finished: Annotated[bool, Meta(description="Whether its last checkpoint is its end.")]
+    job: Annotated[PrintedJob | None, Meta(description="The task that has its nodes.")]
+    queue: Annotated[list[PrintedJob] | None, Meta(description="The run's other jobs, in the order they may come.")]
+    progress: Annotated[Progress, Meta(description="How far it is.")]
+    speed: Annotated[Speed, Meta(description="How fast it goes on.")]
+    left_s: Annotated[float | None, Meta(description="Seconds of training left at this speed.")]
+    finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
+    loss: Annotated[Loss | None, Meta(description="The last iteration in the log.")]
+    checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]
+    attempts: Annotated[list[PrintedAttempt], Meta(description="The last three attempts, oldest first.")]
+    attempts_without_progress: Annotated[
+        int, Meta(description="How many of this chain's last attempts, in a row, made no checkpoint.")
+    ]
+    kill_switch: Annotated[PrintedKillSwitch | None, Meta(description="The kill switch; null when it cannot be seen.")]
+    revision: Annotated[PrintedRevision | None, Meta(description="The newest revision; null before the first submit.")]
+    findings: Annotated[list[PrintedFinding], Meta(description="What somebody should know or do, worst first.")]
+
+
+def printed_status(overview: Overview, findings: Sequence[Finding]) -> Status:
+    """The whole overview."""
+    seen, running = overview.seen, overview.seen.running
+    return Status(
+        name=overview.name,
+        output=str(overview.output),
+        at=to_the_second(seen.now),
+        state=overview.state,
+        slurm_problem=seen.blind,
+        submitted=seen.was_submitted,
+        finished=seen.is_finished,
+        job=printed_job(running, True) if running else None,
+        queue=None if seen.blind is not None else [printed_job(job, True) for job in seen.behind],
+        progress=_progress(overview),
+        speed=Speed(
+            seconds_per_iteration=_finite(seen.measured.seconds_per_iteration),
+            samples_per_second=_finite(seen.measured.samples_per_second),
+            tflops_per_gpu=_finite(seen.measured.tflops),
+        ),
+        left_s=overview.left_s,
+        finishes_at=to_the_second(overview.finishes_at),
+        loss=_loss(seen),
+        checkpoint=_checkpoint(seen),
+        attempts=[printed_attempt(attempt, _is_seen(seen, attempt)) for attempt in seen.attempts[-ATTEMPTS_TOLD:]],
+        attempts_without_progress=seen.attempts_without_progress,
+        kill_switch=None if seen.kill_switch is None else printed_switch(seen.kill_switch),
+        revision=_revision(seen),
+        findings=[printed_finding(finding) for finding in findings],
+    )
+
+
+def _is_seen(seen: Snapshot, attempt: Attempt) -> bool:
+    """Whether Slurm has the attempt's job."""
+    return seen.blind is None and any(job.job_id == attempt.job_id for job in seen.jobs)
+
+
+def _progress(overview: Overview) -> Progress:
+    return Progress(
+        iteration=overview.iteration,
+        total_iterations=overview.iterations_in_all,
+        consumed_samples=overview.samples,
+        total_samples=overview.seen.total_samples,
+        percent=None if overview.share is None else round(100 * overview.share, 3),
+    )
+
+
+def _loss(seen: Snapshot) -> Loss | None:
+    last, at = seen.measured.last_iteration, seen.last_logged_at
+    if last is None:
+        return None
+    return Loss(
+        iteration=last.iteration,
+        lm_loss=_finite(last.loss),
+        logged_by=to_the_second(at),
+        age_s=None if at is None else (seen.now - at).total_seconds(),
+        age_is_a_minimum=seen.is_loss_age_a_minimum,
+    )
+
+
+def _finite(number: float | None) -> float | None:
+    """`number`; None for what JSON cannot say."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _checkpoint(seen: Snapshot) -> PrintedCheckpoint | None:
+    checkpoint, at = seen.checkpoint, seen.checkpoint_at
+    if checkpoint is None:
+        return None
+    return PrintedCheckpoint(
+        iteration=checkpoint.iteration,
+        consumed_samples=checkpoint.consumed_train_samples,
+        folder=str(checkpoint.folder),
+        saved_at=to_the_second(at),
+        age_s=None if at is None else (seen.now - at).total_seconds(),
+    )
+
+
+def _revision(seen: Snapshot) -> PrintedRevision | None:
+    published = seen.published
+    if published is None:
+        return None
+    return PrintedRevision(
+        name=published.name,
+        published_at=to_the_second(published.at),
+        published_by=published.by,
+        differs=list(published.differs),
+        problem=published.problem or None,
+    )
