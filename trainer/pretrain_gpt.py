@@ -14,7 +14,9 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is imported, which takes seconds
     from trainer.recipe.option_help import help_text
@@ -28,9 +30,12 @@ from trainer.engine import build_engine, initialize, padded_vocab_size
 from trainer.formats.errors import CheckpointError, SampleError
 from trainer.formats.log_lines import argument_lines, stamp
 from trainer.formats.resumable import Identity
-from trainer.loop.batches import end_of_document_id
+from trainer.loop.batches import end_of_document_id, open_items
+from trainer.loop.evaluate import Evaluations, evaluate
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
-from trainer.loop.resuming import find_resumption, load_into, progress_on_disk, saver
+from trainer.loop.log import Log
+from trainer.loop.resuming import Resumption, find_resumption, load_into, progress_on_disk
+from trainer.loop.save import Saves, saver
 from trainer.loop.tensorboard import Curves, open_writer
 from trainer.loop.train import Training, train
 from trainer.parallel.process_groups import Parallel
@@ -39,7 +44,13 @@ from trainer.recipe.lengths import Lengths
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError, parse
 from trainer.recipe.schedule import LearningRateSchedule
-from trainer.recipe.sizes import parameters, parameters_outside_embeddings
+from trainer.recipe.sizes import (
+    HARDWARE_PASSES,
+    MODEL_PASSES,
+    parameters,
+    parameters_outside_embeddings,
+    tflops_per_gpu,
+)
 from trainer.say import complain, say
 
 import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
@@ -87,10 +98,7 @@ def _run(options: Options, parallel: Parallel) -> None:
     _keep_arguments(options)
     _say(parallel, stamp("after megatron is initialized"))
     training = _build(options, parallel, leaving)
-    try:
-        reason = train(training)
-    finally:
-        training.curves.close()
+    reason = train(training)
     leaving.report(reason, training.progress)
 
 
@@ -117,23 +125,45 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
     _say(parallel, stamp("after model, optimizer, and learning rate scheduler are built"))
     shape = ModelShape.of(options, padded)
     _say_size(options, parallel, shape)
-    resumes_own = options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve()
+    tell = say if parallel.rank == parallel.world_size - 1 else _keep_quiet  # the last rank has the loss first
+    curves = _curves(options, parallel, shape)
+    of_model: dict[str, Any] = {"options": options, "parallel": parallel, "vocab_size": padded}
+    of_model["end_of_document"] = end_of_document
+    passes = HARDWARE_PASSES if _recomputes(options) else MODEL_PASSES
+
+    def tflops(samples: int, seconds: float) -> float:
+        return tflops_per_gpu(shape, samples, options.seq_length, seconds, parallel.world_size, passes)
+
+    observers = [
+        Log(options, wanted.train_iterations, tflops, tell, curves),
+        curves,
+        Evaluations(options, datasets, partial(evaluate, engine, **of_model), tell, curves),
+    ]
+    save = saver(engine, options, identity, resumption.schedule)
+    if save is not None:
+        observers.append(Saves(save, options.save_interval, _saved_iteration(options, resumption), tell, curves))
     return Training(
-        options=options,
-        parallel=parallel,
         engine=engine,
-        datasets=datasets,
+        parallel=parallel,
         lengths=wanted,
         schedule=resumption.schedule,
-        shape=shape,
+        sequence_length=options.seq_length,
         progress=resumption.progress,
         leaving=leaving,
-        curves=_curves(options, parallel, shape),
-        save=saver(engine, options, identity, resumption.schedule),
-        vocab_size=padded,
-        end_of_document=end_of_document,
-        saved_iteration=resumption.saved_iteration if resumes_own and not options.finetune else None,
+        open_items=partial(open_items, datasets.train, **of_model, for_training=True),
+        observers=observers,
+        tell=say if parallel.rank == 0 else _keep_quiet,
     )
+
+
+def _saved_iteration(options: Options, resumption: Resumption) -> int | None:
+    """The iteration that --save's latest checkpoint has already: the one that was loaded from there."""
+    resumes_own = options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve()
+    return resumption.saved_iteration if resumes_own and not options.finetune else None
+
+
+def _recomputes(options: Options) -> bool:
+    return bool(options.checkpoint_activations or options.deepspeed_activation_checkpointing)
 
 
 @contextmanager
@@ -169,6 +199,10 @@ def _curves(options: Options, parallel: Parallel, shape: ModelShape) -> Curves:
     )
 
 
+def _keep_quiet(_line: str) -> None:
+    """What a rank prints that leaves it to another one."""
+
+
 def _say(parallel: Parallel, line: str) -> None:
     if parallel.rank == 0:
         say(line)
@@ -177,7 +211,7 @@ def _say(parallel: Parallel, line: str) -> None:
 def _say_size(options: Options, parallel: Parallel, shape: ModelShape) -> None:
     layout = f"TP {parallel.tensor_size} x PP {parallel.pipeline_size} x DP {parallel.data_size}"
     _say(parallel, f"{parameters(shape):,} parameters on {parallel.world_size} ranks: {layout}")
-    if options.checkpoint_activations or options.deepspeed_activation_checkpointing:
+    if _recomputes(options):
         counted = "hardware FLOPs, with recomputed activations; model FLOPs are 3/4 of them"
     else:
         counted = "model and hardware FLOPs, which are equal as nothing is recomputed"

@@ -14,6 +14,7 @@ import msgspec
 
 from trainer.formats import tolerant
 from trainer.formats.errors import CheckpointError
+from trainer.formats.progress import Progress
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -30,14 +31,14 @@ class SavedFile(msgspec.Struct, frozen=True):
     xxh64: str  # 16 hexadecimal digits
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint. What resumes from it must agree with its `model`, `layout` and `learning_rate`."""
+# mypy takes a struct for a dataclass, which could not be frozen where its base is not.
+class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
+    """One checkpoint, and how far its training was.
+
+    What resumes from it must agree with its `model`, `layout` and `learning_rate`.
+    """
 
     schema_version: int = SCHEMA_VERSION
-    iteration: int
-    consumed_train_samples: int
-    consumed_train_tokens: int
-    consumed_valid_samples: int
     precision: str  # "fp32", "bf16" or "fp16"
     layout: dict[str, int | str]  # tensor, pipeline, data, world_size, zero_stage, partition_method, optimizer
     model: dict[str, Any]  # the options that decide the shape of the weights
@@ -45,9 +46,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, SavedFile]  # by name
 
     def as_json(self) -> dict[str, Any]:
-        """The manifest's JSON object, in the order of its fields."""
+        """The manifest's JSON object, the schema's version first."""
         value: dict[str, Any] = msgspec.to_builtins(self)
-        return value
+        return {"schema_version": value.pop("schema_version"), **value}
 
 
 class _Schema(msgspec.Struct, frozen=True):

@@ -1,17 +1,22 @@
-"""Evaluation of every validation group in turn."""
+"""Evaluation of every validation group in turn: as the training goes on, and at its end."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.data.build import Dataset
+from trainer.data.build import Dataset, Datasets
 from trainer.engine import evaluate_step
+from trainer.formats import log_lines
+from trainer.formats.log_lines import Timers, perplexity, write_evaluation, write_timers
+from trainer.formats.progress import Progress
 from trainer.loop.batches import open_items
+from trainer.loop.observer import Observer, Step
+from trainer.loop.tensorboard import Curves
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.options import Options
 
@@ -51,3 +56,50 @@ def evaluate(
                 items.close()
         losses[name] = math.fsum(steps) / len(steps) if all(map(math.isfinite, steps)) else math.nan
     return Evaluation(losses, (time.monotonic() - started) * 1000)
+
+
+class Evaluations(Observer):
+    """Evaluates the validation groups every --eval-interval iterations, and these and the test groups at the end.
+
+    evaluated: (groups, sample to begin with) -> what `evaluate` found there. tell: prints lines, on the rank that does.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        datasets: Datasets,
+        evaluated: Callable[[Mapping[str, Dataset], int], Evaluation],
+        tell: Callable[[str], None],
+        curves: Curves,
+    ) -> None:
+        self._options, self._datasets, self._evaluated = options, datasets, evaluated
+        self._tell, self._curves = tell, curves
+        self._has_trained = False
+
+    def after_step(self, step: Step) -> None:
+        self._has_trained = True
+        progress, options = step.progress, self._options
+        if not options.eval_iters or not self._datasets.valid or progress.iteration % options.eval_interval:
+            return
+        found = self._evaluated(self._datasets.valid, progress.consumed_valid_samples)
+        progress.consumed_valid_samples += options.eval_iters * options.global_batch_size
+        self._tell_losses(found, progress.iteration)
+        times = {"evaluation": found.milliseconds}
+        self._tell(write_timers(Timers(times)))
+        for group, loss in found.losses.items():
+            self._curves.validation(group, loss, progress)
+        self._curves.times(times, progress)
+
+    def when_finished(self, progress: Progress) -> None:
+        """Once more, on the finished model; nothing is left to save after it."""
+        if not self._options.eval_iters or not self._has_trained:
+            return
+        if self._datasets.valid:
+            found = self._evaluated(self._datasets.valid, progress.consumed_valid_samples)
+            self._tell_losses(found)
+        if self._datasets.test:
+            self._tell_losses(self._evaluated(self._datasets.test, 0), data="test")
+
+    def _tell_losses(self, found: Evaluation, iteration: int | None = None, data: str = "val") -> None:
+        for group, loss in found.losses.items():
+            self._tell(write_evaluation(log_lines.Evaluation(group, iteration, loss, perplexity(loss), data)))

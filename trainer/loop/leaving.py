@@ -17,7 +17,7 @@ from trainer.files import write_atomically
 from trainer.formats.attempt_records import ExitReport
 from trainer.formats.json_text import json_file_text
 from trainer.formats.leave_lines import Reason, leave_line
-from trainer.loop.progress import Progress
+from trainer.formats.progress import Progress
 
 # The order is the collective's, and the one in which reasons win over each other.
 _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_DURATION)

@@ -1,21 +1,19 @@
-"""From options to what a training goes on from, and to what its checkpoints say about it."""
+"""From options to what a training goes on from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal
 from trainer.checkpoint.load import Found, find_latest, load_checkpoint
-from trainer.checkpoint.random_states import random_states, restore_random_states
-from trainer.checkpoint.save import save_checkpoint
+from trainer.checkpoint.random_states import restore_random_states
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Manifest, latest_folder, read_manifest
-from trainer.formats.resumable import NO_OPTIMIZER, Identity, schedule_to_resume_with
-from trainer.loop.progress import Progress
+from trainer.formats.manifest import latest_folder, read_manifest
+from trainer.formats.progress import Progress
+from trainer.formats.resumable import Identity, schedule_to_resume_with
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -37,21 +35,15 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
     """Look at --load, collectively. Raises Refusal when its checkpoint is damaged or another training's."""
     found = find_latest(Path(options.load), options.verify_checkpoint_checksums) if options.load else None
     if found is None:
-        return Resumption(None, Progress(), schedule)
+        return Resumption(None, Progress.none(), schedule)
     folder, manifest = found.folder, found.manifest
     try:
         schedule = schedule_to_resume_with(folder, manifest, identity, schedule, options)
     except CheckpointError as error:  # every rank has read the same manifest and comes to the same end
         raise Refusal(str(error)) from None
     if options.finetune:
-        return Resumption(found, Progress(), schedule)
-    progress = Progress(
-        manifest.iteration,
-        manifest.consumed_train_samples,
-        manifest.consumed_train_tokens,
-        manifest.consumed_valid_samples,
-    )
-    return Resumption(found, progress, schedule)
+        return Resumption(found, Progress.none(), schedule)
+    return Resumption(found, Progress(**manifest.counters()), schedule)
 
 
 def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) -> None:
@@ -63,49 +55,11 @@ def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) 
         restore_random_states(state)
 
 
-def saver(
-    engine: PipelineEngine, options: Options, identity: Identity, schedule: LearningRateSchedule
-) -> Callable[[Progress], float] | None:
-    """What saves a checkpoint into --save and returns its milliseconds; None without --save."""
-    if not options.save:
-        return None
-    root = Path(options.save)
-    layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
-
-    def save(progress: Progress) -> float:
-        manifest = Manifest(
-            **progress.as_json(),
-            precision=identity.precision,
-            layout=layout,
-            model=identity.model,
-            learning_rate=asdict(schedule),
-            files={},
-        )
-        state = {
-            "checkpoint_version": 3.0,
-            "args": dict(options),
-            "iteration": progress.iteration,
-            "tokens": progress.consumed_train_tokens,
-            "consumed_train_samples": progress.consumed_train_samples,
-            "consumed_valid_samples": progress.consumed_valid_samples,
-            "checkpoint_info": {
-                "padded_vocab_size": identity.model["padded_vocab_size"],
-                "original_vocab_size": options.vocab_size,
-            },
-            **({} if options.no_save_rng else random_states()),
-        }
-        return save_checkpoint(engine, root, manifest, state, with_optimizer=not options.no_save_optim)
-
-    return save
-
-
 def progress_on_disk(options: Options) -> Progress:
     """The latest checkpoint's counters, for a training that leaves before it loads it; zeros when there is none."""
     try:
         folder = latest_folder(Path(options.load)) if options.load else None
         manifest = read_manifest(folder) if folder else None
     except CheckpointError:
-        return Progress()
-    if manifest is None:
-        return Progress()
-    return Progress(manifest.iteration, manifest.consumed_train_samples, manifest.consumed_train_tokens)
+        manifest = None
+    return Progress(**manifest.counters()) if manifest else Progress.none()

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainer.formats.log_lines import perplexity
-from trainer.loop.progress import Progress
+from trainer.formats.progress import Progress
+from trainer.loop.observer import Observer, Step
 from trainer.recipe.options import Options, OptionsError
 
 GIGA = 1e9
@@ -34,8 +35,8 @@ def open_writer(options: Options) -> ScalarWriter:
     return writer
 
 
-class Curves:
-    """The curves of one training. With no writer every call does nothing."""
+class Curves(Observer):
+    """The curves of one training: points after the steps, and what others hand over. With no writer: none."""
 
     def __init__(
         self, writer: ScalarWriter | None, options: Options, world_size: int, data_size: int, flops_per_sample: float
@@ -46,35 +47,28 @@ class Curves:
         self._data_size = data_size
         self._flops_per_sample = flops_per_sample  # 6 x parameters without embeddings x tokens
 
-    def step(
-        self,
-        at: Progress,
-        *,
-        loss: float,
-        learning_rate: float,
-        batch_size: int,
-        loss_scale: float | None,
-        grad_norm: float,
-        params_norm: float | None,
-    ) -> None:
+    def after_step(self, step: Step) -> None:
         """One point of what one iteration measured; a loss that is no finite number leaves a gap, as in the log."""
+        options, at, result = self._options, step.progress, step.result
+        if not options.tensorboard_dir or at.iteration % options.tensorboard_log_interval:
+            return
+        params_norm = step.parameters_norm if options.log_params_norm else None  # on all ranks, or none gets it
         if self._writer is None:
             return
-        options = self._options
         self._add("steps-vs-samples/y=steps,x=samples", at.iteration, at.consumed_train_samples)
         self._add("steps-vs-samples/y=samples,x=steps", at.consumed_train_samples, at.iteration)
         self._add("steps-vs-tokens/y=steps,x=tokens", at.iteration, at.consumed_train_tokens)
         self._add("steps-vs-tokens/y=tokens,x=steps", at.consumed_train_tokens, at.iteration)
         if not options.no_log_learnig_rate_to_tensorboard:
-            self._three("learning-rate/learning-rate", learning_rate, at)
+            self._three("learning-rate/learning-rate", step.learning_rate, at)
         if options.log_batch_size_to_tensorboard:
-            self._add("batch-size/batch-size", batch_size, at.iteration)
-            self._add("batch-size/batch-size vs samples", batch_size, at.consumed_train_samples)
-        if math.isfinite(loss):
-            self._three("lm-loss-training/lm loss", loss, at, gigaflos=True)
-        if loss_scale is not None and not options.no_log_loss_scale_to_tensorboard:
-            self._three("loss-scale/loss-scale", loss_scale, at)
-        self._three("grad-norm/grad-norm", grad_norm, at)
+            self._add("batch-size/batch-size", step.batch_size, at.iteration)
+            self._add("batch-size/batch-size vs samples", step.batch_size, at.consumed_train_samples)
+        if math.isfinite(result.loss):
+            self._three("lm-loss-training/lm loss", result.loss, at, gigaflos=True)
+        if result.loss_scale is not None and not options.no_log_loss_scale_to_tensorboard:
+            self._three("loss-scale/loss-scale", result.loss_scale, at)
+        self._three("grad-norm/grad-norm", result.gradient_norm, at)
         if params_norm is not None:
             self._three("params-norm/params-norm", params_norm, at)
 

@@ -1,0 +1,46 @@
+"""What is done after each step: one class for each thing, which the training loop calls in the order of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainer.engine import StepResult
+from trainer.formats.progress import Progress
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step that was taken; the same on every rank but for `seconds`."""
+
+    progress: Progress  # after the step; the training's own, which goes on
+    result: StepResult
+    batch_size: int  # samples, over all replicas
+    seconds: float  # of the step alone
+    learning_rate: float  # after the step: the next one runs at it
+    measured_norm: Callable[[], float]
+
+    @cached_property
+    def parameters_norm(self) -> float:
+        """Norm of all parameters, measured when first asked for. Collective: all ranks ask, or none does."""
+        return self.measured_norm()
+
+
+class Observer:
+    """Does nothing yet: a subclass defines what it needs.
+
+    The loop calls every rank's observers alike, so that what they do may be collective.
+    """
+
+    def after_step(self, step: Step) -> None:
+        """After each step."""
+
+    def before_leaving(self, progress: Progress) -> None:
+        """Once, when no further step is taken, whatever the reason: the time to keep what would be lost."""
+
+    def when_finished(self, progress: Progress) -> None:
+        """Then, if the training has come to its end."""
+
+    def close(self) -> None:
+        """At last, also after an error: let go of files."""
