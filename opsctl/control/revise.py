@@ -118,8 +118,8 @@ def _chains_to_replace(run: ExpandedRun, jobs: Sequence[Job], resubmit: bool) ->
             "opsctl cancel --queued it and submit again"
         )
     found = [(known[job.array_job_id], job) for job in queued]
-    for chain, _ in found:
-        run.on(chain.nodes).with_arguments(chain.arguments)
+    for nodes, one_off in dict.fromkeys((chain.nodes, chain.arguments) for chain, _ in found):
+        run.on(nodes).with_arguments(one_off)  # refuses what the edited run no longer goes with
     return found
 
 

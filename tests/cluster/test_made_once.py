@@ -103,7 +103,7 @@ def test_a_chain_on_other_nodes_is_of_the_same_expansion(opsctl: Opsctl) -> None
 
 def test_replacing_chains_parses_the_run_and_each_chains_arguments(opsctl: Opsctl) -> None:
     cluster = opsctl.cluster.cluster
-    for after, rate in ((None, "1"), ("auto", "2")):
+    for after, rate in ((None, "1"), ("auto", "2"), ("auto", "2")):
         arguments = ("--log-interval", rate)
         submit(run_of(opsctl), cluster, Wish(begin="now+1day", after=after, arguments=arguments))
     edited = run_of(opsctl, time="12:00")
@@ -111,4 +111,4 @@ def test_replacing_chains_parses_the_run_and_each_chains_arguments(opsctl: Opsct
         revise(edited, cluster, resubmit=True)
     assert (calls.expansions, len(calls.command_lines)) == (1, 3)
     assert len(set(calls.command_lines)) == 3
-    assert sorted(opsctl.queue("%l")) == ["12:00", "12:00"]
+    assert sorted(opsctl.queue("%l")) == ["12:00"] * 3
