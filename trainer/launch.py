@@ -40,6 +40,10 @@ _STORE_KEPT_S = 0.3
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Fork this node's ranks, see them to their end, and return the exit code.
+
+    0, the first failed rank's, 128 + signal where the node was told to end, or 1 where no rank could be forked.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     own, trainer_arguments = _split(words)
     node = _parse(own)

@@ -36,6 +36,7 @@ def title(text: str) -> None:
 
 
 def say(text: str) -> None:
+    """Print a line on stdout at once; a line of progress on the terminal makes room for it."""
     if sys.stderr.isatty():  # the line of progress gives way
         sys.stderr.write("\r\033[K")
         sys.stderr.flush()

@@ -38,6 +38,7 @@ class Line:
 
 
 def cluster_folder() -> Path:
+    """Where the demo's own cluster is, beside the user's others."""
     return local_clusters_folder() / CLUSTER
 
 

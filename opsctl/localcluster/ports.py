@@ -17,6 +17,8 @@ _FIRST, _LAST, _BLOCK = 20_032, 32_704, 64
 
 @dataclass(frozen=True)
 class Ports:
+    """Which ports on this machine the cluster's daemons listen on."""
+
     slurmctld: int
     slurmdbd: int
     slurmds: tuple[int, ...]  # in the order of the spec's nodes; consecutive

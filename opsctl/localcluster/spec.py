@@ -37,6 +37,8 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class Partition:
+    """A partition of slurm.conf; whom it takes jobs from counts only where there is accounting."""
+
     name: str
     nodes: tuple[str, ...]  # folded node lists
     max_time: str = "INFINITE"  # a Slurm duration
@@ -46,6 +48,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class Reservation:
+    """Nodes kept, from the cluster's start on, for some accounts."""
+
     name: str
     nodes: str
     accounts: tuple[str, ...] = ()  # who may use it when there is accounting; else the caller
@@ -54,6 +58,8 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Account:
+    """An account of slurmdbd's with what its jobs may have together."""
+
     name: str
     parent: str = ""
     limits: tuple[str, ...] = ()  # sacctmgr's own words: "GrpTRES=gres/gpu=512"
@@ -62,6 +68,8 @@ class Account:
 
 @dataclass(frozen=True)
 class Qos:
+    """A quality of service of slurmdbd's and its limits."""
+
     name: str
     limits: tuple[str, ...] = ()  # "MaxWall=20:00:00"
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[run]"""
+    """The table `[run]`."""
 
     name: str
     output: str = "output"  # relative to the run file's folder
@@ -37,7 +37,7 @@ class SlurmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArrayTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[array]"""
+    """The table `[array]`."""
 
     tasks: str = "1-10%1"
 

@@ -43,7 +43,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class Timers(msgspec.Struct, frozen=True):
-    """`time (ms) | name: value | ...`"""
+    """`time (ms) | name: value | ...`."""
 
     milliseconds: Mapping[str, float]
 
@@ -74,7 +74,7 @@ class FreshStart(msgspec.Struct, frozen=True):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """`[what] datetime: ...`"""
+    """`[what] datetime: ...`."""
 
     what: str
     at: datetime  # without zone: the trainer's local time
