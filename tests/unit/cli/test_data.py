@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from opsctl.cli import data
-from opsctl.errors import OpsctlError
+from opsctl.cli import data, main
 from trainer.data import prepare as trainer_prepare
 
 OPSCTL = [sys.executable, "-m", "opsctl", "data", "prepare"]
@@ -87,11 +88,16 @@ def test_stopping_the_command_stops_the_preparation_with_it(tmp_path: Path, numb
         os.killpg(process.pid, 0)
 
 
-def test_missing_packages_are_named_with_the_command_that_installs_them() -> None:
-    with pytest.raises(
-        OpsctlError, match=r"nothing_like_this not installed .*: python -m pip install 'opsctl\[trainer\]'"
-    ):
-        data._run_trainer_module("trainer.data.prepare", [], needed=("nothing_like_this", "json"))
+def test_missing_packages_are_named_with_the_command_that_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tokenizers" else find(name))
+    with pytest.raises(SystemExit) as end:
+        main(["data", "prepare", str(tmp_path), "--output-prefix", str(tmp_path / "c")])
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"opsctl: tokenizers not installed in .*: python -m pip install 'opsctl\[trainer\]'\n", said)
 
 
 def test_the_command_imports_neither_numpy_nor_tokenizers() -> None:
