@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Iterator
@@ -93,4 +92,4 @@ def _check_that_no_line_is_split(training: Training, pulses: int) -> None:
     whole = re.compile(r"\[2026-11-21 08:00:00\] PULSE: tiny is running for \d+")
     assert sum(1 for line in lines if "PULSE" in line) == sum(1 for line in lines if whole.fullmatch(line)) == pulses
     assert sum(1 for line in lines if re.search(r"iteration +\d+/", line)) == len(training.iterations())
-    assert json.loads(training.opsctl.ok("attempts", "--json"))["attempts"][0]["ranks"][3]["rank"] == 3
+    assert training.attempts()[0]["ranks"][3]["rank"] == 3

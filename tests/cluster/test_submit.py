@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
+from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint, write_run
 
 
@@ -51,10 +52,13 @@ def test_a_run_remembers_its_cluster(opsctl: Opsctl) -> None:
 
 
 def test_json_says_what_was_submitted(opsctl: Opsctl) -> None:
-    value = json.loads(opsctl.ok("submit", "--json", "-q", "--begin", "now+1day", "--", "--lr", "2e-3"))
-    assert value["schema_version"] == 1
-    assert value["submitted"]["chain"] == opsctl.chains()[0]["chain"]
-    assert value["submitted"]["arguments"] == ["--lr", "2e-3"]
+    dry = printed("submit", opsctl.ok("submit", "--dry-run", "--json"))
+    assert dry["script"].startswith("#!/bin/bash\n")
+    submitted = printed("submit", opsctl.ok("submit", "--json", "-q", "--begin", "now+1day", "--", "--lr", "2e-3"))
+    assert submitted["chain"] == opsctl.chains()[0]["chain"]
+    assert submitted["arguments"] == ["--lr", "2e-3"]
+    cancelled = printed("cancel", opsctl.ok("cancel", "--json"))
+    assert (len(cancelled["ids"]), cancelled["left"], cancelled["dry_run"]) == (1, [], False)
 
 
 def test_what_a_chain_is_given_reaches_slurm(opsctl: Opsctl) -> None:

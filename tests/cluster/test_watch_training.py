@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from opsctl.logs.pulse import parse_pulse
 from opsctl.logs.records import Alert, Pulse
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.watched_runs import WatchedRun, make_run
+from tests.printed_json import printed
 
 pytestmark = pytest.mark.xdist_group("watched-queue")
 
@@ -119,16 +119,13 @@ def test_a_log_that_cannot_be_written_is_said_and_hides_nothing(runs: dict[str, 
 
 def test_programs_get_the_findings_with_their_severity(runs: dict[str, WatchedRun]) -> None:
     answer = runs["held"]("watch", "training", "--no-log", "--json")
-    value = json.loads(answer.out)
-    assert value["schema_version"] == 1
-    assert [(one["check"], one["severity"], one["alert"]) for one in value["findings"]] == [
-        ("training", "critical", "Eng WG")
-    ]
+    found = printed("watch training", answer.out)
+    assert [(one["check"], one["severity"], one["alert"]) for one in found] == [("training", "critical", "Eng WG")]
 
 
 def test_the_queue_lists_everybodys_and_marks_the_runs_own_whatever_their_names(runs: dict[str, WatchedRun]) -> None:
     answer = runs["chain"]("queue", "--json")
-    jobs = json.loads(answer.out)["jobs"]
+    jobs = printed("queue", answer.out)
     assert len(jobs) == 8  # three of the chain, and later, crowded, held, never and the one that fills three nodes
     assert sorted(job["array_task"] for job in jobs if job["own"]) == ["1", "1-2%1", "2-3%1"]
     assert max(len(job["name"]) for job in jobs) > 100
@@ -137,7 +134,7 @@ def test_the_queue_lists_everybodys_and_marks_the_runs_own_whatever_their_names(
 
 
 def test_status_says_which_task_runs_and_what_is_behind_it(runs: dict[str, WatchedRun]) -> None:
-    status = json.loads(runs["chain"].opsctl.ok("status", "--json"))["status"]
+    status = printed("status", runs["chain"].opsctl.ok("status", "--json"))
     assert (status["state"], status["job"]["array_task"]) == ("running", "1")
     assert [(job["array_task"], job["reason"]) for job in status["queue"]] == [
         ("2-3%1", "JobArrayTaskLimit"),
@@ -149,7 +146,7 @@ def test_status_says_which_task_runs_and_what_is_behind_it(runs: dict[str, Watch
     ("name", "state"), [("later", "waiting"), ("held", "held"), ("never", "held"), ("gone", "unsubmitted")]
 )
 def test_status_names_the_other_states(runs: dict[str, WatchedRun], name: str, state: str) -> None:
-    assert json.loads(runs[name].opsctl.ok("status", "--json"))["status"]["state"] == state
+    assert printed("status", runs[name].opsctl.ok("status", "--json"))["state"] == state
 
 
 def test_a_check_that_is_called_wrongly_is_unknown_not_critical(

@@ -14,6 +14,7 @@ from typing import Any
 from opsctl.runs.paths import RunPaths
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import wait_until
+from tests.printed_json import printed
 from tests.tiny_run import write_run
 
 #: Seconds that a job may take from its submission to its first iteration on a busy machine.
@@ -75,7 +76,7 @@ class Training:
 
     def attempts(self) -> list[dict[str, Any]]:
         """`opsctl attempts --json`, which closes what was lost."""
-        return list(json.loads(self.opsctl.ok("attempts", "--json"))["attempts"])
+        return list(printed("attempts", self.opsctl.ok("attempts", "--json")))
 
     def recorded(self) -> list[dict[str, Any]]:
         """Only what is on record, as the last event of each attempt says; closes nothing."""
