@@ -16,6 +16,7 @@ from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.status.for_programs import Status
 from opsctl.status.queue import PrintedJob
 from opsctl.watch.finding import PrintedFinding
+from trainer.formats.data_notes import PreparedData
 
 
 class Printed(NamedTuple):
@@ -44,5 +45,6 @@ PRINTED = (
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)
         for verb in ("arm", "trigger", "deactivate", "status")
     ),
+    Printed("data prepare", "data", PreparedData),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

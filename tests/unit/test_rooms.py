@@ -34,7 +34,7 @@ OPSCTL = {
     "demo": {"localcluster", "logs", "records", "trainer.formats"},
     "cli": {
         *("attempts", "control", "job", "localcluster", "logs", "planning", "records", "runs", "slurm"),
-        *("status", "watch"),
+        *("status", "watch", "trainer.formats"),
     },
 }
 TRAINER = {

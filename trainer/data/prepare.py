@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
-import json
 import math
 import os
 import signal
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,10 +31,10 @@ from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
 from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.progress import Progress
 from trainer.files import make_shared_folder, write_atomically
-from trainer.formats.data_notes import DataNotes, SkippedCounts, write_notes
+from trainer.formats.data_notes import DataNotes, PreparedData, SkippedCounts, write_notes
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import idx_path
-from trainer.formats.json_text import plain
+from trainer.formats.json_text import json_file_text
 
 #: Text encoded and written at a time, in characters.
 BATCH_CHARACTERS = 4_000_000
@@ -68,8 +68,11 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Write everything and return the metadata. Raises DataError; then what was there before stands."""
+def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
+    """Write everything. Returns what was written, and what was left out in words.
+
+    Raises DataError; then what was there before stands.
+    """
     prefix = output_prefix(arguments)
     corpus = open_corpus(Path(arguments.input), arguments.json_key, arguments.include, arguments.exclude)
     refuse_existing(prefix, arguments.overwrite)
@@ -89,7 +92,8 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
         totals = _encode(corpus, encoder, eod, vocab_size, writer, skipped)
         if not totals.documents:
             raise DataError(f"no documents in {shown(arguments.input)}: {skipped.words() or 'nothing but blank lines'}")
-        notes = DataNotes(
+        data = PreparedData(
+            data_path=str(prefix),
             documents=totals.documents,
             tokens=int(totals.counts.sum()),
             text_bytes=totals.text_bytes,
@@ -109,11 +113,10 @@ def prepare(arguments: argparse.Namespace) -> dict[str, Any]:
         def neighbours() -> None:
             if not arguments.tokenizer:
                 write_atomically(tokenizer_file, tokenizer_text)
-            write_notes(prefix, notes)
+            write_notes(prefix, msgspec.convert(data, DataNotes, from_attributes=True))
 
         writer.place(neighbours)
-    metadata = {key: value for key, value in plain(notes).items() if key != "schema_version"}
-    return {"data_path": str(prefix), **metadata, "skipped_words": skipped.words()}
+    return data, skipped.words()
 
 
 @dataclass
@@ -211,18 +214,18 @@ def usage_error(arguments: argparse.Namespace) -> str:
     return ""
 
 
-def report(metadata: dict[str, Any], asked_vocab_size: int | None) -> str:
+def report(data: PreparedData, left_out: str, asked_vocab_size: int | None) -> str:
     """What a person reads at the end."""
-    fewer = asked_vocab_size is not None and metadata["vocab_size"] < asked_vocab_size
+    fewer = asked_vocab_size is not None and data.vocab_size < asked_vocab_size
     shortage = f" ({asked_vocab_size:,} were asked for; the text has no more pairs that repeat)" if fewer else ""
-    left_out = f" (left out: {metadata['skipped_words']})" if metadata["skipped_words"] else ""
+    skipped = f" (left out: {left_out})" if left_out else ""
     rows = [
-        ("documents", f"{metadata['documents']:,}{left_out}"),
-        ("tokens", f"{metadata['tokens']:,}, {metadata['bytes_per_token']:.2f} bytes each"),
-        ("vocabulary", f"{metadata['vocab_size']:,}, ln {metadata['ln_vocab_nats']:.2f} nats{shortage}"),
-        ("entropy", f"{metadata['entropy_nats']:.2f} nats a token, knowing only how frequent each is"),
-        ("data_path", shown(metadata["data_path"])),
-        ("tokenizer", shown(metadata["tokenizer"])),
+        ("documents", f"{data.documents:,}{skipped}"),
+        ("tokens", f"{data.tokens:,}, {data.bytes_per_token:.2f} bytes each"),
+        ("vocabulary", f"{data.vocab_size:,}, ln {data.ln_vocab_nats:.2f} nats{shortage}"),
+        ("entropy", f"{data.entropy_nats:.2f} nats a token, knowing only how frequent each is"),
+        ("data_path", shown(data.data_path)),
+        ("tokenizer", shown(data.tokenizer)),
     ]
     return "\n".join(f"{name:<11} {value}" for name, value in rows)
 
@@ -235,7 +238,7 @@ def main(argv: list[str] | None = None) -> int:
     if wrong:
         return _failed(wrong, 2)
     try:
-        metadata = prepare(arguments)
+        data, left_out = prepare(arguments)
     except DataError as error:
         return _failed(str(error), 1)
     except OSError as error:
@@ -244,10 +247,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed("interrupted; nothing was left behind", 130)
     if arguments.json:
-        metadata.pop("skipped_words")
-        print(json.dumps({"schema_version": 1, "data": metadata}, indent=2))
+        sys.stdout.write(json_file_text({"schema_version": 1, "data": data}))
     else:
-        print(report(metadata, arguments.vocab_size))
+        print(report(data, left_out, arguments.vocab_size))
     return 0
 
 

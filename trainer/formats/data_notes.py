@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from trainer.files import write_atomically
 from trainer.formats import tolerant
@@ -17,29 +19,40 @@ SCHEMA_VERSION = 1
 class SkippedCounts(msgspec.Struct, frozen=True):
     """Documents that were left out."""
 
-    empty: int
-    not_text: int
-    unreadable: int
+    empty: Annotated[int, Meta(description="Files and lines without text.")]
+    not_text: Annotated[int, Meta(description="Files that are not UTF-8 text.")]
+    unreadable: Annotated[int, Meta(description="Files that could not be read.")]
 
 
-class DataNotes(msgspec.Struct, frozen=True, kw_only=True):
+class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about the data."""
+
+    documents: Annotated[int, Meta(description="Documents written.")]
+    tokens: Annotated[int, Meta(description="Tokens written, the ends of documents among them.")]
+    text_bytes: Annotated[int, Meta(description="Bytes of the text, in UTF-8.")]
+    bytes_per_token: Annotated[float, Meta(description="Bytes of text for each token.")]
+    vocab_size: Annotated[int, Meta(description="Tokens of the vocabulary, before padding.")]
+    entropy_nats: Annotated[float, Meta(description="Loss of the best model that ignores context, in nats a token.")]
+    ln_vocab_nats: Annotated[float, Meta(description="Loss of a model that knows nothing, in nats a token.")]
+    eod: Annotated[int | None, Meta(description="The token that ends each document; null without one.")]
+    dtype: Annotated[str, Meta(description="Type of the stored tokens.")]
+    engine: Annotated[str, Meta(description="What encoded them.")]
+    tokenizer: Annotated[str, Meta(description="Absolute path of the tokenizer's file.")]
+    tokenizer_sha256: Annotated[str, Meta(description="SHA-256 of that file, in hexadecimal.")]
+    bin_sha256: Annotated[str, Meta(description="SHA-256 of the tokens' file, in hexadecimal.")]
+    skipped: Annotated[SkippedCounts, Meta(description="Documents that were left out.")]
+
+
+class DataNotes(DataFacts, frozen=True, kw_only=True):
     """All that is noted."""
 
     schema_version: int = SCHEMA_VERSION
-    documents: int
-    tokens: int
-    text_bytes: int
-    bytes_per_token: float
-    vocab_size: int  # before padding
-    entropy_nats: float  # of single tokens: the loss of the best model that ignores context
-    ln_vocab_nats: float
-    eod: int | None  # the token that ends each document; None without one
-    dtype: str  # of the stored tokens
-    engine: str  # what encoded them
-    tokenizer: str  # path of the tokenizer.json
-    tokenizer_sha256: str
-    bin_sha256: str
-    skipped: SkippedCounts
+
+
+class PreparedData(DataFacts, frozen=True, kw_only=True):
+    """Data that was written, as `opsctl data prepare --json` prints it."""
+
+    data_path: Annotated[str, Meta(description="The files' prefix, as a run file's `data_path` takes it.")]
 
 
 class Noted(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import click
 import pytest
 
 from opsctl.cli import data, main
+from tests.printed_json import printed
 from trainer.data import prepare as trainer_prepare
 
 OPSCTL = [sys.executable, "-m", "opsctl", "data", "prepare"]
@@ -41,7 +42,7 @@ def test_it_prepares_a_folder_and_passes_every_option_on(tmp_path: Path) -> None
         [*OPSCTL, *words, "--no-append-eod", "--json-key", "body", "--workers", "1", "--json", "--overwrite", "src"],
         capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path,
     )  # fmt: skip
-    noted = json.loads(ran.stdout)["data"]
+    noted = printed("data prepare", ran.stdout)
     assert (noted["documents"], noted["tokens"], noted["eod"], noted["vocab_size"]) == (1, 300, None, 257)
     assert noted["data_path"] == "--out/c_body_document" and ran.stderr == ""
     assert (tmp_path / "--out" / "c_body_document.idx").is_file()
