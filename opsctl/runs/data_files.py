@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from opsctl.runs.expansion import is_number
 from trainer.formats.data_check import data_errors
-from trainer.formats.data_sources import SPLITS
+from trainer.formats.data_sources import prefixes
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import read_header
 from trainer.formats.vocabulary_files import vocab_size
+from trainer.recipe.data_options import SPLITS, weighted_file_key, weighted_key
 from trainer.recipe.options import Options
-
-_WEIGHTED = re.compile(r"[\d.eE+-]+\s+[\d.]+:[\d.]+\s+(?P<prefix>[^\s,\"]+)")
 
 
 def data_problems(data: Mapping[str, Any], sequence_length: int | None) -> list[str]:
     """What is wrong with the files that the expanded `[data]` table names, a line each; none when all is well."""
     problems = []
-    seen: set[tuple[str, str]] = set()
-    if not any(data.get(key) for key in ("data_path", "train_weighted_split_paths", "train_weighted_split_paths_path")):
+    if not any(data.get(key) for key in ("data_path", weighted_key("train"), weighted_file_key("train"))):
         problems.append("[data] names no training data: give data_path, or train_weighted_split_paths")
-    for key in ("vocab_file", "merge_file"):
-        if data.get(key) and not Path(data[key]).is_file():
-            problems.append(f"[data] {key}: no file {data[key]}")
-    for part in ("train", "valid", "test"):
-        key = f"{part}_weighted_split_paths_path"
-        if data.get(key) and not Path(data[key]).is_file():
-            problems.append(f"[data] {key}: no file {data[key]}; it holds one line of groups in double quotes")
-    for key, prefix in prefixes(data):
-        if (key, prefix) in seen:
-            continue
-        seen.add((key, prefix))
-        problem = pair_problem(prefix, sequence_length)
-        if problem:
-            problems.append(f"[data] {key}: {problem}")
-    return problems
+    holds = {weighted_file_key(split): "; it holds one line of groups in double quotes" for split in SPLITS}
+    problems += [
+        f"[data] {key}: no file {data[key]}{holds.get(key, '')}"
+        for key in ("vocab_file", "merge_file", *holds)
+        if data.get(key) and not Path(data[key]).is_file()
+    ]
+    pairs = dict.fromkeys(prefixes(data))  # each once, in order
+    found = ((key, pair_problem(prefix, sequence_length)) for key, prefix in pairs)
+    return problems + [f"[data] {key}: {problem}" for key, problem in found if problem]
 
 
 def share_problems(options: Options) -> list[str]:
@@ -56,27 +46,6 @@ def share_problems(options: Options) -> list[str]:
         except DataError as error:
             problems.append(str(error))
     return [f"[data] {problem}" for problem in dict.fromkeys(problems)]
-
-
-def prefixes(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(key, prefix) of every `.bin/.idx` pair that an expanded `[data]` table names, itself or in its split files."""
-    path = data.get("data_path")
-    for word in [path] if isinstance(path, str) else path or []:
-        if not is_number(word):
-            yield "data_path", str(word)
-    for part in ("train", "valid", "test"):
-        key = f"{part}_weighted_split_paths"
-        groups = data.get(key)
-        for text in [groups] if isinstance(groups, str) else groups or []:
-            for match in _WEIGHTED.finditer(str(text)):
-                yield key, match["prefix"]
-        if data.get(f"{key}_path"):
-            try:
-                text = Path(data[f"{key}_path"]).read_text(errors="replace")
-            except OSError:
-                continue
-            for match in _WEIGHTED.finditer(text):
-                yield f"{key}_path", match["prefix"]
 
 
 def pair_problem(prefix: str, sequence_length: int | None) -> str | None:

@@ -13,23 +13,14 @@ import msgspec
 from opsctl.errors import RunFileError
 from opsctl.output import printable
 from opsctl.runs.schema import RunFile
+from trainer.formats.data_sources import with_prefixes
+from trainer.recipe.data_options import SPLITS, is_number, weighted_file_key, weighted_key
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 #: Options whose values are paths (in `data_path`, weights may stand between the paths).
-PATH_OPTIONS = frozenset(
-    {
-        "data_path",
-        "train_weighted_split_paths_path",
-        "valid_weighted_split_paths_path",
-        "test_weighted_split_paths_path",
-        "vocab_file",
-        "merge_file",
-        "data_cache_path",
-    }
-)
-#: Options whose values have prefixes inside: "NAME: WEIGHT START:END PREFIX, ...".
-WEIGHTED_OPTIONS = frozenset(f"{part}_weighted_split_paths" for part in ("train", "valid", "test"))
-_WEIGHTED = re.compile(r"([\d.eE+-]+\s+[\d.]+:[\d.]+\s+)([^\s,\"]+)")
+PATH_OPTIONS = frozenset({"data_path", *map(weighted_file_key, SPLITS), "vocab_file", "merge_file", "data_cache_path"})
+#: Options whose values have prefixes inside.
+WEIGHTED_OPTIONS = frozenset(map(weighted_key, SPLITS))
 
 
 def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
@@ -78,7 +69,7 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
         if key == "tokenizer_name_or_path" and expanded.startswith((".", "~/")):
             return str(absolute(expanded, path.parent, environment))  # without a dot it is a hub's name
         if key in WEIGHTED_OPTIONS:
-            return _WEIGHTED.sub(lambda match: match[1] + str(absolute(match[2], path.parent, environment)), expanded)
+            return with_prefixes(expanded, lambda prefix: str(absolute(prefix, path.parent, environment)))
         return expanded
 
     run = msgspec.structs.replace(
@@ -98,12 +89,3 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
         checkpoints={key: option("checkpoints", key, value) for key, value in file.checkpoints.items()},
         env={key: text("env", key, value) for key, value in file.env.items()},
     )
-
-
-def is_number(text: str) -> bool:
-    """Is this a weight rather than a path?"""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

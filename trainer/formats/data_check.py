@@ -9,9 +9,10 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.formats.data_sources import SPLITS, Source, groups
+from trainer.formats.data_sources import Source, groups
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import Header, idx_path, read_header
+from trainer.recipe.data_options import SPLITS
 
 #: Lengths read at a time.
 _PIECE = 1 << 20

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.formats.errors import DataError
+from trainer.recipe.data_options import SPLITS, is_number, weight, weighted_file_key, weighted_key
 
-#: Which of a file's documents each of these gets is `--split`'s three shares.
-SPLITS = ("train", "valid", "test")
 _FORM = '"NAME: WEIGHT START:END PREFIX, WEIGHT START:END PREFIX"'
 
 
@@ -45,12 +45,12 @@ def groups(options: Mapping[str, Any], split: str) -> list[Group]:
 
     Raises DataError when no data is given at all, and for anything that cannot be read.
     """
-    key = f"{split}_weighted_split_paths"
+    key, file_key = weighted_key(split), weighted_file_key(split)
     if options.get(key):
         name = f"--{key.replace('_', '-')}"
         return _one_train_group(split, [parse_group(str(text), name) for text in options[key]], name)
-    if options.get(f"{key}_path"):
-        file = Path(options[f"{key}_path"])
+    if options.get(file_key):
+        file = Path(options[file_key])
         return _one_train_group(split, parse_file(file), str(file))
     if options.get("data_path"):
         return _from_data_path([str(word) for word in options["data_path"]], str(options["split"]), split)
@@ -59,6 +59,26 @@ def groups(options: Mapping[str, Any], split: str) -> list[Group]:
             "no training data: give --data-path, or --train-weighted-split-paths (run file: data_path in [data])"
         )
     return []
+
+
+def prefixes(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(key, prefix) of every pair of files that options name, themselves or in weighted split files.
+
+    Where an option takes several values, one may stand without a list. What cannot be read as groups is passed over:
+    `groups` says why.
+    """
+    for word in _texts(options.get("data_path")):
+        if not is_number(word):
+            yield "data_path", word
+    for split in SPLITS:
+        key, file_key = weighted_key(split), weighted_file_key(split)
+        for text in _texts(options.get(key)):
+            with suppress(DataError):
+                yield from ((key, source.prefix) for source in parse_group(text, key).sources)
+        if file := options.get(file_key):
+            with suppress(DataError):
+                found = parse_file(Path(file))
+                yield from ((file_key, source.prefix) for group in found for source in group.sources)
 
 
 def split_bounds(shares: str, documents: int) -> list[int]:
@@ -98,12 +118,27 @@ def parse_group(text: str, where: str) -> Group:
     return Group(name, sources)
 
 
+def group_text(group: Group) -> str:
+    """A group as `parse_group` reads it; every source has a weight."""
+    items = (f"{_short(one.weight)} {_short(one.start)}:{_short(one.end)} {one.prefix}" for one in group.sources)
+    return f"{group.name}: {', '.join(items)}"
+
+
+def with_prefixes(text: str, changed: Callable[[str], str]) -> str:
+    """The group `text` with every prefix `changed`; text that is no group stays as it stands."""
+    try:
+        group = parse_group(text, "")
+    except DataError:
+        return text
+    return group_text(Group(group.name, tuple(replace(one, prefix=changed(one.prefix)) for one in group.sources)))
+
+
 def _source(item: str, group: str, where: str) -> Source:
     fields = item.split()
     at = f"{where}: {item!r} in group {group!r}"
     if len(fields) != 3:
         raise DataError(f"{at} has {len(fields)} parts; expected WEIGHT START:END PREFIX")
-    weight = _weight(fields[0], at)
+    share = _weight(fields[0], at)
     start_text, colon, end_text = fields[1].partition(":")
     try:
         start, end = float(start_text), float(end_text)
@@ -111,7 +146,17 @@ def _source(item: str, group: str, where: str) -> Source:
         raise DataError(f"{at}: {fields[1]!r} is no range; expected START:END like 0:0.95") from None
     if not colon or not 0 <= start < end <= 1:
         raise DataError(f"{at}: the range {fields[1]} must satisfy 0 <= START < END <= 1")
-    return Source(fields[2], start, end, weight)
+    return Source(fields[2], start, end, share)
+
+
+def _short(number: float | None) -> str:
+    """The number as a person would write it, 1 rather than 1.0; it reads back as the same one."""
+    return repr(number).removesuffix(".0")
+
+
+def _texts(value: Any) -> list[str]:
+    """The values of an option that takes several, of which one may stand without a list."""
+    return [value] if isinstance(value, str) else [str(one) for one in value or ()]
 
 
 def _one_train_group(split: str, found: list[Group], where: str) -> list[Group]:
@@ -138,8 +183,7 @@ def _from_data_path(words: Sequence[str], shares: str, split: str) -> list[Group
         raise DataError(f"--data-path has {len(words)} values; expected one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
     pairs = zip(words[::2], words[1::2], strict=True)
     sources = tuple(
-        Source(prefix.strip(), start, end, _weight(weight, f"--data-path {weight} {prefix}"))
-        for weight, prefix in pairs
+        Source(prefix.strip(), start, end, _weight(word, f"--data-path {word} {prefix}")) for word, prefix in pairs
     )
     return [Group(split, sources)]
 
@@ -161,10 +205,7 @@ def _split_edges(shares: str) -> list[float]:
 
 
 def _weight(text: str, where: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not 0 < weight < math.inf:
+    found = weight(text)
+    if found is None:
         raise DataError(f"{where}: {text!r} is no weight above 0")
-    return weight
+    return found

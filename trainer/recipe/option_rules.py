@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.recipe.data_options import SPLITS, weight, weighted_file_key, weighted_key
 from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, EmptyStage, UnevenStages, check_stages, layout_if_any
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.vocabulary import indivisible_padding
@@ -62,11 +63,12 @@ def _shape_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[str]:
-    errors = []
     tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
-    for key in ("num_attention_heads", "hidden_size", "ffn_hidden_size"):
-        if options[key] is not None and options[key] % tensor:
-            errors.append(f"{_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}")
+    errors = [
+        f"{_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}"
+        for key in ("num_attention_heads", "hidden_size", "ffn_hidden_size")
+        if options[key] is not None and options[key] % tensor
+    ]
     layers = options["num_layers"]
     if layers is not None:
         method = options["pp_partition_method"]
@@ -168,31 +170,20 @@ def _vocabulary_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def _data_errors(options: Mapping[str, Any]) -> list[str]:
-    errors = []
-    weighted = [
-        f"{part}_weighted_split_paths{suffix}"
-        for part in ("train", "valid", "test")
-        for suffix in ("", "_path")
-        if options[f"{part}_weighted_split_paths{suffix}"]
-    ]
+    keys = [key for split in SPLITS for key in (weighted_key(split), weighted_file_key(split))]
+    weighted = [key for key in keys if options[key]]
     path = options["data_path"]
+    errors = []
     if path and weighted:
         errors.append(f"--data-path with {_name(weighted[0])}: give the data once")
-    for part in ("train", "valid", "test"):
-        if options[f"{part}_weighted_split_paths"] and options[f"{part}_weighted_split_paths_path"]:
-            errors.append(
-                f"--{part}-weighted-split-paths with --{part}-weighted-split-paths-path: give the groups once"
-            )
+    errors += [
+        f"{_name(weighted_key(split))} with {_name(weighted_file_key(split))}: give the groups once"
+        for split in SPLITS
+        if options[weighted_key(split)] and options[weighted_file_key(split)]
+    ]
     if path and len(path) > 1:
         if len(path) % 2:
             errors.append(f"--data-path with {len(path)} values: give one prefix, or WEIGHT PREFIX pairs")
-        elif not all(_is_positive_number(weight) for weight in path[::2]):
+        elif any(weight(word) is None for word in path[::2]):
             errors.append("--data-path: every first of two values must be a weight above 0")
     return errors
-
-
-def _is_positive_number(text: Any) -> bool:
-    try:
-        return float(text) > 0
-    except ValueError:
-        return False

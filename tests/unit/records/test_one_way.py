@@ -23,7 +23,6 @@ OTHERS = {
     "opsctl.logs.follow": "a log",
     "opsctl.logs.tail": "a log",
     "opsctl.records.output_folder": "the run file",
-    "opsctl.runs.data_files": "the file that lists data",
     "opsctl.runs.load": "the run file",
 }
 #: Functions of these names open a file or read JSON out of one, whatever they are called on.

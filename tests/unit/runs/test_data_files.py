@@ -78,6 +78,36 @@ def test_prefixes_in_a_split_file_are_looked_at(tmp_path: Path, corpus: Path) ->
     assert problem.startswith(f"[data] train_weighted_split_paths_path: no data at {tmp_path}/absent:")
 
 
+def test_a_prefix_named_twice_is_one_problem(tmp_path: Path) -> None:
+    text = changed("data_path = ", 'train_weighted_split_paths = "t: 1 0:0.5 absent, 1 0.5:1 absent"\n#')
+    (problem,) = find_problems(loaded(tmp_path, text)).problems
+    assert problem.startswith(f"[data] train_weighted_split_paths: no data at {tmp_path}/absent:")
+
+
+def test_a_split_file_that_is_absent_says_what_would_stand_in_it(tmp_path: Path) -> None:
+    text = changed("data_path = ", 'train_weighted_split_paths_path = "absent.txt"\n#')
+    assert find_problems(loaded(tmp_path, text)).problems[0] == (
+        f"[data] train_weighted_split_paths_path: no file {tmp_path}/absent.txt; "
+        "it holds one line of groups in double quotes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('"t: 1 0:1 CORPUS"\n"t: 1 0:1 CORPUS"\n', "has 2 lines; expected one line of groups"),
+        ('"t: 1 0-1 CORPUS, 1 0:1 CORPUS"\n', "'0-1' is no range; expected START:END like 0:0.95"),
+    ],
+)
+def test_a_split_file_that_cannot_be_read_is_named_by_its_reader(
+    tmp_path: Path, corpus: Path, lines: str, said: str
+) -> None:
+    (tmp_path / "split.txt").write_text(lines.replace("CORPUS", str(corpus)))
+    text = changed("data_path = ", 'train_weighted_split_paths_path = "split.txt"\n#')
+    (problem,) = find_problems(loaded(tmp_path, text)).problems
+    assert problem.startswith(f"[data] {tmp_path}/split.txt") and said in problem
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -191,11 +191,11 @@ class TestVariables:
         assert run.paths.output == Path("/from/env/runs")
 
     def test_relative_data_becomes_absolute_from_the_run_files_folder(self, tmp_path: Path) -> None:
-        text = changed('data_path = "data/corpus_text_document"', 'data_path = [0.3, "a", 0.7, "../b"]')
+        text = changed('data_path = "data/corpus_text_document"', 'data_path = [0.3, "a", "0.7", "../b"]')
         assert expanded_file(loaded(tmp_path, text)).data["data_path"] == [
             0.3,
             f"{tmp_path}/a",
-            0.7,
+            "0.7",
             f"{tmp_path.parent}/b",
         ]
 
@@ -203,6 +203,11 @@ class TestVariables:
         text = changed("data_path = ", 'valid_weighted_split_paths = ["v: 0.5 0:0.5 x, 0.5 0:1 /y"]\n#')
         groups = expanded_file(loaded(tmp_path, text)).data["valid_weighted_split_paths"]
         assert groups == [f"v: 0.5 0:0.5 {tmp_path}/x, 0.5 0:1 /y"]
+
+    def test_a_group_that_cannot_be_read_is_left_for_the_check_to_name(self, tmp_path: Path) -> None:
+        text = changed("data_path = ", 'valid_weighted_split_paths = ["v: 0.5 0:0.5 x, 0.5 0-1 y"]\n#')
+        groups = expanded_file(loaded(tmp_path, text)).data["valid_weighted_split_paths"]
+        assert groups == ["v: 0.5 0:0.5 x, 0.5 0-1 y"]
 
 
 class TestProfiles:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.trainer.data.conftest import options_for
-from trainer.formats.data_sources import Group, Source, groups, parse_file, parse_group, split_bounds
+from trainer.formats.data_sources import (
+    Group,
+    Source,
+    group_text,
+    groups,
+    parse_file,
+    parse_group,
+    prefixes,
+    split_bounds,
+    with_prefixes,
+)
 from trainer.formats.errors import DataError
 
 
@@ -109,3 +122,57 @@ def test_training_takes_one_group_and_names_may_not_repeat() -> None:
 def test_no_data_at_all_is_refused() -> None:
     with pytest.raises(DataError, match="no training data: give --data-path"):
         groups(options_for(), "train")
+
+
+SHARES = st.floats(0, 1)
+WORDS = st.from_regex(r"[A-Za-z0-9_/.:=~-]+", fullmatch=True)
+SOURCES = st.builds(
+    lambda prefix, bounds, weight: Source(prefix, min(bounds), max(bounds), weight),
+    WORDS,
+    st.tuples(SHARES, SHARES).filter(lambda bounds: bounds[0] != bounds[1]),
+    st.floats(0, exclude_min=True, allow_infinity=False),
+)
+GROUPS = st.builds(Group, WORDS.filter(lambda name: ":" not in name), st.lists(SOURCES, min_size=1).map(tuple))
+
+
+@given(GROUPS)
+def test_a_group_that_was_written_reads_back_as_it_was(group: Group) -> None:
+    assert parse_group(group_text(group), "") == group
+
+
+@given(GROUPS)
+def test_other_prefixes_leave_names_weights_and_ranges_alone(group: Group) -> None:
+    moved = parse_group(with_prefixes(group_text(group), lambda prefix: f"/d/{prefix}"), "")
+    assert moved == Group(group.name, tuple(replace(one, prefix=f"/d/{one.prefix}") for one in group.sources))
+
+
+def test_a_group_is_written_as_a_person_would() -> None:
+    assert with_prefixes(" ALL:.6 0:0.95 en,0.4 0.95:1.0 fr ", str.upper) == "ALL: 0.6 0:0.95 EN, 0.4 0.95:1 FR"
+
+
+@pytest.mark.parametrize("text", ["0.5 0:1 p", "A: 1 0:1 p, x 0:1 q", "A:  1 1:0 p", "", "A: 0 0:1 p"])
+def test_prefixes_of_what_is_no_group_stay_as_they_stand(text: str) -> None:
+    assert with_prefixes(text, str.upper) == text
+
+
+def test_every_prefix_that_options_name_is_found_under_its_option(tmp_path: Path) -> None:
+    file = tmp_path / "test.txt"
+    file.write_text('"A: 1 0:1 c, 2 0:1 d" "B: 1 0:1 e"\n')
+    named = {
+        "data_path": [0.3, "a", "1e-1", "b"],
+        "train_weighted_split_paths": "T: 1 0:1 t",
+        "valid_weighted_split_paths": ["V: x 0:1 v", "W: 1 0:1 w, 1 0:1 w"],
+        "valid_weighted_split_paths_path": str(tmp_path / "absent"),
+        "test_weighted_split_paths_path": str(file),
+    }
+    assert list(prefixes(named)) == [
+        ("data_path", "a"),
+        ("data_path", "b"),
+        ("train_weighted_split_paths", "t"),
+        ("valid_weighted_split_paths", "w"),
+        ("valid_weighted_split_paths", "w"),
+        ("test_weighted_split_paths_path", "c"),
+        ("test_weighted_split_paths_path", "d"),
+        ("test_weighted_split_paths_path", "e"),
+    ]
+    assert list(prefixes({"data_path": "a"})) == [("data_path", "a")]

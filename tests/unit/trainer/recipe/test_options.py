@@ -211,6 +211,11 @@ def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: 
         ({"data_path": ["a"], "valid_weighted_split_paths": ["v: 1 0:1 p"]}, "give the data once"),
         ({"data_path": ["1", "a", "2"]}, "WEIGHT PREFIX pairs"),
         ({"data_path": ["-1", "a"]}, "must be a weight above 0"),
+        ({"data_path": ["inf", "a"]}, "must be a weight above 0"),
+        (
+            {"test_weighted_split_paths": ["t: 1 0:1 p"], "test_weighted_split_paths_path": "p.txt"},
+            "--test-weighted-split-paths with --test-weighted-split-paths-path: give the groups once",
+        ),
         ({"save_interval": 5}, "--save-interval without --save"),
         ({"lr": None}, "--lr is missing"),
         ({"train_iters": None}, "--train-iters or --train-samples is missing"),
