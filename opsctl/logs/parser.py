@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import median
 
 from opsctl.logs import job_times
 from opsctl.logs.lines import iteration_losses, parse_line, parse_lines, split_prefix
@@ -154,5 +153,7 @@ def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    """The middle one of the known values, between two the mean; `statistics` would take 2 ms to import."""
+    known = sorted(value for value in values if value is not None)
+    middle = len(known) // 2
+    return (known[middle] + known[~middle]) / 2 if known else None

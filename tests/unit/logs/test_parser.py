@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from opsctl.logs.lines import parse_lines
 from opsctl.logs.parser import measure, measured, recent
@@ -36,6 +39,14 @@ def test_an_empty_log_has_measured_nothing() -> None:
 
 def test_the_median_leaves_out_what_one_slow_iteration_took() -> None:
     assert found(*[train(n, 2.0) for n in range(1, 10)], train(10, 90.0)).seconds_per_iteration == 2.0
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=2, max_size=12))
+@settings(deadline=None)
+def test_an_iteration_takes_the_median_of_all_but_the_first_after_a_start(hundredths: list[int]) -> None:
+    seconds = [number / 100 for number in hundredths]
+    lines = [train(number, taken) for number, taken in enumerate([1.0, *seconds], start=1)]
+    assert found(STARTED, *lines).seconds_per_iteration == statistics.median(seconds)
 
 
 def test_the_first_iteration_after_a_start_does_not_count() -> None:
