@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.slurm.types import Job
-from trainer.formats.leave_lines import Reason
 
 #: Attempts in a row without a new checkpoint after which a chain stops.
 BRAKE_ATTEMPTS = 3
 #: Ways to leave that say nothing about the training's health, unless a checkpoint came of them.
-_NEUTRAL_REASONS = frozenset({Reason.KILL_SWITCH, Reason.FINISHED, "brake"})
+_NEUTRAL_REASONS = frozenset({Ending.KILL_SWITCH, Ending.FINISHED, Ending.BRAKE})
 
 
 def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:

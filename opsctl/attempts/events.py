@@ -44,6 +44,7 @@ class Attempt(Opening, frozen=True, kw_only=True):
     number: Annotated[int, Meta(description="1 for the run's first.")]
     closed_at: Annotated[Moment | None, Meta(description="When it ended.")] = None
     closed_by: Annotated[str, Meta(description="`job`, or who closed it for the job; empty while it is open.")] = ""
+    #: An Ending, or a word that only another release knows.
     reason: Annotated[str | None, Meta(description="Why it ended; null while it is open.")] = None
     exit_code: Annotated[int | None, Meta(description="The job's exit code.")] = None
     signal: Annotated[int | None, Meta(description="Number of the signal that ended it.")] = None

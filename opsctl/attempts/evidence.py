@@ -21,7 +21,7 @@ class Evidence:
     ranks: tuple[RankPlace, ...] = ()
     failures: tuple[Failure, ...] = ()
     error_files: tuple[str, ...] = ()
-    exit_reason: str | None = None
+    exit_reason: str | None = None  # an Ending, or a word that only another release knows
     exit_iteration: int | None = None
     stop_requested: bool = False  # by the job, or by a person
     logged_iteration: int | None = None  # the last one in the nodes' output

@@ -8,17 +8,17 @@ from datetime import datetime
 import msgspec
 
 from opsctl.attempts.cause import elect, signal_of
+from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.slurm.states import End, State, end_of
 from trainer.formats.attempt_records import Failure
-from trainer.formats.leave_lines import Reason
 
 #: Stands where Slurm's state does, of a job that Slurm no longer knows.
 LOST = "LOST"
 #: What Slurm's word says of an attempt, where the job itself has no end.
-_WITHOUT_END: dict[str, str] = {State.REQUEUED: "requeued", LOST: "unknown"}
+_WITHOUT_END: dict[str, Ending] = {State.REQUEUED: Ending.REQUEUED, LOST: Ending.UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class StepEnd:
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
-    """The word for why an attempt ended.
+    """Why an attempt ended: an Ending, or a word of the trainer's own that this release does not know.
 
     What the trainer wrote as it left comes first, unless it left because a node was lost; then what Slurm did to the
     job; then what the ranks' launchers saw.
     """
     node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
-    if node_lost and evidence.exit_reason in (None, Reason.STOP_REQUEST):
-        return "node-failure"
+    if node_lost and evidence.exit_reason in (None, Ending.STOP_REQUEST):
+        return Ending.NODE_FAILURE
     # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
-    told_by_signal = evidence.exit_reason == Reason.STOP_REQUEST and (
+    told_by_signal = evidence.exit_reason == Ending.STOP_REQUEST and (
         not evidence.stop_requested or _was_sent_away(step)
     )
     if evidence.exit_reason and not told_by_signal:
@@ -60,23 +60,23 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     if slurms is not None:
         return slurms
     if step.was_told_to_end:
-        return "time-limit" if step.limit_reached else "cancelled"
+        return Ending.TIME_LIMIT if step.limit_reached else Ending.CANCELLED
     cause, _ = elect(evidence.failures)
     if cause is not None:
-        return "signal" if signal_of(cause) is not None else "failed"
+        return Ending.SIGNAL if signal_of(cause) is not None else Ending.FAILED
     if step.first_exit is not None and step.first_exit.exit_code < 128:
-        return "failed"
+        return Ending.FAILED
     if step.exit_code is not None and step.exit_code > 128:
-        return "signal"
+        return Ending.SIGNAL
     if evidence.exit_reason:
         return evidence.exit_reason
-    return "failed" if step.exit_code else "completed"
+    return Ending.FAILED if step.exit_code else Ending.COMPLETED
 
 
-def slurm_reason(state: str) -> str | None:
-    """The word for an end that Slurm's own state tells; None where it tells none."""
+def slurm_reason(state: str) -> Ending | None:
+    """What an attempt ended with, for an end that Slurm's own state tells; None where it tells none."""
     end = end_of(state)
-    return str(end) if end is not None else _WITHOUT_END.get(state)
+    return Ending(end) if end is not None else _WITHOUT_END.get(state)
 
 
 def _was_sent_away(step: StepEnd) -> bool:

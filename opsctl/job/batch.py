@@ -13,6 +13,7 @@ from pathlib import Path
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.brake import brake_trips, chains_to_cancel, without_progress
 from opsctl.attempts.cause import describe
+from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.lost import close_lost_attempts
@@ -70,7 +71,7 @@ def _leave(task: Task, reason: Reason, line: str) -> int:
     task.log.say(line)
     # Whoever leaves in seconds does not wait long for Slurm either.
     _close_lost(task, client_for(task.cluster), task.allocation.job_id)
-    record_short(task, reason, 0)
+    record_short(task, Ending(reason), 0)
     return 0
 
 
@@ -208,6 +209,6 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
         task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
     except (SlurmError, OSError) as error:
         task.log.say(f"opsctl: what is pending could not be cancelled: {error}")
-    record_short(task, "brake", 1)
+    record_short(task, Ending.BRAKE, 1)
     sys.stderr.write(f"opsctl: {said}; when it is mended, opsctl submit starts afresh\n")
     return 1

@@ -6,6 +6,7 @@ import secrets
 
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.cause import describe
+from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
 from opsctl.attempts.outcome import StepEnd, closed
@@ -35,10 +36,10 @@ def new_attempt(task: Task, number: int) -> Attempt:
     )
 
 
-def record_short(task: Task, reason: str, exit_code: int) -> None:
+def record_short(task: Task, ending: Ending, exit_code: int) -> None:
     """An attempt that started no step: opened and closed at once."""
     attempt = new_attempt(task, 0)
-    evidence = Evidence(exit_reason=reason)
+    evidence = Evidence(exit_reason=ending)
     checkpoint = last_checkpoint(task.paths.checkpoints)
     ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, now(), note="left at its start")
     attempts_file.append_opened(task.paths, attempt)

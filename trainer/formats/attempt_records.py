@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True):
 class ExitReport(msgspec.Struct, frozen=True):
     """Why the training left, and how far it had come."""
 
-    reason: str = ""
+    reason: str = ""  # a leave_lines.Reason, or a word that only another release knows
     iteration: int | None = None
     consumed_train_samples: int | None = None
 

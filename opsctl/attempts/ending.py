@@ -1,0 +1,31 @@
+"""Why an attempt ended, in one word: what records, the training log and screens call it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from opsctl.slurm.states import End
+from trainer.formats.leave_lines import Reason
+
+
+class Ending(StrEnum):
+    """The trainer's reasons, Slurm's, and those that only the job knows, or whoever closes for it."""
+
+    KILL_SWITCH = Reason.KILL_SWITCH.value
+    STOP_REQUEST = Reason.STOP_REQUEST.value
+    EXIT_DURATION = Reason.EXIT_DURATION.value
+    EXIT_INTERVAL = Reason.EXIT_INTERVAL.value
+    FINISHED = Reason.FINISHED.value
+    SIGNAL = Reason.SIGNAL.value  # one ended a rank, or srun
+
+    NODE_FAILURE = End.NODE_FAILURE.value
+    TIME_LIMIT = End.TIME_LIMIT.value
+    CANCELLED = End.CANCELLED.value
+    PREEMPTED = End.PREEMPTED.value
+    OUT_OF_MEMORY = End.OUT_OF_MEMORY.value
+
+    BRAKE = "brake"  # too many attempts before it made no checkpoint
+    COMPLETED = "completed"  # exit code 0, and nobody said why
+    FAILED = "failed"
+    REQUEUED = "requeued"  # Slurm has put the job back into the queue
+    UNKNOWN = "unknown"  # Slurm no longer knows the job
