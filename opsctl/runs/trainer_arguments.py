@@ -6,10 +6,9 @@ from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
 from trainer.recipe.options import to_arguments
 
-#: What opsctl sets for a run or for each of its jobs: no chain keeps its checkpoints or its kill switch elsewhere.
-NOT_A_CHAINS = frozenset(
-    {"save", "load", "tensorboard_dir", "kill_switch_path", "stop_request_path", "exit_report_path"}
-)
+#: What is the run's or the job's to set: no chain keeps its checkpoints, its kill switch or its reports elsewhere. From
+#: where it loads, and where its curves go, one chain may say.
+NOT_A_CHAINS = frozenset({"save", "kill_switch_path", "stop_request_path", "exit_report_path"})
 
 
 def trainer_arguments(file: RunFile, paths: RunPaths) -> list[str]:

@@ -30,13 +30,12 @@ def test_the_run_files_array_is_taken_when_none_is_given(tmp_path: Path) -> None
         (("loose",), "belongs to no option"),
         (("--lr", "fast"), "lr"),
         (("--save", "/elsewhere"), "--save belongs to the run, not to one chain"),
-        (("--load=/elsewhere",), "--load belongs to the run"),
         (("--kill_switch_path=/x",), "--kill-switch-path belongs to the run"),
         (("--kill-switch", "/x"), "--kill-switch-path belongs to the run"),
         (("--kill", "/x"), "--kill-switch-path belongs to the run"),
         (("--stop_req=/x",), "--stop-request-path belongs to the run"),
         (("--exit-rep", "/x"), "--exit-report-path belongs to the run"),
-        (("--tensorboard-dir", "/x"), "--tensorboard-dir belongs to the run"),
+        (("--sav=/x",), "could be any of --save"),
         (("--global-batch-size", "3"), "3"),
     ],
 )
@@ -51,6 +50,7 @@ def test_one_off_arguments_are_checked_before_anything_happens(
 def test_good_one_off_arguments_pass(tmp_path: Path) -> None:
     assert check(loaded(tmp_path), Wish(arguments=("--lr", "5e-4", "--exit-interval", "20")))
     assert check(loaded(tmp_path), Wish(arguments=("--train-sam", "100", "--exit_dur=5")))
+    assert check(loaded(tmp_path), Wish(arguments=("--load", "/elsewhere", "--tensorboard-dir", "/x")))
 
 
 def test_other_nodes_must_fit_the_layout(tmp_path: Path) -> None:
