@@ -9,8 +9,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TIERS = ("cluster", "distributed")
+
+
+# How long one example takes says nothing on a machine with other work.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:
