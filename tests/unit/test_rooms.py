@@ -62,14 +62,29 @@ SINGLE = {
 
 
 def imported_names(source: Path) -> set[str]:
-    """Every module that `source` imports, wherever in it; `from package import name` counts as `package.name`."""
+    """Every module that `source` imports, wherever and however in it, as far as its text says which.
+
+    `from package import name` counts as `package.name`, and of a name that is put together its beginning.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            folder = source.relative_to(ROOT).parent.parts
+            above = folder[: len(folder) + 1 - node.level] if node.level else ()
+            module = ".".join((*above, *([node.module] if node.module else ())))
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func).rpartition(".")[2]
+            names |= {imported_by_name(node.args[0])} if called in ("import_module", "__import__") else set()
     return names
+
+
+def imported_by_name(argument: ast.expr) -> str:
+    """The module that a text names; the beginning of one that is put together, empty where a variable says it."""
+    first = argument.values[0] if isinstance(argument, ast.JoinedStr) else argument
+    return str(first.value).strip(".") if isinstance(first, ast.Constant) else ""
 
 
 def module_of(source: Path) -> str:
@@ -77,12 +92,13 @@ def module_of(source: Path) -> str:
 
 
 def room_of(module: str) -> tuple[str, str]:
-    """(package, room) of a module of ours."""
+    """(package, room) of a module of ours; what is no module is a name in the package itself."""
     package, _, rest = module.partition(".")
     first = rest.partition(".")[0]
     if (ROOT / package / first).is_dir() and first:
         return package, first
-    return package, SINGLE.get(f"{package}.{first}", SINGLE[f"{package}."])
+    is_module = (ROOT / package / f"{first}.py").is_file() and first
+    return package, SINGLE.get(f"{package}.{first}", first) if is_module else SINGLE[f"{package}."]
 
 
 def sources(package: str) -> list[Path]:
@@ -109,6 +125,30 @@ def test_every_room_imports_what_the_table_says_and_nothing_else(package: str, h
     found = arrows(package)
     assert {room: set(found.get(room, {})) for room in house} == house, found
     assert set(found) <= set(house)
+
+
+@pytest.mark.parametrize(("package", "house"), [("opsctl", OPSCTL), ("trainer", TRAINER)])
+def test_every_module_is_in_a_room_of_the_table_and_no_room_is_empty(package: str, house: dict[str, set[str]]) -> None:
+    assert {room_of(module_of(source))[1] for source in sources(package)} == set(house)
+
+
+def test_an_import_is_seen_wherever_and_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    source = tmp_path / "opsctl" / "slurm" / "arrays.py"
+    source.parent.mkdir(parents=True)
+    lines = {
+        "import a.b": "a.b",
+        "from a.b import c": "a.b.c",
+        "from . import rows": "opsctl.slurm.rows",
+        "from ..control import submit": "opsctl.control.submit",
+        "from .. import control": "opsctl.control",
+        "import importlib; importlib.import_module('opsctl.control.submit')": "opsctl.control.submit",
+        "from importlib import import_module; import_module(f'opsctl.cli.{name}')": "opsctl.cli",
+        "__import__('opsctl.watch')": "opsctl.watch",
+    }
+    for line, name in lines.items():
+        source.write_text(f"def function():\n    if True:\n        {line}\n")
+        assert name in imported_names(source), line
 
 
 @pytest.mark.parametrize("house", [OPSCTL, TRAINER])
