@@ -77,6 +77,7 @@ class Stage:
         self.opsctl("local-cluster", "exec", "--name", CLUSTER, "--", *words)
 
     def json(self, *words: str) -> Any:
+        """What `opsctl WORDS --json` prints, decoded, not shown. Raises CalledProcessError when the command fails."""
         done = subprocess.run(
             [*OPSCTL, *words, "--json"],
             cwd=self.run_folder,

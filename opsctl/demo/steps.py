@@ -24,6 +24,7 @@ class Demo(Stage):
         self.chain = 0
 
     def play(self) -> None:
+        """All steps. Raises DemoFailed at the first that does not come out."""
         self.bring_up_the_cluster()
         self.prepare_the_corpus()
         self.plan()
@@ -34,10 +35,12 @@ class Demo(Stage):
         self.go_on()
 
     def bring_up_the_cluster(self) -> None:
+        """Leaves a ready cluster named CLUSTER, beside the user's others."""
         title("A real Slurm on this machine: 4 nodes, 2 GPUs each in Slurm's books, the trainer on the CPU")
         self.opsctl("local-cluster", "up", "--name", CLUSTER, "--nodes", "4", "--gpus", "2", where=self.folder)
 
     def prepare_the_corpus(self) -> None:
+        """Leaves the run folder, the tokenized corpus in its data/, and `entropy_nats` of the corpus."""
         title("A run folder, and a corpus: the Python standard library's own sources, one document per file")
         self.opsctl("init", "demo", where=self.folder)
         library = sysconfig.get_path("stdlib")
@@ -51,14 +54,17 @@ class Demo(Stage):
         say(f"   one that only knows how often each token comes, {self.entropy_nats:.2f}, the corpus's unigram entropy")
 
     def plan(self) -> None:
+        """Shows the plan of the run file as `opsctl init demo` left it."""
         title("The plan")
         self.opsctl("plan")
 
     def submit(self) -> None:
+        """Leaves `chain`: the array's job id, the last line that `opsctl submit` prints."""
         title("A chain of three array tasks, one at a time: tensor 2 x pipeline 2 x data 2 over four nodes")
         self.chain = int(self.opsctl("submit", "--array", "1-3%1", "--cluster", CLUSTER).strip().splitlines()[-1])
 
     def watch_the_loss_fall(self) -> None:
+        """Waits, 300 s at most, for the last five losses to be below `entropy_nats`."""
         title("The loss falls from about ln(vocabulary) to below the unigram entropy")
         below = 0
         shown = 0
@@ -77,6 +83,7 @@ class Demo(Stage):
         say(f"   below {self.entropy_nats:.2f} for five iterations in a row")
 
     def try_a_second_chain(self) -> None:
+        """Expects exit code 1 beside the live chain and 0 behind it."""
         title("A second chain beside a live one is refused; behind it, it is welcome")
         self.opsctl("submit", "--array", "1-2%1", expect=1)
         self.opsctl("submit", "--array", "1-2%1", "--after", "auto")
@@ -84,6 +91,7 @@ class Demo(Stage):
         self.opsctl("watch", "training")
 
     def stop_it_through_the_kill_switch(self) -> None:
+        """Lets the tasks go one by one: 1 leaves when the switch appears, 2 as it finds it. 3 is held."""
         title("The kill switch: the running task saves and leaves, a queued one sees it and leaves at once")
         self.slurm("scontrol", "hold", f"{self.chain}_2", f"{self.chain}_3")
         self.opsctl("kill-switch", "trigger", "--reason", "showing how")
@@ -93,6 +101,7 @@ class Demo(Stage):
         self.opsctl("attempts")
 
     def go_on(self) -> None:
+        """Raises DemoFailed unless task 3 begins with the iteration after the one saved and logs none twice."""
         title("The switch is deactivated; the next task goes on from the very iteration saved")
         saved = max((attempt.get("iteration_at_end") or 0 for attempt in self.attempts()), default=0)
         self.opsctl("kill-switch", "deactivate")

@@ -25,50 +25,62 @@ class Places:
 
     @property
     def description(self) -> Path:
+        """What the last `up` made of the cluster. Under `folder`: read before there is a link."""
         return self.folder / "cluster.json"
 
     @property
     def lock(self) -> Path:
+        """Held by `up` and `down`, one at a time."""
         return self.folder / "lock"
 
     @property
     def slurm_conf(self) -> Path:
+        """What SLURM_CONF names for daemons, commands and jobs; gres.conf and the others lie beside it."""
         return self.root / "slurm.conf"
 
     @property
     def munge(self) -> Path:
+        """munged's key, seed and socket; mode 0711, so that every user reaches the socket."""
         return self.root / "munge"
 
     @property
     def munge_socket(self) -> Path:
+        """Where Slurm's commands and daemons ask munged."""
         return self.munge / "munge.sock"
 
     @property
     def state(self) -> Path:
+        """slurmctld's: the queue, which outlives a `down`. Mode 0700."""
         return self.root / "state"
 
     @property
     def spool(self) -> Path:
+        """The slurmds', a folder for each node."""
         return self.root / "spool"
 
     @property
     def logs(self) -> Path:
+        """A log for each daemon; `log` gives its path."""
         return self.root / "log"
 
     @property
     def pids(self) -> Path:
+        """As Slurm's configuration names it; `pid_file` gives a daemon's."""
         return self.root / "pid"
 
     @property
     def gpus(self) -> Path:
+        """Empty files 0, 1, ...: the devices that Slurm hands out as GPUs, the same for every node."""
         return self.root / "gpu"
 
     @property
     def database(self) -> Path:
+        """mariadbd's data; only in a cluster with accounting."""
         return self.root / "db"
 
     @property
     def database_socket(self) -> Path:
+        """Where slurmdbd and we reach mariadbd, which listens on no port."""
         return self.root / "db.sock"
 
     def log(self, daemon: str) -> Path:
@@ -76,6 +88,7 @@ class Places:
         return self.folder / "log" / f"{daemon}.log"
 
     def pid_file(self, daemon: str) -> Path:
+        """`daemon` as for `log`. Under `folder`: the link may be gone."""
         return self.folder / "pid" / f"{daemon}.pid"
 
 

@@ -23,6 +23,7 @@ class NodeGroup:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """`count` names, numbered from 1, all of one width: x01 ... x12."""
         width = self.digits or len(str(self.count))
         return tuple(f"{self.prefix}{number:0{width}d}" for number in range(1, self.count + 1))
 
@@ -103,10 +104,12 @@ class Spec:
 
     @property
     def node_names(self) -> tuple[str, ...]:
+        """All nodes' names, group after group."""
         return tuple(name for group in self.node_groups for name in group.names)
 
     @property
     def gpus_per_node(self) -> int:
+        """Those of the group that has most; others may have fewer."""
         return max(group.gpus for group in self.node_groups)
 
 

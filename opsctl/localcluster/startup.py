@@ -50,6 +50,7 @@ class Starter:
 
     @property
     def client_environment(self) -> dict[str, str]:
+        """What Slurm's commands see, ours as any user's."""
         return self.description.cluster.environment()
 
     def start_missing(self, fresh: bool, progress: Progress) -> None:

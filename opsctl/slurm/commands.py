@@ -52,9 +52,11 @@ class CommandClient:
         self.environment["SLURM_BITSTR_LEN"] = "0"
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
+        """squeue's rows. Empty `users` or `job_ids` are no question: no rows, and no command is run."""
         return parse_queue(self._squeue(users, job_ids, []))
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
+        """sacct's, ACCOUNTING_BATCH jobs a call; those it does not have, or all without accounting, are squeue's."""
         wanted = sorted(set(job_ids))
         found: dict[int, JobEnd] = {}
         for start in range(0, len(wanted), ACCOUNTING_BATCH):
@@ -67,6 +69,7 @@ class CommandClient:
         return {**self._ends_in_memory(missing), **found} if missing else found
 
     def submit(self, script: str) -> int:
+        """sbatch with the script as its input, once even when patient. Of a deadline, time for the look-up is kept."""
         answer = run_slurm(["sbatch", "--parsable"], self.environment, self._time_for_submit_s(), script)
         if answer.code != 0:
             raise refused(answer, "take the job")
@@ -78,6 +81,7 @@ class CommandClient:
         return int(number)
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
+        """One scancel for all `ids`; none for no `ids`."""
         targets = [str(one) for one in ids]
         if not targets:
             return
@@ -86,6 +90,7 @@ class CommandClient:
             raise refused(answer, f"cancel {', '.join(targets)}")
 
     def node_address(self, node: str) -> str:
+        """From scontrol. Raises SlurmError for a node that Slurm does not have."""
         answer = self._ask(["scontrol", "--oneliner", "show", "node", node])
         for word in answer.stdout.split():
             key, _, value = word.partition("=")
@@ -94,6 +99,7 @@ class CommandClient:
         raise refused(answer, f"show node {node}")
 
     def nodes_of(self, folded: str) -> list[str]:
+        """See `expand_nodes`, which keeps the zeros of 01."""
         return expand_nodes(folded)
 
     def _squeue(self, users: Iterable[str] | None, job_ids: Iterable[int] | None, options: list[str]) -> str:

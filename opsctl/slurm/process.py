@@ -61,6 +61,7 @@ class Answer:
 
     @property
     def is_unreachable(self) -> bool:
+        """Whether it failed because no controller or database answered, by its words; a refusal is an answer."""
         text = (self.stderr + self.stdout).lower()
         return self.code != 0 and any(part in text for part in _UNREACHABLE)
 
