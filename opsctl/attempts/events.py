@@ -63,6 +63,7 @@ class Attempt(Opening, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
+        """True until a closing is recorded, also where the job has died without writing one."""
         return self.reason is None
 
     @property

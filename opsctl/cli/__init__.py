@@ -36,9 +36,11 @@ class LazyGroup(click.Group):
     """A group that knows its commands' names and help lines without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of `--help`, without the hidden ones."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, its module imported now; None for a name that nobody has."""
         entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
         if entry is None:
             return None
@@ -46,6 +48,7 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """As click's. Raises UsageError with the nearest name for a command that is not there."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             import difflib
 
@@ -55,6 +58,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The help lines of COMMANDS, where click would import every command for its own."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 

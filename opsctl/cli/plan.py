@@ -30,6 +30,7 @@ class Number(Type):
         self.whole, self.zero = whole, zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """An int where it is to be `whole`, else a float. Fails, as click does, for no number and one out of bounds."""
         text = str(value).strip()
         unit = self._UNITS.get(text[-1:].upper(), 1)
         try:

@@ -17,11 +17,13 @@ class Checks(click.Group):
     """A command for every detector in the registry that has a help text."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The detectors' names in the registry's order."""
         from opsctl.watch import registry
 
         return [detector.name for detector in registry.DETECTORS if detector.help]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of one detector; None for a name that no detector with a help text has."""
         from opsctl.watch import registry
 
         found = [detector for detector in registry.DETECTORS if detector.help and detector.name == cmd_name]

@@ -40,6 +40,7 @@ class Revised:
 
     @property
     def is_same(self) -> bool:
+        """True when the files equal those of the newest revision, so that nothing is published."""
         return self.before is not None and not self.difference
 
 

@@ -28,11 +28,13 @@ class Signals:
         self.received: list[int] = []
 
     def note(self, number: int, _frame: FrameType | None) -> None:
+        """The handler. A signal that comes again is not noted again."""
         if number not in self.received:
             self.received.append(number)
 
     @property
     def any(self) -> bool:
+        """Whether any of WARNINGS has come."""
         return bool(self.received)
 
     @property
@@ -41,6 +43,7 @@ class Signals:
         return signal.SIGTERM in self.received or signal.SIGINT in self.received
 
     def names(self) -> str:
+        """`SIGUSR1, SIGTERM`: in the order in which they came; empty before."""
         return ", ".join(signal.Signals(number).name for number in self.received)
 
 

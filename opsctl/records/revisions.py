@@ -109,6 +109,7 @@ class Revision:
 
     @property
     def step_script(self) -> Path:
+        """What srun starts on every node of a task."""
         return self.folder / "step.sh"
 
     @property

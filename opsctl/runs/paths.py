@@ -16,14 +16,17 @@ class RunPaths:
 
     @property
     def checkpoints(self) -> Path:
+        """The trainer's --save and --load: a folder for each checkpoint, and what names the latest."""
         return self.output / "checkpoints"
 
     @property
     def logs(self) -> Path:
+        """What is written as the training goes on, by the ranks, the jobs and the watch."""
         return self.output / "logs"
 
     @property
     def main_log(self) -> Path:
+        """The training log: the trainer's lines and our own, of all attempts one after the other."""
         return self.logs / "main_log.txt"
 
     @property
@@ -33,18 +36,22 @@ class RunPaths:
 
     @property
     def tensorboard(self) -> Path:
+        """The trainer's --tensorboard-dir; all attempts add to it."""
         return self.output / "tensorboard"
 
     @property
     def kill_switch(self) -> Path:
+        """Where the kill switch is unless arming recorded another path. Its presence stops the training."""
         return self.output / "kill-switch"
 
     @property
     def state(self) -> Path:
+        """What opsctl itself has to remember of the run."""
         return self.output / ".opsctl"
 
     @property
     def lock(self) -> Path:
+        """Held while the run is submitted, revised or cancelled, one at a time."""
         return self.state / "lock"
 
     @property
@@ -54,18 +61,22 @@ class RunPaths:
 
     @property
     def cluster(self) -> Path:
+        """The cluster of the last submission; absent before the first."""
         return self.state / "cluster.json"
 
     @property
     def revisions(self) -> Path:
+        """A folder for each published revision, NUMBER-DIGEST; the newest is what a task starts with."""
         return self.state / "revisions"
 
     @property
     def chains(self) -> Path:
+        """A line for each chain that Slurm took, oldest first; only added to."""
         return self.state / "chains.jsonl"
 
     @property
     def attempts(self) -> Path:
+        """A line for each attempt opened and each closed; only added to."""
         return self.state / "attempts.jsonl"
 
     def attempt_folder(self, job_id: int) -> Path:
