@@ -36,6 +36,7 @@ class SelfAttention(nn.Module):
             self._slopes = tuple(alibi_slopes(shape.heads)[first : first + self.local_heads])
 
     def forward(self, x_bsh: Tensor) -> Tensor:
+        """x_bsh -> out_bsh, both whole on every tensor-parallel rank, in the dtype of x."""
         b, s, _ = x_bsh.shape
         d = self.shape.head_size
         qkv_bsn3d = self.query_key_value(x_bsh).view(b, s, self.local_heads, 3, d)

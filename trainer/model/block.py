@@ -24,6 +24,7 @@ class MLP(nn.Module):
         self.dense_4h_to_h = RowParallelLinear(*weights.pair("mlp.dense_4h_to_h"), parallel)
 
     def forward(self, x_bsh: Tensor) -> Tensor:
+        """x_bsh -> out_bsh, both whole on every tensor-parallel rank."""
         wide = self.dense_h_to_4h(x_bsh)
         out_bsh: Tensor = self.dense_4h_to_h(nn.functional.gelu(wide, approximate=self.approximate))
         return out_bsh
@@ -42,6 +43,7 @@ class TransformerBlock(nn.Module):
         self.mlp = MLP(shape, parallel, weights)
 
     def forward(self, x_bsh: Tensor) -> Tensor:
+        """x_bsh -> x_bsh, the residual stream after this block."""
         normed = self.input_layernorm(x_bsh)
         residual = normed if self.shape.residual_after_layernorm else x_bsh
         x_bsh = residual + self._dropped(self.self_attention(normed), "attention output")

@@ -20,9 +20,12 @@ class DropoutRates(Protocol):
     """What says how much is dropped: a model's shape, or the options."""
 
     @property
-    def hidden_dropout(self) -> float: ...
+    def hidden_dropout(self) -> float:
+        """Probability for the embedding and for what attention and MLP add to the residual stream."""
+
     @property
-    def attention_dropout(self) -> float: ...
+    def attention_dropout(self) -> float:
+        """Probability for the attention's weights."""
 
 
 def has_dropout(rates: DropoutRates) -> bool:

@@ -23,6 +23,7 @@ class Positions(nn.Module):
         self.weight = weight
 
     def forward(self, length: int) -> Tensor:
+        """The first `length` rows, as a view."""
         return self.weight[:length]
 
 
@@ -45,6 +46,7 @@ class Embedding(nn.Module):
             self.position_embeddings = Positions(weights["position_embeddings.weight"])
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
+        """tokens_bs (int64) -> x_bsh. Raises ValueError for a token beyond the padded vocabulary, on a CPU."""
         x_bsh = self.word_embeddings(tokens_bs)
         if not self.shape.alibi:
             x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1])

@@ -72,6 +72,10 @@ class GPTPipeline(PipelineModule):
             average_replicated(self, self.parallel)
 
     def forward(self, forward_input: Any) -> Any:
+        """What this stage passes on, with the index beside it when it came with one and another stage follows.
+
+        Raises ValueError when a model with dropout trains on inputs alone.
+        """
         if not (self.training and self.has_dropout):
             return super().forward(forward_input)
         if not isinstance(forward_input, tuple):

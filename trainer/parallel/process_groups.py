@@ -42,38 +42,47 @@ class Parallel:
 
     @property
     def world_size(self) -> int:
+        """Ranks on all nodes: tensor_size * pipeline_size * data_size."""
         return self.layout.world_size
 
     @property
     def tensor_rank(self) -> int:
+        """Which part of each split weight this rank has, from 0."""
         return self.layout.coordinates(self.rank)[0]
 
     @property
     def data_rank(self) -> int:
+        """The replica of the model that this rank belongs to, from 0."""
         return self.layout.coordinates(self.rank)[1]
 
     @property
     def pipeline_rank(self) -> int:
+        """This rank's pipeline stage, from 0."""
         return self.layout.coordinates(self.rank)[2]
 
     @property
     def tensor_size(self) -> int:
+        """Ranks that split one layer's weights; 1: none is split."""
         return self.layout.tensor
 
     @property
     def pipeline_size(self) -> int:
+        """Pipeline stages."""
         return self.layout.pipeline
 
     @property
     def data_size(self) -> int:
+        """Replicas of the model."""
         return self.layout.data
 
     @property
     def is_first_stage(self) -> bool:
+        """Whether this rank has the embedding. With a single stage it is the last as well."""
         return self.pipeline_rank == 0
 
     @property
     def is_last_stage(self) -> bool:
+        """Whether this rank has the output layer and the loss."""
         return self.pipeline_rank == self.pipeline_size - 1
 
     @property

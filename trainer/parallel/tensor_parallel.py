@@ -88,6 +88,7 @@ class ColumnParallelLinear(nn.Module):
         self.parallel, self.weight, self.bias = parallel, weight, bias
 
     def forward(self, x_bsi: Tensor) -> Tensor:
+        """x_bsi, whole -> y_bso with o / tensor_size outputs of this rank's. Backward is collective."""
         return linear(copy_to_tensor_ranks(x_bsi, self.parallel), self.weight, self.bias)
 
 
@@ -99,6 +100,7 @@ class RowParallelLinear(nn.Module):
         self.parallel, self.weight, self.bias = parallel, weight, bias
 
     def forward(self, x_bsi: Tensor) -> Tensor:
+        """x_bsi with this rank's i / tensor_size inputs -> y_bso, whole. Collective."""
         if self.parallel.tensor_size == 1:
             return linear(x_bsi, self.weight, self.bias)
         return sum_over_tensor_ranks(linear(x_bsi, self.weight), self.parallel) + self.bias
@@ -117,6 +119,7 @@ class VocabParallelEmbedding(nn.Module):
         self.norm: nn.LayerNorm | None = None
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
+        """tokens_bs (int64) -> x_bsh. Collective. Raises ValueError for a token beyond the vocabulary, on a CPU."""
         x_bsh = self._rows(tokens_bs)
         return x_bsh if self.norm is None else self.norm(x_bsh)
 

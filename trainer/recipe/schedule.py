@@ -70,6 +70,7 @@ class BatchRamp:
 
     @property
     def is_ramp(self) -> bool:
+        """Whether the batch size ever changes; without, `increment` is not looked at."""
         return self.start != self.global_batch_size and self.ramp_samples > 0
 
     @property
