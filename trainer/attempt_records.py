@@ -36,10 +36,12 @@ class Node:
 
     @property
     def ranks_file(self) -> Path:
+        """Where RankRecord writes this node's rank map."""
         return self.attempt_folder / ranks_file(self.node_rank)
 
     @property
     def failure_file(self) -> Path:
+        """Where `record_failure` writes; absent while no rank of this node has failed."""
         return self.attempt_folder / failure_file(self.node_rank)
 
     @property
@@ -48,6 +50,7 @@ class Node:
         return self.attempt_folder / self.node_name
 
     def global_rank(self, local_rank: int) -> int:
+        """`local_rank` counts from 0 on this node; every node has as many ranks."""
         return self.node_rank * self.nproc_per_node + local_rank
 
 
@@ -69,6 +72,7 @@ class RankRecord:
         write_atomically(node.ranks_file, json_file_text(self._ranks))
 
     def note_pid(self, local_rank: int, pid: int) -> None:
+        """Keep a rank's pid; the last one writes the file. A disk that does not take it is no error."""
         self._ranks[local_rank] = msgspec.structs.replace(self._ranks[local_rank], pid=pid)
         if all(rank.pid for rank in self._ranks):
             with contextlib.suppress(OSError):  # a full disk must not blind the death watch

@@ -48,6 +48,7 @@ class DeathWatch:
         self._thread = threading.Thread(target=self._watch, name="death-watch", daemon=True)
 
     def start(self) -> None:
+        """Start the thread, which ends with the process. Once only: RuntimeError after that."""
         self._thread.start()
 
     def report(self, local_rank: int) -> None:

@@ -28,6 +28,7 @@ class Skipped:
     examples: list[str] = field(default_factory=list)
 
     def note(self, reason: str, what: str) -> None:
+        """Count one under `reason`, a count's name. The first three that are not empty give `what` as an example."""
         setattr(self, reason, getattr(self, reason) + 1)
         if reason != "empty" and len(self.examples) < 3:
             self.examples.append(what)

@@ -119,6 +119,7 @@ class Encoder:
 
     @property
     def engine(self) -> str:
+        """`tiktoken` or `tokenizers`, as preparing data notes it. With the first, some texts still need the second."""
         return "tiktoken" if self._fast else "tokenizers"
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:

@@ -50,6 +50,7 @@ class Identity:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], world_size: int, padded_vocab_size: int) -> Identity:
+        """Of the training that the options describe. Raises ValueError when the ranks do not divide."""
         shape = ModelShape.of(options, padded_vocab_size)
         return cls(shape.facts(), layout_facts(options, world_size), shape.precision)
 

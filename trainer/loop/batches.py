@@ -46,6 +46,7 @@ class EngineItems(Iterator[EngineItem]):
         return engine_item(samples, self._end_of_document, first_sample if self._with_first_sample else None)
 
     def close(self) -> None:
+        """End the threads that read ahead."""
         self._batches.close()
 
 

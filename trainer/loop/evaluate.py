@@ -77,6 +77,7 @@ class Evaluations(Observer):
         self._has_trained = False
 
     def after_step(self, step: Step) -> None:
+        """Evaluate when it is due and move `consumed_valid_samples` on, so that the next one takes other samples."""
         self._has_trained = True
         progress, options = step.progress, self._options
         if not options.eval_iters or not self._datasets.valid or progress.iteration % options.eval_interval:

@@ -35,8 +35,10 @@ class Interval:
 
     @property
     def seconds_per_iteration(self) -> float:
+        """Mean over the interval. Raises ZeroDivisionError before its first iteration."""
         return self.seconds / self.iterations
 
     @property
     def samples_per_second(self) -> float:
+        """Of all replicas together. Raises ZeroDivisionError before the first iteration."""
         return self.samples / self.seconds

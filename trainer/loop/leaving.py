@@ -111,9 +111,11 @@ class HardEnd:
         self._timer.daemon = True
 
     def start(self) -> None:
+        """Begin the countdown, in a thread that does not itself keep the process alive."""
         self._timer.start()
 
     def cancel(self) -> None:
+        """Call it off; no error if it was never started."""
         self._timer.cancel()
 
     @staticmethod

@@ -30,6 +30,7 @@ class Log(Observer):
         self._interval = Interval()
 
     def after_step(self, step: Step) -> None:
+        """Count the step, skipped or not; when a line is due, tell it and count anew."""
         self._interval.add(step.result.loss, step.batch_size, step.seconds, step.result.skipped)
         if step.progress.iteration % self._options.log_interval == 0:
             self._report(step, self._interval)

@@ -28,6 +28,7 @@ class Resumption:
 
     @property
     def saved_iteration(self) -> int | None:
+        """That of the checkpoint, also when finetuning counts from 0; None at the very beginning."""
         return self.found.manifest.iteration if self.found else None
 
 

@@ -38,10 +38,12 @@ class Saves(Observer):
         self._tell, self._curves = tell, curves
 
     def after_step(self, step: Step) -> None:
+        """Save when `interval` divides the iteration; with None, never."""
         if self._interval and step.progress.iteration % self._interval == 0:
             self.before_leaving(step.progress)
 
     def before_leaving(self, progress: Progress) -> None:
+        """Save unless this very iteration is saved already."""
         if self._saved_iteration == progress.iteration:
             return
         times = {"save-checkpoint": self._save(progress)}

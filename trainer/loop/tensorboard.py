@@ -17,9 +17,14 @@ GIGA = 1e9
 class ScalarWriter(Protocol):
     """What is needed of torch's SummaryWriter."""
 
-    def add_scalar(self, tag: str, value: float, step: int) -> Any: ...
-    def flush(self) -> Any: ...
-    def close(self) -> Any: ...
+    def add_scalar(self, tag: str, value: float, step: int) -> Any:
+        """One point at `step`: iterations, samples or tokens, as the tag says."""
+
+    def flush(self) -> Any:
+        """Put on disk what is queued."""
+
+    def close(self) -> Any:
+        """Flush, and take no more points."""
 
 
 def open_writer(options: Options) -> ScalarWriter:
@@ -101,6 +106,7 @@ class Curves(Observer):
             self._writer.flush()
 
     def close(self) -> None:
+        """Close the writer, which puts its last points on disk."""
         if self._writer is not None:
             self._writer.close()
 
