@@ -26,6 +26,7 @@ from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.job.task import Task, this_task
+from opsctl.logs.pulse import alert_line
 from opsctl.moments import now
 from opsctl.records import kill_switch
 from opsctl.records.attempt_folder import exit_report, set_aside
@@ -201,7 +202,7 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     elif last and last.note:
         why += f" ({last.note})"
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
-    task.log.say(f"***ALERT: {task.name}: {said}")
+    task.log.say(alert_line(f"{task.name}: {said}"))
     try:
         own = jobs_of_run(task.client.jobs(), read_run_id(task.paths), read_chains(task.paths))
         chains = chains_to_cancel(own, attempts, task.allocation.user)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from opsctl.logs import pulse
 from opsctl.logs.job_times import parse_job_time
-from opsctl.logs.pulse import parse_pulse
 from opsctl.logs.records import Record
 from trainer.formats import training_line
 from trainer.formats.leave_lines import parse_leave
@@ -30,8 +30,8 @@ def split_prefix(line: str) -> tuple[int | None, str]:
 def parse_line(line: str) -> Record | None:
     """The record in this line, or None. Line ends inside it, where a mail program wrapped it, are taken out."""
     _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
-    if "PULSE: " in text or "***ALERT: " in text:
-        return parse_pulse(text)
+    if pulse.is_watchdogs(text):
+        return pulse.parse_pulse(text)
     return (
         parse_training_line(text)
         or parse_evaluation(text)

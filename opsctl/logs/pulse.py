@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import cache
 
 from opsctl.logs.records import Alert, Pulse, Saying
+from trainer.formats.log_lines import CLOCK, parse_clock, write_clock
 
 #: state -> the words that say it, after the training's name; the job in parentheses follows. "unknown" is only read.
 FORMS = {
@@ -43,7 +44,8 @@ _FIELDS = {
     "detail": r"(?P<detail>.+)",
 }
 
-_STAMPED = re.compile(r"\s*\[(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] (?P<rest>.*)", re.DOTALL)
+_PULSE, _ALERT_BEGINS = "PULSE: ", "***ALERT: "
+_STAMPED = re.compile(rf"\s*\[(?P<at>{CLOCK})\] (?P<rest>.*)", re.DOTALL)
 _ALERT = re.compile(r"\*\*\*ALERT: (?P<text>.*?)\*\*\*\s*$", re.DOTALL)
 _CALL = re.compile(r"(?P<words>.*)! Alert someone at (?P<team>.+)", re.DOTALL)
 _JOB = re.compile(
@@ -63,8 +65,18 @@ def words_of(saying: Saying) -> str:
 
 def pulse_line(at: datetime, words: str, alert: str | None = None) -> str:
     """The whole line, stamped with the local time of `at`; one that calls for the team `alert` where that is given."""
-    said = f"***ALERT: {words}! Alert someone at {alert}***" if alert else words
-    return f"[{at.astimezone():%Y-%m-%d %H:%M:%S}] PULSE: {said}"
+    said = alert_line(f"{words}! Alert someone at {alert}") if alert else words
+    return f"[{write_clock(at.astimezone())}] {_PULSE}{said}"
+
+
+def alert_line(words: str) -> str:
+    """An ALERT without a stamp, as the job itself puts it into the log."""
+    return f"{_ALERT_BEGINS}{words}***"
+
+
+def is_watchdogs(text: str) -> bool:
+    """Whether a line can be one of these, for who looks at many."""
+    return _PULSE in text or _ALERT_BEGINS in text
 
 
 def parse_pulse(line: str) -> Pulse | Alert | None:
@@ -73,12 +85,12 @@ def parse_pulse(line: str) -> Pulse | Alert | None:
     An original ALERT comes with or without the stamp and `PULSE:` before it; both are read.
     """
     stamped = _STAMPED.match(line)
-    at = _moment(stamped["at"]) if stamped else None
-    text = (stamped["rest"] if stamped else line.strip()).removeprefix("PULSE: ")
+    at = parse_clock(stamped["at"]) if stamped else None
+    text = (stamped["rest"] if stamped else line.strip()).removeprefix(_PULSE)
     alert = _ALERT.match(text)
     if alert:
         return _alert(at, alert["text"])
-    if at is None or stamped is None or not stamped["rest"].startswith("PULSE: "):
+    if at is None or stamped is None or not stamped["rest"].startswith(_PULSE):
         return None
     found = _form_of(text)
     if found is None or found[0] == "absent":
@@ -117,10 +129,3 @@ def _patterns() -> list[tuple[str, re.Pattern[str]]]:
             words = words.replace(re.escape(f"{{{name}}}"), pattern)
         patterns.append((state, re.compile(rf"(?P<name>.+) {words}(?=\s*(?:\(|$))")))
     return patterns
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None

@@ -28,8 +28,10 @@ _SAVING = re.compile(r"\s*saving checkpoint at iteration\s+(?P<iteration>\d{1,18
 _SAVED = re.compile(r"\s*successfully saved checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)")
 _LOADED = re.compile(r"\s*successfully loaded checkpoint from (?P<folder>.+) at iteration\s+(?P<iteration>\d{1,18})")
 _TIMERS = re.compile(r"\s*time \(ms\)(?P<parts>.*)")
+#: A moment as a log's lines have it: local time, to the second, without a zone.
+CLOCK = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 #: What every stamped line begins with.
-STAMPED = re.compile(r"\s*\[(?P<what>[^\]]+)\] datetime: (?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+STAMPED = re.compile(rf"\s*\[(?P<what>[^\]]+)\] datetime: (?P<at>{CLOCK})")
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -153,15 +155,25 @@ def parse_checkpoint_line(text: str) -> CheckpointSaving | CheckpointSaved | Che
 
 def stamp(what: str, at: datetime | None = None) -> str:
     """`[what] datetime: 2022-03-11 14:03:12 `, now without `at`; its trailing blank is the original's."""
-    moment = at or datetime.now().astimezone()
-    return f"[{what}] datetime: {moment:%Y-%m-%d %H:%M:%S} "
+    return f"[{what}] datetime: {write_clock(at or datetime.now().astimezone())} "
 
 
 def parse_stamp(text: str) -> Stamp | None:
     """A stamped line, else None; also for a moment that the calendar does not have."""
     match = STAMPED.match(text) if "datetime: " in text else None
+    at = parse_clock(match["at"]) if match else None
+    return Stamp(match["what"], at) if match and at else None
+
+
+def write_clock(moment: datetime) -> str:
+    """`2022-03-11 14:03:12`: the moment's own clock, whatever its zone."""
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def parse_clock(text: str) -> datetime | None:
+    """The moment that `CLOCK` matched, without a zone; None for one that the calendar does not have."""
     try:
-        return Stamp(match["what"], datetime.fromisoformat(match["at"])) if match else None
+        return datetime.fromisoformat(text)
     except ValueError:
         return None
 

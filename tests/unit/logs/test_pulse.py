@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.logs.pulse import FORMS, parse_pulse, pulse_line, words_of
+from opsctl.logs.pulse import FORMS, alert_line, parse_pulse, pulse_line, words_of
 from opsctl.logs.records import Alert, Pulse, Saying
 from opsctl.slurm.durations import format_duration
 
@@ -184,3 +184,8 @@ def test_the_forms_that_other_tools_look_for_are_letter_for_letter_the_originals
     absent = words_of(Saying(name="tr1-13B", state="absent"))
     line = pulse_line(datetime(2021, 10, 2, 5, 0, 3).astimezone(), absent, "Eng WG")
     assert line == STAMP + "***ALERT: tr1-13B is not RUNNING or SCHEDULED! Alert someone at Eng WG***"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="*!"), min_size=1).map(str.strip).filter(bool))
+def test_what_a_job_calls_out_is_read_back_as_an_alert(words: str) -> None:
+    assert parse_pulse(alert_line(f"tr1-13B: {words}")) == Alert(None, "", "", f"tr1-13B: {words}")
