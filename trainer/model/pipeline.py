@@ -83,8 +83,7 @@ class GPTPipeline(PipelineModule):
         inputs, first_sample = forward_input
         with self.clock.at(int(first_sample)):
             outputs = super().forward(inputs)
-        last = self.parallel.pipeline_rank == self.parallel.pipeline_size - 1
-        return outputs if last else (outputs, first_sample)
+        return outputs if self.parallel.is_last_stage else (outputs, first_sample)
 
     def _checkpointed(self, function: Callable[..., Any], *inputs: Any) -> Any:
         """Run without keeping activations; the recomputation draws the same dropout masks."""
