@@ -1,6 +1,6 @@
-"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's elastic launcher forks them.
+r"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's elastic launcher forks them.
 
-    python -u -m trainer.launch --nnodes N --nproc-per-node G --node-rank R --master-addr A --master-port P \\
+    python -u -m trainer.launch --nnodes N --nproc-per-node G --node-rank R --master-addr A --master-port P \
         --attempt-folder D [--node-name NAME] -- TRAINER ARGUMENTS
 
 Global rank = R x G + local rank, so node ranks given in Slurm's order make rank 0 live on the first node. Under D:

@@ -86,7 +86,7 @@ def command(run_argument: str | None, run: str | None, as_json: bool, nodes: int
       opsctl plan --params 167e9 --tokens 450e9 --gpus 384 --tflops 150
       opsctl plan --num-layers 70 --hidden-size 14336 --vocab-size 250680 --sequence-length 2048
       opsctl plan --consumed-tokens 193e9 --goal-tokens 341e9 --seconds-per-iteration 105 --global-batch-size 2048
-    """
+    """  # noqa: D301 - click looks for that very character
     chosen = pick(run_argument, run)
     if any(value is not None for value in numbers.values()):
         if chosen or nodes is not None:

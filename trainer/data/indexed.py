@@ -1,6 +1,6 @@
-"""Megatron's `.bin/.idx` pair: tokens without a header, and beside them where each sequence starts.
+r"""Megatron's `.bin/.idx` pair: tokens without a header, and beside them where each sequence starts.
 
-`.idx`, little endian: 9 bytes `MMIDIDX\\0\\0` | u64 version 1 | u8 dtype code | u64 sequences N | u64 document
+`.idx`, little endian: 9 bytes `MMIDIDX\0\0` | u64 version 1 | u8 dtype code | u64 sequences N | u64 document
 entries D | N x int32 lengths in tokens | N x int64 byte offsets into the `.bin` | D x int64 first sequence of each
 document, then N. A pair is written beside its place and renamed, the `.idx` last: an `.idx` that exists describes a
 whole `.bin`.
