@@ -11,6 +11,7 @@ from opsctl.checkpoints.progress import is_finished
 from opsctl.control import overlap
 from opsctl.errors import OpsctlError
 from opsctl.records import chains, kill_switch
+from opsctl.records.own_jobs import recorded
 from opsctl.records.revisions import newest, slurm_part
 from opsctl.records.state_files import read_state
 from opsctl.runs.expanded import ExpandedRun
@@ -98,14 +99,14 @@ def _other_cluster(paths: RunPaths, cluster: Cluster) -> Cluster | None:
 
 
 def _of_run(paths: RunPaths, cluster: Cluster, queue: Sequence[Job]) -> list[Job]:
-    run_id, known = chains.read_run_id(paths), chains.read_chains(paths)
+    known = recorded(paths)
     other = _other_cluster(paths, cluster)
     if other is not None:
-        elsewhere = chains.jobs_of_run(client_for(other).jobs(), run_id, known)
+        elsewhere = known.own(client_for(other).jobs())
         if elsewhere:
             where = other.name or other.slurm_conf or "of this machine"
             raise OpsctlError(
                 f"the run is live on cluster {where}: {overlap.describe(elsewhere)}; "
                 "cancel it there, or go on there without --cluster"
             )
-    return chains.jobs_of_run(queue, run_id, known)
+    return known.own(queue)

@@ -30,7 +30,7 @@ from opsctl.logs.pulse import alert_line
 from opsctl.moments import now
 from opsctl.records import kill_switch
 from opsctl.records.attempt_folder import exit_report, set_aside
-from opsctl.records.chains import jobs_of_run, read_chains, read_run_id
+from opsctl.records.own_jobs import recorded
 from opsctl.records.state_files import make_shared_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -204,7 +204,7 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
     task.log.say(alert_line(f"{task.name}: {said}"))
     try:
-        own = jobs_of_run(task.client.jobs(), read_run_id(task.paths), read_chains(task.paths))
+        own = recorded(task.paths).own(task.client.jobs())
         chains = chains_to_cancel(own, attempts, task.allocation.user)
         task.client.cancel(chains, pending_only=True)
         task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterable
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +20,6 @@ from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
 from trainer.formats.json_text import Moment
-
-#: Ids start over on a new cluster: a job that carries no comment of ours is a chain's if submitted when that was.
-_SAME_SUBMISSION = timedelta(minutes=10)
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,25 +76,6 @@ def token_of(job: Job) -> str | None:
     """The submission a job came from, as its comment says."""
     comment = parse_comment(job.comment)
     return comment.token if comment else None
-
-
-def jobs_of_run(jobs: Iterable[Job], run_id: str | None, chains: Iterable[Chain]) -> list[Job]:
-    """Those of `jobs` that belong to the run, whatever their names are and whoever submitted them.
-
-    A job is the run's when its comment carries the run's id, or when its comment says nothing and it is a recorded
-    chain: same id, same owner, submitted at that time.
-    """
-    recorded = {chain.chain: chain for chain in chains}
-    return [job for job in jobs if _is_of_run(job, run_id, recorded.get(job.array_job_id))]
-
-
-def _is_of_run(job: Job, run_id: str | None, chain: Chain | None) -> bool:
-    comment = parse_comment(job.comment)
-    if comment is not None:
-        return comment.run_id == run_id
-    if chain is None or job.user != chain.user or job.submitted_at is None:
-        return False
-    return abs(job.submitted_at - chain.submitted_at) < _SAME_SUBMISSION
 
 
 def write_submitting(paths: RunPaths, chain: Chain) -> None:

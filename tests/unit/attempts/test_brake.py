@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from opsctl.attempts.brake import brake_trips, chains_to_cancel, without_progress
 from opsctl.attempts.events import Attempt
-from opsctl.records.chains import jobs_of_run
+from opsctl.records.own_jobs import Recorded
 from tests.unit.attempts.test_lost import job
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -69,6 +69,6 @@ def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
         job(25, "PENDING", comment="opsctl run=abcd submit=t"),
         job(26, "PENDING", comment=""),
     ]
-    own = jobs_of_run(jobs, "abc", [])
+    own = Recorded("abc").own(jobs)
     assert chains_to_cancel(own, failures, "ann") == [20, 21]
     assert chains_to_cancel(own, failures[:2], "ann") == []

@@ -1,5 +1,5 @@
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -90,26 +90,6 @@ def test_half_a_line_of_a_crashed_writer_hides_no_other_chain(tmp_path: Path) ->
     paths.chains.write_text('{"chain": 5, "subm')
     chains.append_chain(paths, CHAIN)
     assert chains.read_chains(paths) == [CHAIN]
-
-
-def test_a_renamed_job_of_another_user_is_still_the_runs() -> None:
-    other = replace(OURS, name="something else", user="bob", array_job_id=77)
-    assert chains.jobs_of_run([other], "5eed", [CHAIN]) == [other]
-
-
-def test_a_job_of_another_run_is_not() -> None:
-    assert chains.jobs_of_run([replace(OURS, comment="opsctl run=0ther submit=70ce")], "5eed", [CHAIN]) == []
-    assert chains.jobs_of_run([replace(OURS, comment="", array_job_id=99)], "5eed", [CHAIN]) == []
-
-
-def test_a_job_whose_comment_was_changed_is_known_by_its_chain() -> None:
-    changed = replace(OURS, comment="see ticket")
-    assert chains.jobs_of_run([changed], "5eed", [CHAIN]) == [changed]
-
-
-def test_a_job_of_a_new_cluster_with_the_same_id_is_not_the_chains() -> None:
-    stranger = replace(OURS, comment="", submitted_at=NOW + timedelta(days=1))
-    assert chains.jobs_of_run([stranger, replace(OURS, comment="", user="bob")], "5eed", [CHAIN]) == []
 
 
 def test_a_cut_off_submission_that_slurm_has_is_recorded_once(tmp_path: Path) -> None:
