@@ -146,7 +146,7 @@ def _by_key(sections: Sequence[Section]) -> dict[str, Any]:
 def _expected_or_measured(loaded: LoadedRun) -> ExpectTable:
     """The run's durations, measured ones where its output folder can be named and has a log."""
     from opsctl.errors import RunFileError
-    from opsctl.logs.parser import measured
+    from opsctl.logs.measured import measured
     from opsctl.planning.measured import with_measured
 
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from opsctl.checkpoints.resumption import resumption_problem
 from opsctl.errors import RunFileError, UsageError
-from opsctl.logs.parser import measured
+from opsctl.logs.measured import measured
 from opsctl.planning.measured import with_measured
 from opsctl.records.revisions import contents
 from opsctl.runs.checks import check_run

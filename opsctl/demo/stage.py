@@ -101,7 +101,7 @@ class Stage:
 
     def log_lines(self) -> list[Line]:
         """The iterations that the training log tells of, in its order."""
-        from opsctl.logs.parser import iteration_losses
+        from opsctl.logs.lines import iteration_losses
 
         try:
             text = (self.run_folder / "output" / "logs" / "main_log.txt").read_text(errors="replace")

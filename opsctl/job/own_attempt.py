@@ -12,7 +12,7 @@ from opsctl.attempts.evidence import Evidence
 from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.job.task import Task
-from opsctl.logs.job_times import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
+from opsctl.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
 from opsctl.moments import now
 
 

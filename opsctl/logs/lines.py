@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from opsctl.logs import pulse
-from opsctl.logs.job_times import parse_job_time
+from opsctl.logs.attempt_lines import parse_attempt_time
 from opsctl.logs.records import Record
 from trainer.formats import training_line
 from trainer.formats.leave_lines import parse_leave
@@ -37,7 +37,7 @@ def parse_line(line: str) -> Record | None:
         or parse_evaluation(text)
         or parse_checkpoint_line(text)
         or parse_timers(text)
-        or parse_job_time(text)
+        or parse_attempt_time(text)
         or parse_leave(text)
         or parse_stamp(text)
     )

@@ -12,7 +12,7 @@ from opsctl.attempts.brake import without_progress
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmUnreachable
-from opsctl.logs.parser import recent
+from opsctl.logs.measured import recent
 from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
 from opsctl.records import kill_switch

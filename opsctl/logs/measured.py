@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.logs import job_times
-from opsctl.logs.lines import iteration_losses, parse_line, parse_lines, split_prefix
+from opsctl.logs import attempt_lines
+from opsctl.logs.lines import parse_lines
 from opsctl.logs.records import Alert, Measured, Pulse, Record
 from opsctl.logs.tail import lines_backwards
 from opsctl.runs.paths import RunPaths
@@ -16,10 +16,8 @@ from trainer.formats.leave_lines import Left
 from trainer.formats.log_lines import CheckpointLoaded, Evaluation, FreshStart, Stamp, Timers
 from trainer.formats.training_line import TrainingLine
 
-__all__ = ["iteration_losses", "measure", "measured", "parse_line", "parse_lines", "recent", "split_prefix"]
-
 #: What a search from the end looks for.
-_MARKS = (*training_line.MARKS, *log_lines.MARKS, *job_times.MARKS, b"] PULSE: ")
+_MARKS = (*training_line.MARKS, *log_lines.MARKS, *attempt_lines.MARKS, b"] PULSE: ")
 #: How much of a log's end `measured` and `recent` look at.
 TAIL_BYTES = 4 * 1024 * 1024
 #: Iterations over which durations are taken.

@@ -60,7 +60,7 @@ def write_attempt_end(end: AttemptEnd) -> str:
     )
 
 
-def parse_job_time(text: str) -> Stamp | None:
+def parse_attempt_time(text: str) -> Stamp | None:
     """When an attempt began or ended, in local time without a zone as the trainer's stamps have it; else None."""
     match = _LINE.match(text) if " TIME: " in text else None
     if match is None:

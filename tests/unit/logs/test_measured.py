@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.logs.lines import parse_lines
-from opsctl.logs.parser import measure, measured, recent
+from opsctl.logs.measured import measure, measured, recent
 from opsctl.logs.records import Measured
 from opsctl.runs.paths import RunPaths
 

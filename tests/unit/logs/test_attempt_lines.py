@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.logs.job_times import (
+from opsctl.logs.attempt_lines import (
     MARKS,
     AttemptEnd,
     AttemptStart,
-    parse_job_time,
+    parse_attempt_time,
     write_attempt_end,
     write_attempt_start,
 )
@@ -50,8 +50,8 @@ def local(moment: datetime) -> datetime:
 @given(STARTS, ENDS)
 def test_when_an_attempt_began_and_ended_is_read_back_in_local_time(start: AttemptStart, end: AttemptEnd) -> None:
     first, last = write_attempt_start(start), write_attempt_end(end)
-    assert parse_job_time(first) == Stamp("START TIME", local(start.at)) == parse_line(first)
-    assert parse_job_time(last) == Stamp("END TIME", local(end.at)) == parse_line(last)
+    assert parse_attempt_time(first) == Stamp("START TIME", local(start.at)) == parse_line(first)
+    assert parse_attempt_time(last) == Stamp("END TIME", local(end.at)) == parse_line(last)
     assert all(mark in line.encode() for mark in MARKS for line in (first, last))
 
 
@@ -71,4 +71,4 @@ def test_the_lines_say_all_that_a_person_looks_for() -> None:
 
 def test_a_moment_that_cannot_be_is_no_record() -> None:
     for moment in ("soon", "2026-13-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00"):
-        assert parse_job_time(f"START TIME: {moment} attempt 1") is None
+        assert parse_attempt_time(f"START TIME: {moment} attempt 1") is None
