@@ -27,9 +27,9 @@ def command(
 
     What runs is ended at once: opsctl kill-switch trigger saves first.
     """
-    from opsctl.control.answers import CancelledJobs
     from opsctl.control.cancel import advice, cancel
     from opsctl.control.overlap import describe
+    from opsctl.control.printed import CancelledJobs
     from opsctl.output import message, print_json
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.locate import locate_run_file

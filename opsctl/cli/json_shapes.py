@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from opsctl.attempts.table import PrintedAttempt
-from opsctl.control.answers import CancelledJobs, PrintedChain, RenderedFiles, RevisedRun, WouldSubmit
+from opsctl.control.printed import CancelledJobs, PrintedChain, RenderedFiles, RevisedRun, WouldSubmit
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
-from opsctl.status.for_programs import Status
+from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
 from opsctl.watch.finding import PrintedFinding
 from trainer.formats.data_notes import PreparedData

@@ -21,8 +21,8 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
 
     import msgspec
 
-    from opsctl.control.answers import RenderedFiles
     from opsctl.control.difference import files_difference
+    from opsctl.control.printed import RenderedFiles
     from opsctl.control.request import Wish, check
     from opsctl.control.sending import preview
     from opsctl.output import message, print_json

@@ -32,7 +32,7 @@ def command(
     """
     import sys
 
-    from opsctl.control.answers import ChangedValue, RevisedRun
+    from opsctl.control.printed import ChangedValue, RevisedRun
     from opsctl.control.revise import revise
     from opsctl.output import message, print_json
     from opsctl.records.cluster import choose_cluster

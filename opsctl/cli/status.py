@@ -41,7 +41,6 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
-    from opsctl.status.for_programs import printed_status
     from opsctl.status.overview import Overview, findings
     from opsctl.status.screen import status_lines
     from opsctl.watch.runner import gather
@@ -51,6 +50,8 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
     found = findings(overview)
     if as_json:
+        from opsctl.status.printed import printed_status
+
         print_json("status", printed_status(overview, found))
     else:
         is_terminal = sys.stdout.isatty()

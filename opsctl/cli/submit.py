@@ -46,7 +46,7 @@ def command(
 
     import msgspec
 
-    from opsctl.control.answers import PrintedChain, WouldSubmit
+    from opsctl.control.printed import PrintedChain, WouldSubmit
     from opsctl.control.request import Wish
     from opsctl.control.submit import submit, submit_dry
     from opsctl.output import message, print_json

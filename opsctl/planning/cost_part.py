@@ -12,7 +12,6 @@ from opsctl.planning.layout_part import stages_of
 from opsctl.planning.plan import PlannedCheckpoints, PlannedJob, PlannedMemory, PlannedThroughput, PlannedTime
 from opsctl.planning.schedule_part import lengths_of
 from opsctl.planning.section import Section, amount, gb_text, gib_text, whole
-from opsctl.runs.checks import exit_duration_minutes
 from opsctl.runs.schema import ExpectTable, SlurmTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
@@ -140,6 +139,11 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
             ("in which must fit", ", ".join(f"{what} ({_seconds(seconds)})" for what, seconds in parts.items())),
         ),
     )
+
+
+def exit_duration_minutes(slurm: SlurmTable) -> int:
+    """Minutes after which the trainer saves and leaves: the time limit less the margin, rounded down, at least one."""
+    return max(1, (parse_duration_s(slurm.time) - parse_duration_s(slurm.exit_margin)) // 60)
 
 
 def _seconds(seconds: float | None) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from opsctl.planning.plan import PlannedBatch, PlannedSchedule, RampStage, RampUp
 from opsctl.planning.section import Section, billions, whole
-from opsctl.runs.checks import MOST_RAMP_STAGES
+from opsctl.runs.options import MOST_RAMP_STAGES
 from trainer.recipe.layout import Layout
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.schedule import BatchRamp, samples_to_decay, samples_to_warm_up

@@ -13,14 +13,12 @@ from opsctl.runs.data_files import data_problems, share_problems
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.expansion import unset_variables
 from opsctl.runs.load import LoadedRun, expanded_file
-from opsctl.runs.options import combination_problems
+from opsctl.runs.options import MOST_RAMP_STAGES, combination_problems
 from opsctl.runs.schema import ExpectTable, RunFile, SlurmTable
 from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, from_tables
 from trainer.recipe.schedule import BatchRamp
-
-MOST_RAMP_STAGES = 10_000
 
 
 @dataclass(frozen=True)
@@ -104,11 +102,6 @@ def all_options(file: RunFile) -> dict[str, Any]:
     return {**file.trainer, **file.data, **file.checkpoints}
 
 
-def exit_duration_minutes(slurm: SlurmTable) -> int:
-    """Minutes after which the trainer saves and leaves: the time limit less the margin, rounded down, at least one."""
-    return max(1, (parse_duration_s(slurm.time) - parse_duration_s(slurm.exit_margin)) // 60)
-
-
 def exit_margin_problem(
     margin_s: float, iteration_s: float | None, evaluation_s: float | None, save_s: float | None
 ) -> str | None:
@@ -170,7 +163,7 @@ def _ramp(options: Options) -> BatchRamp | None:
 
 
 def _ramp_problems(options: Options) -> list[str]:
-    """A ramp of so many stages is a slip, and walking it would take minutes."""
+    """A ramp that is too long to walk."""
     ramp = _ramp(options)
     if ramp is None or ramp.intervals <= MOST_RAMP_STAGES:
         return []

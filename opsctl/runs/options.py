@@ -14,6 +14,8 @@ _NAMES = {table: tuple(option.key for option in OPTIONS if option.table == table
 _REASONS = {name.removeprefix("--").replace("-", "_"): reason for name, reason in REFUSED.items()}
 #: Whole numbers up to here are exact as floats too, in whatever they are multiplied with.
 _LARGEST = 2**53
+#: A batch size ramp-up of more stages is a slip, and walking it would take minutes.
+MOST_RAMP_STAGES = 10_000
 _FLAG = re.compile(r"--([A-Za-z][A-Za-z0-9-]*)")
 _INDIVISIBLE = re.compile(r"(?P<given>\d+)(?P<extra> \+ 2 embeddings)? is not divisible by .*?(?P<divisor>\d+)$")
 

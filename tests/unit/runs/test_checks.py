@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import RunFileError
-from opsctl.runs.checks import check_run, exit_duration_minutes, exit_margin_problem, find_problems
+from opsctl.runs.checks import check_run, exit_margin_problem, find_problems
 from tests.unit.runs.run_files import VALID, changed, loaded
 
 
@@ -142,11 +142,3 @@ class TestExitMargin:
             + "\n[expect]\nseconds_per_iteration = 1\nsave_seconds = 1\n"
         )
         assert find_problems(loaded(tmp_path, text)).warnings == ()
-
-    @pytest.mark.parametrize(
-        ("time", "minutes"), [("20:00:00", 1190), ("100:00:00", 5990), ("4-04:00:00", 5990), ("2:00", 1)]
-    )
-    def test_the_exit_duration_is_the_limit_less_the_margin(self, tmp_path: Path, time: str, minutes: int) -> None:
-        margin = 'exit_margin = "0:30"' if time == "2:00" else ""
-        run = loaded(tmp_path, changed('time = "20:00:00"', f'time = "{time}"\n{margin}'))
-        assert exit_duration_minutes(run.file.slurm) == minutes

@@ -17,8 +17,8 @@ from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.output import json_text
 from opsctl.records.kill_switch import KillSwitchState
-from opsctl.status.for_programs import printed_status
 from opsctl.status.overview import Overview, findings
+from opsctl.status.printed import printed_status
 from opsctl.status.screen import status_lines
 from opsctl.watch.snapshot import Published, Snapshot
 from tests.printed_json import printed

@@ -1,4 +1,4 @@
-"""What render, submit, revise and cancel answer programs, as values, printed by `--json` as they are."""
+"""What render, submit, revise and cancel print for programs with `--json`, as values."""
 
 from __future__ import annotations
 
