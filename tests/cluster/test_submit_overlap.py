@@ -90,8 +90,9 @@ def test_a_completing_job_is_live(opsctl: Opsctl) -> None:
 
 
 def test_a_job_of_another_run_with_the_same_name_is_no_obstacle(opsctl: Opsctl) -> None:
-    opsctl.cluster.sbatch("sleep 600", "--job-name=tiny", "--comment=opsctl run=0ther submit=0123")
-    opsctl.submit()
+    other = opsctl.cluster.sbatch("sleep 600", "--job-name=tiny", "--comment=opsctl run=0ther submit=0123")
+    chain = opsctl.submit()
+    assert opsctl.queue("%F %j") == sorted([f"{other} tiny", f"{chain} tiny"])
 
 
 def test_a_lock_that_a_dead_process_left_is_none(opsctl: Opsctl) -> None:

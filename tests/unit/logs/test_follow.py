@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from opsctl.logs.follow import _Source, follow
+from opsctl.logs.follow import follow
 
 
 class Script:
@@ -95,16 +96,17 @@ def test_what_is_written_just_before_the_log_is_replaced_is_not_lost(
     log, beside = tmp_path / "log", tmp_path / "new"
     log.write_text("a\n")
     beside.write_text("b\n")
-    looked = _Source.moved
+    read = os.read
 
-    def moved(source: _Source) -> str:
-        # Between the last reading and the look at the name.
-        if beside.exists() and source.is_idle:
+    def read_and_write(fd: int, length: int) -> bytes:
+        """Right after a reading that finds no more, the writer goes on."""
+        block = read(fd, length)
+        if not block and beside.exists():
             append(log, "last\n")()
             beside.rename(log)
-        return looked(source)
+        return block
 
-    monkeypatch.setattr(_Source, "moved", moved)
+    monkeypatch.setattr(os, "read", read_and_write)
     assert Script().followed(log) == ["a", "last", "b"]
 
 

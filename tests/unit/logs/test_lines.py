@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.logs.lines import iteration_losses, parse_line, split_prefix
-from opsctl.logs.records import Alert, Pulse
+from opsctl.logs.records import Alert, Pulse, Record
 from trainer.formats.leave_lines import Left, Reason
 from trainer.formats.log_lines import (
     CheckpointLoaded,
@@ -181,9 +181,19 @@ def test_a_line_that_is_no_record_is_none(line: str) -> None:
     assert parse_line(line) is None
 
 
-@given(st.text())
+#: What lines that say something are made of, to be put together wrongly.
+PIECES = [
+    *(f"{piece} |" for piece in TR11_EARLY.split(" |")),
+    *("[exiting program at iteration ", "60", "] datetime: ", "2022-03-11 19:46:08", " loss at iteration "),
+    *("time (ms) |", "successfully saved checkpoint at iteration ", " to ", "END TIME: "),
+    *("PULSE: ", "***ALERT: ", "[default7]:", "\n"),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
 def test_no_line_is_an_error(line: str) -> None:
-    parse_line(line)
+    record = parse_line(line)
+    assert record is None or isinstance(record, Record)
 
 
 @given(st.integers(0, len(TR11_EARLY)))

@@ -184,7 +184,8 @@ class TestVariables:
 
     def test_where_a_secret_is_may_be_said(self, tmp_path: Path) -> None:
         for where in ("/secure/token", "${HOME}/token"):
-            loaded(tmp_path, VALID + f'\n[env]\nHF_TOKEN_PATH = "{where}"\n')
+            run = loaded(tmp_path, VALID + f'\n[env]\nHF_TOKEN_PATH = "{where}"\n')
+            assert run.file.env["HF_TOKEN_PATH"] == where
 
     def test_plain_values_of_env_count_as_set(self, tmp_path: Path) -> None:
         run = loaded(tmp_path, self.TEXT + '\n[env]\nSCRATCH = "/from/env"\n', SCRATCH="/from/shell")
