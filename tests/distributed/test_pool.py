@@ -23,6 +23,10 @@ def rank_and_sum(addend: int) -> tuple[int, int, int]:
     return dist.get_rank(), int(total), os.getpid()
 
 
+def parent_process() -> int:
+    return os.getppid()
+
+
 def raise_on(rank: int) -> None:
     import torch.distributed as dist
 
@@ -82,7 +86,7 @@ def test_late_ranks_are_ended_and_none_is_left(pool: Pool, tmp_path: Path) -> No
 
 def test_a_closed_pool_leaves_no_process() -> None:
     own = Pool()
-    own.run(1, rank_and_sum, 0)
-    parent = own._started().pid
+    (parent,) = own.run(1, parent_process)
+    assert is_alive(parent)
     own.close()
     assert not is_alive(parent)

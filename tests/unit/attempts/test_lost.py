@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -175,13 +178,26 @@ def test_an_unreachable_slurm_closes_nothing(paths: RunPaths) -> None:
     assert read(paths)[0].is_open
 
 
-def test_whoever_may_not_write_still_gets_the_answer(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:  # stands in for a file system that root cannot be refused by
-        raise PermissionError("not yours")
+@contextlib.contextmanager
+def sealed(path: Path) -> Iterator[None]:
+    """The file with its content, in memory that the kernel lets nobody write to any more, root included."""
+    fd = os.memfd_create("sealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, path.read_bytes())
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        path.unlink()
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{fd}")
+        yield
+    finally:
+        os.close(fd)
 
-    monkeypatch.setattr("opsctl.attempts.lost.append_closed", refuse)
-    assert close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL")]))[0].reason == "node-failure"
-    assert read(paths)[0].is_open
+
+def test_whoever_may_not_write_still_gets_the_answer(paths: RunPaths) -> None:
+    with sealed(paths.attempts):
+        with pytest.raises(PermissionError):
+            append_opened(paths, Attempt(number=2, id="b", job_id=8, opened_at=minutes(9)))
+        assert close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL")]))[0].reason == "node-failure"
+        assert read(paths)[0].is_open
 
 
 def test_without_open_attempts_slurm_is_not_asked(tmp_path: Path) -> None:

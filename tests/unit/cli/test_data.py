@@ -24,8 +24,8 @@ OPSCTL = [sys.executable, "-m", "opsctl", "data", "prepare"]
 
 def test_it_has_the_options_of_the_trainers_module() -> None:
     ours = {name for option in data.prepare.params for name in (*option.opts, *option.secondary_opts) if name[0] == "-"}
-    theirs = {name for action in trainer_prepare.parser()._actions for name in action.option_strings}
-    assert ours == theirs - {"-h", "--help"}
+    theirs = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", trainer_prepare.parser().format_usage().partition(" [")[2]))
+    assert ours == theirs - {"-h"}
 
 
 def test_it_prepares_a_folder_and_passes_every_option_on(tmp_path: Path) -> None:

@@ -36,17 +36,18 @@ def one_rank() -> Iterator[None]:
 
 @pytest.fixture
 def threshold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """megatron-core's threshold, which is a constant inside one of its functions."""
+    """megatron-core's threshold: no option of its own, but a constant inside one of the class's functions."""
     from megatron.core.datasets.gpt_dataset import GPTDataset
 
     wanted: float = request.param
     if wanted != 0.80:
-        function = GPTDataset._build_document_sample_shuffle_indices
+        functions = [one for one in vars(GPTDataset).values() if isinstance(one, FunctionType)]
+        (function,) = [one for one in functions if 0.80 in one.__code__.co_consts]
         constants = function.__code__.co_consts
         assert constants.count(0.80) == 1
         code = function.__code__.replace(co_consts=tuple(wanted if value == 0.80 else value for value in constants))
         changed = FunctionType(code, function.__globals__, closure=function.__closure__)
-        monkeypatch.setattr(GPTDataset, "_build_document_sample_shuffle_indices", changed)
+        monkeypatch.setattr(GPTDataset, function.__name__, changed)
     return wanted
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import math
 import os
@@ -24,7 +25,6 @@ from tokenizers import Tokenizer
 from trainer.data import prepare
 from trainer.data import tokenizer as bpe
 from trainer.data.indexed import IndexedTokens
-from trainer.data.progress import Waiting
 
 TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1, 2, 3]\n" * 9]
 
@@ -341,26 +341,34 @@ def test_a_text_too_poor_for_the_vocabulary_asked_for_says_so(
     assert "(5,000 were asked for; the text has no more pairs that repeat)" in out
 
 
+class Heard(io.StringIO):
+    """What is said on stderr, and that something was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.something = threading.Event()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        self.something.set()
+        return written
+
+
 def test_training_a_tokenizer_says_so_when_it_takes_long(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = threading.Event()
-    real_say, real_train = Waiting._say, bpe.train
+    heard, learn = Heard(), bpe.train
 
-    def say(waiting: Waiting) -> None:
-        real_say(waiting)
-        said.set()
-
-    def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-        tokenizer = real_train(texts, vocab_size)
-        assert said.wait(30)
+    def learn_until_heard(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+        tokenizer = learn(texts, vocab_size)
+        assert heard.something.wait(30)
         return tokenizer
 
-    monkeypatch.setattr(Waiting, "_say", say)
-    monkeypatch.setattr(bpe, "train", train)
+    monkeypatch.setattr(sys, "stderr", heard)
+    monkeypatch.setattr(bpe, "train", learn_until_heard)
     monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.05)
-    code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
-    assert code == 0 and "training a tokenizer of 280 tokens ...\n" in err
+    code, _, _ = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
+    assert code == 0 and "training a tokenizer of 280 tokens ...\n" in heard.getvalue()
 
 
 def test_beside_a_terminal_progress_is_a_line_now_and_then(
