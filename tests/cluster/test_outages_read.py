@@ -12,8 +12,9 @@ import pytest
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.watched_runs import WatchedRun, make_run
 
-#: Seconds: the one deadline of 8 for Slurm, and Python's start on a busy machine.
-LONGEST_S = 8 + 3
+#: Seconds: the one deadline for Slurm, and with Python's start on a busy machine.
+DEADLINE_S = 8
+LONGEST_S = DEADLINE_S + 12
 ASKING = {"status": 1, "queue": 1, "watch training": 3}
 NOT_ASKING = ("logs", "attempts", "kill-switch status")
 
@@ -40,7 +41,7 @@ def test_who_only_looks_says_so_in_one_line_and_never_that_nothing_runs(
             started = time.monotonic()
             answer = run(*words.split())
             assert answer.code == 0, (words, answer)
-            assert time.monotonic() - started < 3, words
+            assert time.monotonic() - started < DEADLINE_S, words
     assert took_s < LONGEST_S
     for words, (out, err, code) in answers.items():
         assert code == ASKING[words], (words, out, err)

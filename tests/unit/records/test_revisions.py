@@ -1,16 +1,18 @@
-import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from opsctl.errors import OpsctlError
 from opsctl.records import revisions
-from opsctl.records import state_files as files
 from opsctl.records.run_view import view
 from opsctl.runs.load import LoadedRun, load_run_file
 from tests.tiny_run import expand, write_run
 from trainer.recipe.options import OptionsError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def loaded(folder: Path, **changes: object) -> LoadedRun:
@@ -76,21 +78,47 @@ def test_a_withdrawn_revision_is_gone(tmp_path: Path) -> None:
     assert [path.name for path in loaded(tmp_path).paths.revisions.iterdir()] == [first.name]
 
 
+def published_on_a_small_disk(folder: Path, files: int) -> tuple[str, list[str]]:
+    """Publish where the disk, a real one in memory, has room for so many files; what was refused, what is there then.
+
+    Needs a kernel that lets a user mount in a namespace of his own.
+    """
+    own_namespace = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*own_namespace, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel gives users no namespaces of their own")
+    output = loaded(folder).paths.output
+    output.mkdir()
+    folders = 4  # of the disk itself, .opsctl, revisions, and the revision that is being built
+    mount = f'mount -t tmpfs -o nr_inodes={folders + files} none "$0" && exec "$@"'
+    script = f"""
+import json, pathlib
+from opsctl.errors import OpsctlError
+from tests.unit.records.test_revisions import loaded, publish
+run, said = loaded(pathlib.Path({str(folder)!r})), ""
+try:
+    publish(run)
+except OpsctlError as error:
+    said = str(error)
+print(json.dumps([said, [path.name for path in run.paths.revisions.iterdir()]]))
+"""
+    words = [*own_namespace, "sh", "-c", mount, str(output), sys.executable, "-c", script]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    said, left = json.loads(ran.stdout)
+    return said, left
+
+
 @pytest.mark.parametrize("failing", range(1, 6))
-def test_a_full_disk_at_any_file_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
-    calls = 0
+def test_a_full_disk_at_any_file_leaves_nothing(tmp_path: Path, failing: int) -> None:
+    said, left = published_on_a_small_disk(tmp_path, failing - 1)
+    assert said.startswith("cannot publish a revision: no space left at ")
+    assert "; nothing was changed" in said
+    assert left == []
 
-    def write(path: Path, data: str | bytes, mode: int = 0o664) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == failing:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        files.write_atomically(path, data, mode)
 
-    monkeypatch.setattr(revisions, "write_atomically", write)
-    with pytest.raises(OpsctlError, match=r"no space left at .*; nothing was changed"):
-        publish(loaded(tmp_path))
-    assert list(loaded(tmp_path).paths.revisions.iterdir()) == []
+def test_a_disk_with_room_for_each_file_takes_the_revision(tmp_path: Path) -> None:
+    said, left = published_on_a_small_disk(tmp_path, 5)
+    assert said == "" and [name[:5] for name in left] == ["0001-"]
 
 
 def test_what_a_killed_publish_left_does_not_count(tmp_path: Path) -> None:

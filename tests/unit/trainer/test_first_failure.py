@@ -78,11 +78,15 @@ def fork(watch: DeathWatch, local_rank: int, act: Callable[[], None]) -> int:
     return pid
 
 
-def wait_for_deaths(watch: DeathWatch, count: int) -> list[Death]:
-    deadline = time.monotonic() + 10
-    while len(watch.deaths()) < count:
-        assert time.monotonic() < deadline, watch.deaths()
+def wait_until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def wait_for_deaths(watch: DeathWatch, count: int) -> list[Death]:
+    wait_until(lambda: len(watch.deaths()) >= count)
     return watch.deaths()
 
 
@@ -91,12 +95,13 @@ def test_real_deaths_are_seen_in_their_order_with_status_and_signal() -> None:
     watch = DeathWatch(pids.__setitem__)
     watch.start()
     children = [
-        fork(watch, 0, lambda: time.sleep(30)),
+        fork(watch, 0, lambda: time.sleep(120)),
         fork(watch, 1, lambda: None),  # leaves with status 0: no death
-        fork(watch, 2, lambda: time.sleep(30)),
+        fork(watch, 2, lambda: time.sleep(120)),
         fork(watch, 3, lambda: os._exit(7)),
     ]
     assert [(one.local_rank, one.exit_code, one.signal) for one in wait_for_deaths(watch, 1)] == [(3, 7, None)]
+    wait_until(lambda: len(pids) == len(children))  # one that dies before it has said who it is, nobody can know
     os.kill(children[2], signal.SIGKILL)
     wait_for_deaths(watch, 2)
     os.kill(children[0], signal.SIGTERM)
