@@ -103,7 +103,7 @@ def _run(options: Options, parallel: Parallel) -> None:
 
 
 def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
-    """Data first, which is refused soonest, then the model, then what the checkpoint has of both."""
+    """What is refused soonest first: options, checkpoint, data; then the model, and what the checkpoint has of it."""
     tokens = vocab_size(options)
     with _as_options_error():
         wanted, schedule = Lengths.of(options), LearningRateSchedule.of(options)

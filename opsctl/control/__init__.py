@@ -1,1 +1,1 @@
-"""Submit, revise, cancel, kill switch."""
+"""Submit, revise, cancel: decisions and sending."""

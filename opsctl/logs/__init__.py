@@ -1,1 +1,1 @@
-"""The training log: parsing, following."""
+"""The training log: its lines as records, what they show, following it as it grows."""

@@ -1,1 +1,1 @@
-"""The arithmetic of a run."""
+"""What a training comes to: sizes, memory, schedule, days. Pure."""

@@ -1,1 +1,1 @@
-"""Pure functions from (run, revision) to script text."""
+"""Pure functions from a run to script text."""

@@ -1,1 +1,1 @@
-"""The run file: schema, loading, revisions, where a run keeps its things."""
+"""The run file: schema, loading, checks, what of it is published; where a run keeps its things."""

@@ -1,1 +1,1 @@
-"""Detectors and the runner that gathers their snapshots."""
+"""One snapshot of a run, the checks that look at it, and what gathers it."""

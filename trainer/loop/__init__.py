@@ -1,1 +1,1 @@
-"""One iteration after another: train, evaluate, log, stop."""
+"""One iteration after another, and what is done after each: log, curves, evaluation, save; when to leave."""

@@ -1,1 +1,1 @@
-"""The GPT: knows tensor-parallel layers, nothing of pipelines or engines."""
+"""The GPT: its layers, and the pipeline of them."""

@@ -1,1 +1,1 @@
-"""Parameter groups and schedules."""
+"""Parameter groups and the optimizer over them."""
