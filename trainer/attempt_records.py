@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from trainer.files import write_atomically
-from trainer.first_failure import Death, first_to_fail, read_error_file
+from trainer.first_failure import Death, first_to_fail
 from trainer.formats.attempt_records import Failure, RankPlace, failure_file, ranks_file
+from trainer.formats.error_file import read_error_file
 from trainer.formats.json_text import json_file_text
 from trainer.say import complain
 

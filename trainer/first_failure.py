@@ -7,7 +7,6 @@ remembers the order.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -15,7 +14,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from trainer.formats.lost_peers import failure_sentence, is_lost_peer
 
@@ -113,12 +111,3 @@ def first_to_fail(deaths: list[Death], message_of: Callable[[int], str]) -> tupl
 
 def _follows(death: Death, message: str) -> bool:
     return death.signal == signal.SIGTERM or is_lost_peer(message)
-
-
-def read_error_file(path: Path) -> str:
-    """The message in torch elastic's error file, "" when there is none or it is damaged."""
-    try:
-        message = json.loads(path.read_text())["message"]
-        return str(message["message"] if isinstance(message, dict) else message)
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""

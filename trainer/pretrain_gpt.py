@@ -7,7 +7,6 @@ Exit status: 0 when the training finished or all ranks agreed to leave, 2 for op
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -27,6 +26,7 @@ if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is impor
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.engine import build_engine, initialize, padded_vocab_size
+from trainer.formats.error_file import write_error_file
 from trainer.formats.errors import CheckpointError, SampleError
 from trainer.formats.log_lines import argument_lines, stamp
 from trainer.formats.resumable import Identity
@@ -253,9 +253,8 @@ def _leave_error_file(line: str) -> None:
     """The reason where torch's launcher looks for one, so that it is in the attempt's record too."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
-        message = {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}
         try:
-            Path(path).write_text(json.dumps({"message": message}))
+            write_error_file(Path(path), line, time.time())
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror}")
 

@@ -7,11 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from trainer.first_failure import Death, DeathWatch, first_to_fail, read_error_file
+from trainer.first_failure import Death, DeathWatch, first_to_fail
 
 START = datetime(2022, 3, 11, 14, 0, tzinfo=UTC)
 CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:13219"
@@ -111,15 +110,3 @@ def test_real_deaths_are_seen_in_their_order_with_status_and_signal() -> None:
     assert pids == dict(enumerate(children))
     for child in children:  # the watch has left them for their parent to reap
         assert os.waitpid(child, 0)[0] == child
-
-
-def test_torchs_error_file_is_read_in_both_of_its_forms(tmp_path: Path) -> None:
-    file = tmp_path / "error.json"
-    file.write_text('{"message": {"message": "ValueError: odd", "extraInfo": {"timestamp": "1"}}}')
-    assert read_error_file(file) == "ValueError: odd"
-    file.write_text('{"message": "plain", "timestamp": 1}')
-    assert read_error_file(file) == "plain"
-    for damaged in ("", "{", "[]", '{"other": 1}'):
-        file.write_text(damaged)
-        assert read_error_file(file) == ""
-    assert read_error_file(tmp_path / "absent") == ""
