@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 SHARED_FILE_MODE = 0o664
 SHARED_PROGRAM_MODE = 0o775
@@ -37,11 +35,6 @@ def write_atomically(path: Path, text: str) -> None:
             beside.unlink()
         raise
     fsync(path.parent)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """`write_atomically` of indented JSON with a final newline."""
-    write_atomically(path, json.dumps(value, indent=2) + "\n")
 
 
 def fsync(path: Path) -> None:

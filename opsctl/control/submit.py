@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+from opsctl.account import unix_group
 from opsctl.control import live, overlap
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, RunFileError
 from opsctl.records.locate import remember_run
-from opsctl.records.state_files import FULL_DISK, locked, make_shared_folder
+from opsctl.records.state_files import FULL_DISK, SHARED_FOLDER_MODE, locked, make_shared_folder
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
@@ -63,9 +63,9 @@ def open_output(paths: RunPaths, group: str | None) -> None:
     if not paths.output.exists():
         make_shared_folder(paths.output)
         if group is not None:
-            with contextlib.suppress(KeyError, PermissionError):  # arming the kill switch will say it
-                os.chown(paths.output, -1, grp.getgrnam(group).gr_gid)
-                paths.output.chmod(0o2775)
+            with contextlib.suppress(RunFileError, PermissionError):  # arming the kill switch will say it
+                os.chown(paths.output, -1, unix_group(group).gr_gid)
+                paths.output.chmod(SHARED_FOLDER_MODE)
     make_shared_folder(paths.state)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from opsctl.demo.screen import progress, say
 from opsctl.localcluster.lifecycle import down
 from opsctl.records.cluster import local_clusters_folder
+from opsctl.runs.paths import RunPaths
 from trainer.formats.leave_lines import Reason
 
 CLUSTER = "demo"
@@ -104,7 +105,7 @@ class Stage:
         from opsctl.logs.lines import iteration_losses
 
         try:
-            text = (self.run_folder / "output" / "logs" / "main_log.txt").read_text(errors="replace")
+            text = RunPaths(self.run_folder / "output").main_log.read_text(errors="replace")
         except FileNotFoundError:
             return []
         return [Line(iteration, loss) for iteration, loss in iteration_losses(text)]

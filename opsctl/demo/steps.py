@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sysconfig
 from pathlib import Path
 
 from opsctl.demo.screen import say, title
 from opsctl.demo.stage import CLUSTER, DemoFailed, Stage
+from trainer.formats.data_notes import read_notes
 
 VOCAB_SIZE = 1024
 #: Folders of the standard library that are not its own sources, or tests.
@@ -47,10 +47,12 @@ class Demo(Stage):
         excludes = [word for name in LEFT_OUT for word in ("--exclude", name)]
         corpus = ("--output-prefix", "data/corpus", "--vocab-size", str(VOCAB_SIZE), "--include", "*.py")
         self.opsctl("data", "prepare", library, *corpus, *excludes)
-        about = json.loads(next(iter((self.run_folder / "data").glob("*_document.json"))).read_text())
-        self.entropy_nats = float(about["entropy_nats"])
-        vocabulary = about["vocab_size"]
-        say(f"   a model that knows nothing has a loss of ln({vocabulary}) = {math.log(vocabulary):.2f};")
+        prefix = next(iter((self.run_folder / "data").glob("*.idx"))).with_suffix("")
+        noted = read_notes(prefix)
+        if noted is None or noted.entropy_nats is None:
+            raise DemoFailed(f"nothing is noted beside {prefix}")
+        self.entropy_nats = noted.entropy_nats
+        say(f"   a model that knows nothing has a loss of ln({VOCAB_SIZE}) = {math.log(VOCAB_SIZE):.2f};")
         say(f"   one that only knows how often each token comes, {self.entropy_nats:.2f}, the corpus's unigram entropy")
 
     def plan(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
+from opsctl.slurm.cluster import CLUSTER_FILE
 
 #: A Unix socket's path holds 107 bytes; the longest we and slurmd put under the folder is
 #: spool/NODE/NODE_JOB.STEP with its numbers: two node names and about 35 more.
@@ -26,7 +27,7 @@ class Places:
     @property
     def description(self) -> Path:
         """What the last `up` made of the cluster. Under `folder`: read before there is a link."""
-        return self.folder / "cluster.json"
+        return self.folder / CLUSTER_FILE
 
     @property
     def lock(self) -> Path:

@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 from opsctl.errors import UsageError
+from opsctl.records.locate import account_state_folder
 from opsctl.records.state_files import read_whole
 from opsctl.runs.paths import RunPaths
-from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.cluster import CLUSTER_FILE, Cluster
 
 
 def local_clusters_folder() -> Path:
     """Where local clusters live unless told otherwise: `$XDG_STATE_HOME/opsctl/clusters`."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "opsctl" / "clusters"
+    return account_state_folder() / "clusters"
 
 
 def find_cluster(name_or_folder: str) -> Cluster:
@@ -22,7 +22,7 @@ def find_cluster(name_or_folder: str) -> Cluster:
     folder = Path(name_or_folder)
     if os.sep not in name_or_folder:
         folder = local_clusters_folder() / name_or_folder
-    found = read_whole(folder / "cluster.json", Cluster, "opsctl local-cluster up writes it anew", UsageError)
+    found = read_whole(folder / CLUSTER_FILE, Cluster, "opsctl local-cluster up writes it anew", UsageError)
     if found is None:
         raise UsageError(f"no cluster {name_or_folder!r} ({folder}): opsctl local-cluster status lists them")
     return found

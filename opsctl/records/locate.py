@@ -59,6 +59,11 @@ def remember_run(name: str, run_file: Path, environment: Mapping[str, str] = os.
         pass
 
 
+def account_state_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """What opsctl keeps for this account, whatever the run: `$XDG_STATE_HOME/opsctl`."""
+    state = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME") or Path.home()) / ".local" / "state"
+    return Path(state) / "opsctl"
+
+
 def _registry(environment: Mapping[str, str]) -> Path:
-    state = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME", "/")) / ".local" / "state"
-    return Path(state) / "opsctl" / "runs.json"
+    return account_state_folder(environment) / "runs.json"

@@ -17,6 +17,7 @@ from trainer.formats.data_sources import with_prefixes
 from trainer.recipe.data_options import SPLITS, is_number, weighted_file_key, weighted_key
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: Options whose values are paths (in `data_path`, weights may stand between the paths).
 PATH_OPTIONS = frozenset({"data_path", *map(weighted_file_key, SPLITS), "vocab_file", "merge_file", "data_cache_path"})
 #: Options whose values have prefixes inside.
@@ -31,7 +32,7 @@ def expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
 
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        if not VARIABLE_NAME.fullmatch(name):
             raise RunFileError(f"{where}: ${{{printable(name)[:60]}}} is not a variable's name; write ${{NAME}}")
         if name not in variables:
             raise RunFileError(f"{where}: ${{{name}}} is not set; export {name}, or give it a value in [env]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.slurm.cluster import CLUSTER_FILE
 from trainer.formats.attempt_records import STOP_REQUEST
 
 
@@ -62,7 +63,7 @@ class RunPaths:
     @property
     def cluster(self) -> Path:
         """The cluster of the last submission; absent before the first."""
-        return self.state / "cluster.json"
+        return self.state / CLUSTER_FILE
 
     @property
     def revisions(self) -> Path:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from opsctl.errors import RunFileError
+from opsctl.runs.expansion import VARIABLE_NAME
 from opsctl.runs.schema import RunFile
 from opsctl.runs.shape import shown, shown_key
 from opsctl.slurm.arrays import array_problem
@@ -140,7 +141,7 @@ def _is_path(value: str) -> bool:
 
 def _env(file: RunFile) -> str | None:
     for name, value in file.env.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        if not VARIABLE_NAME.fullmatch(name):
             return f"[env] {shown_key(name)} is not a variable's name: letters, digits and _, not starting with a digit"
         if name in _LAUNCHER_VARIABLES or name.startswith("SLURM_"):
             return f"[env] {name} is set for every rank by Slurm and the launcher; leave it out"

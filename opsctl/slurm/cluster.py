@@ -8,6 +8,8 @@ import msgspec
 
 #: Variables that change what Slurm's commands print or do behind our back. SLURM_CONF is set from the cluster instead.
 _MISLEADING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_", "SALLOC_", "SRUN_", "SLURM_")
+#: The file that describes a cluster: in a run's state, and in a local cluster's folder.
+CLUSTER_FILE = "cluster.json"
 
 
 class Cluster(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from opsctl.slurm.client import SlurmClient
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
 from opsctl.watch.snapshot import Part, Published, Snapshot
+from trainer.formats.manifest import MANIFEST
 
 
 def settings_of(run: RunView) -> Settings:
@@ -66,7 +67,7 @@ def _with_progress(seen: Snapshot, run: RunView) -> Snapshot:
     return replace(
         seen,
         checkpoint=checkpoint,
-        checkpoint_at=_changed_at(checkpoint.folder / "manifest.json") if checkpoint else None,
+        checkpoint_at=_changed_at(checkpoint.folder / MANIFEST) if checkpoint else None,
         is_finished=options is not None and is_finished(options, checkpoint),
         total_samples=options.train_samples if options else None,
         total_iterations=options.train_iters if options else None,

@@ -27,11 +27,11 @@ OPSCTL = {
     "checkpoints": {"runs", "trainer.recipe", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
     "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm"},
-    "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm"},
+    "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
     "status": {"attempts", "records", "slurm", "watch", "trainer.formats"},
     "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "localcluster": {"records", "slurm"},
-    "demo": {"localcluster", "logs", "records", "trainer.formats"},
+    "demo": {"localcluster", "logs", "records", "runs", "trainer.formats"},
     "cli": {
         *("attempts", "control", "job", "localcluster", "logs", "planning", "records", "runs", "slurm"),
         *("status", "watch", "trainer.formats"),

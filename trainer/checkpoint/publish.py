@@ -14,8 +14,9 @@ import msgspec
 import torch.distributed as dist
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
-from trainer.files import SHARED_PROGRAM_MODE, fsync, make_shared_folder, write_atomically, write_json
+from trainer.files import SHARED_PROGRAM_MODE, fsync, make_shared_folder, write_atomically
 from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, tag_of
 
 # What DeepSpeed calls a file with one rank's part of the optimizer's states, and where its programs for those are.
@@ -67,7 +68,7 @@ def _publish(root: Path, folder: Path, manifest: Manifest) -> None:
             raise CheckpointError(f"{folder / name} has {size} bytes, {file.bytes} were written: see the file system")
     if any(name.endswith(_SHARD) for name in manifest.files):
         _leave_scripts(root)
-    write_json(folder / MANIFEST, manifest.as_json())
+    write_atomically(folder / MANIFEST, json_file_text(manifest.as_json()))
     final = root / tag_of(manifest.iteration)
     if final.exists():
         _put_in_place_of(folder, final)

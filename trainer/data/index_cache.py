@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.files import SHARED_FILE_MODE, make_shared_folder, write_json
+from trainer.files import SHARED_FILE_MODE, make_shared_folder, write_atomically
 from trainer.formats.index_header import bin_path, idx_path
+from trainer.formats.json_text import json_file_text
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -76,7 +77,7 @@ class IndexCache:
                     _save(folder / f"{stem}-{name}.npy", array)
                 # The listing comes last: what it names is whole.
                 listing = {"arrays": list(arrays), "made_from": json.loads(text)}
-                write_json(folder / f"{stem}.json", listing)
+                write_atomically(folder / f"{stem}.json", json_file_text(listing))
                 return
             except OSError as error:
                 failures.append(f"{folder}: {error.strerror}")

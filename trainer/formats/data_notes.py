@@ -56,11 +56,12 @@ class PreparedData(DataFacts, frozen=True, kw_only=True):
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What a training asks of the notes. None: they, which anybody may have written, do not say."""
+    """What readers ask of the notes. None: they, which anybody may have written, do not say."""
 
     vocab_size: int | None = None
     eod: int | None = None
     tokenizer: str = "unknown"
+    entropy_nats: float | None = None
 
 
 def notes_path(prefix: str | Path) -> Path:
