@@ -81,12 +81,6 @@ def prefixes(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield from ((file_key, source.prefix) for group in found for source in group.sources)
 
 
-def split_bounds(shares: str, documents: int) -> list[int]:
-    """First document of train, validation and test, and the end: `949,50,1` of 10,000 gives 0, 9490, 9990, 10000."""
-    edges = _split_edges(shares)
-    return [round(edge * documents) for edge in edges]
-
-
 def parse_file(path: Path) -> list[Group]:
     """The groups of a weighted split file: one line of groups in double quotes, separated by spaces."""
     try:

@@ -13,15 +13,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from opsctl.attempts.events import Attempt, append_opened
 from opsctl.cli import main
 from opsctl.errors import OpsctlError
+from opsctl.moments import now
+from opsctl.output import printable
 from opsctl.records import kill_switch
 from opsctl.records.kill_switch import Note
 from opsctl.runs.paths import RunPaths
@@ -139,6 +142,19 @@ def test_any_json_in_the_file_counts(tmp_path_factory: pytest.TempPathFactory, v
     paths = RunPaths(tmp_path_factory.mktemp("out"))
     paths.kill_switch.write_text(json.dumps(value))
     assert kill_switch.state(paths).is_triggered
+
+
+@given(st.text(st.characters(codec="utf-8")), st.from_regex(r"[^/\0]{1,40}", fullmatch=True))
+def test_where_it_is_and_what_was_said_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, why: str, name: str
+) -> None:
+    paths = RunPaths(tmp_path_factory.mktemp("run"))
+    path = paths.output / "switches" / f"at {name}"
+    kill_switch.arm(paths, path=path)
+    found = kill_switch.trigger(paths, why).state
+    assert (found.path, found.is_armed, found.is_triggered) == (path, True, True)
+    assert (found.by, found.why) == (ME, printable(why, " ").strip())
+    assert found.at is not None and abs(now() - found.at) < timedelta(minutes=1)
 
 
 def test_words_in_the_file_come_out_as_one_printable_line(paths: RunPaths) -> None:

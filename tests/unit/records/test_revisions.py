@@ -9,10 +9,12 @@ from opsctl.errors import OpsctlError
 from opsctl.records import revisions
 from opsctl.records.run_view import view
 from opsctl.runs.load import LoadedRun, load_run_file
+from opsctl.shipped import templates_folder
 from tests.tiny_run import expand, write_run
 from trainer.recipe.options import OptionsError
 
 ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = sorted((templates_folder() / "examples").glob("*.toml"))
 
 
 def loaded(folder: Path, **changes: object) -> LoadedRun:
@@ -46,6 +48,16 @@ def test_a_revision_holds_all_that_a_task_needs(tmp_path: Path) -> None:
     assert revision.created_at.tzinfo is not None
     assert (revision.note, revision.run_file, revision.run_file_sha256) == ("why", run.path, run.sha256)
     assert revisions.newest(run.paths) == revision
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_what_is_published_is_read_back(tmp_path: Path, example: Path) -> None:
+    (tmp_path / "run.toml").write_text(example.read_text())
+    run = expand(load_run_file(tmp_path / "run.toml", {"six_ALL_CCFRWORK": "/work"}))
+    revisions.publish(run, "n\u00f6te")
+    found = revisions.newest(run.paths)
+    assert found is not None and found.note == "n\u00f6te" and found.run_file_sha256 == run.sha256
+    assert (found.file, tuple(found.trainer_arguments), found.options()) == (run.file, run.arguments, run.options)
 
 
 def test_publishing_the_same_again_changes_nothing(tmp_path: Path) -> None:

@@ -18,30 +18,32 @@ from trainer.formats.data_sources import (
     parse_file,
     parse_group,
     prefixes,
-    split_bounds,
     with_prefixes,
 )
 from trainer.formats.errors import DataError
+from trainer.recipe.data_options import SPLITS
 
 
 @pytest.mark.parametrize(
-    ("split", "bounds"),
+    ("split", "ranges"),
     [
-        ("949,50,1", [0, 9490, 9990, 10000]),
-        ("0.949, 0.05, 0.001", [0, 9490, 9990, 10000]),
-        ("969, 30, 1", [0, 9690, 9990, 10000]),
-        ("9/1", [0, 9000, 10000, 10000]),
-        ("1", [0, 10000, 10000, 10000]),
+        ("949,50,1", [(0, 9490), (9490, 9990), (9990, 10000)]),
+        ("0.949, 0.05, 0.001", [(0, 9490), (9490, 9990), (9990, 10000)]),
+        ("969, 30, 1", [(0, 9690), (9690, 9990), (9990, 10000)]),
+        ("9/1", [(0, 9000), (9000, 10000)]),
+        ("1", [(0, 10000)]),
     ],
 )
-def test_split_gives_ranges_of_documents(split: str, bounds: list[int]) -> None:
-    assert split_bounds(split, 10000) == bounds
+def test_split_gives_ranges_of_documents(split: str, ranges: list[tuple[int, int]]) -> None:
+    options = options_for(data_path=["a"], split=split)
+    found = [group for part in SPLITS for group in groups(options, part)]
+    assert [group.sources[0].documents(10_000) for group in found] == ranges
 
 
 @pytest.mark.parametrize("split", ["", "a,b", "0,0,0", "-1,2", "1,2,3,4", "nan,1", "inf", "1,,1"])
 def test_a_split_that_is_none_is_refused_by_name(split: str) -> None:
     with pytest.raises(DataError, match=r"--split .*: expected up to three shares"):
-        split_bounds(split, 10)
+        groups(options_for(data_path=["a"], split=split), "train")
 
 
 def test_a_blend_takes_the_same_range_of_every_file() -> None:
