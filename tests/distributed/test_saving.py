@@ -72,6 +72,35 @@ def test_a_plain_snapshot_has_to_be_written_before_the_next_step(pool: Pool, tmp
     assert pool.run(1, losses_after_loading, str(tmp_path), LAYOUTS[1]) != went_on
 
 
+def bytes_that_a_snapshot_copies(changes: dict[str, Any]) -> tuple[int, int]:
+    """(bytes of all weights, bytes of the tensors that a plain snapshot adds to those in memory)."""
+    from trainer.checkpoint.snapshot import snapshot
+
+    options, parallel, engine = tiny_engine(**changes)
+    step(options, parallel, engine, 0)
+    before = _bytes_by_storage()
+    taken = snapshot(engine, {})
+    added = [size for place, size in _bytes_by_storage().items() if place not in before]
+    assert taken
+    return sum(one.nbytes for one in engine.module.parameters()), sum(added)
+
+
+def _bytes_by_storage() -> dict[int, int]:
+    """Every tensor's storage in this process: where it begins -> its bytes."""
+    import gc
+
+    import torch
+
+    tensors = [one for one in gc.get_objects() if type(one) in (torch.Tensor, torch.nn.Parameter)]
+    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+
+
+@pytest.mark.parametrize("changes", [{}, {"bf16": True}], ids=["fp32", "bf16"])
+def test_a_plain_snapshot_holds_no_copy_of_the_weights(pool: Pool, changes: dict[str, Any]) -> None:
+    ((weights, copied),) = pool.run(1, bytes_that_a_snapshot_copies, changes)
+    assert copied < weights / 100
+
+
 def write_one_after_the_other(root: str) -> list[str]:
     """Rank 1 waits with its write until rank 0 has ended its own; the names that both have written."""
     from trainer.checkpoint.publish import make_room, publish

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo, CheckpointEngine
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-#: File name -> what goes into it: plain data and tensors.
-Snapshot = dict[str, Any]
+#: File name -> gives what goes into it, plain data and tensors; asked once, as the file is written.
+Snapshot = dict[str, Callable[[], Any]]
+
+# What DeepSpeed calls a file with one layer's weights.
+_WEIGHTS = "layer_"
 
 
 def snapshot(
@@ -19,10 +23,10 @@ def snapshot(
 ) -> Snapshot:
     """This rank's files of a checkpoint, with DeepSpeed's names and contents. Collective.
 
-    `client_state` goes into DeepSpeed's own files and must be plain data. The weights are copies in the host's memory,
-    all layers of the rank at once; the optimizer's states are the engine's own tensors, so a plain snapshot has to be
-    written before the next step. One that is `copied` has all tensors as copies in the host's memory, as much as the
-    files hold, and may be written whenever there is time.
+    `client_state` goes into DeepSpeed's own files and must be plain data. Tensors are the engine's own, so a plain
+    snapshot has to be written before the next step; one layer's weights at a time are copied into the host's memory as
+    they are. One that is `copied` has all tensors as copies in the host's memory, as much as the files hold, and may be
+    written whenever there is time.
     """
     taking = _TakingCheckpointEngine(with_optimizer, copied)
     usual, shards = engine.checkpoint_engine, engine.save_zero_checkpoint
@@ -46,13 +50,18 @@ class _TakingCheckpointEngine(CheckpointEngine):
         self._with_optimizer, self._copied = with_optimizer, copied
 
     def preserves_storage_sharing(self) -> bool:
-        """Whether DeepSpeed has to copy the weights, which share one storage, before it hands them over."""
-        return not self._copied
+        """Whether DeepSpeed has to copy the weights, which share one storage: no, `save` sees to it."""
+        return False
 
     def save(self, state_dict: Any, path: str) -> None:
         if not self._with_optimizer and isinstance(state_dict, dict):
             state_dict = {key: None if key == "optimizer" else value for key, value in state_dict.items()}
-        self.files[Path(path).name] = clone_tensors_for_torch_save(state_dict) if self._copied else state_dict
+        name = Path(path).name
+        if self._copied:
+            state_dict = clone_tensors_for_torch_save(state_dict)
+        # torch.save writes a tensor's whole storage, and all weights share one.
+        shares = not self._copied and name.startswith(_WEIGHTS)
+        self.files[name] = partial(clone_tensors_for_torch_save if shares else _as_it_is, state_dict)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         pass
@@ -65,3 +74,7 @@ class _TakingCheckpointEngine(CheckpointEngine):
 
     def load(self, path: str, map_location: Any = None) -> Any:
         raise NotImplementedError("this engine only takes")
+
+
+def _as_it_is(state: Any) -> Any:
+    return state

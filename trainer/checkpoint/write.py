@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedFile
 
 
-def write(snapshot: Mapping[str, Any], folder: Path) -> dict[str, SavedFile]:
+def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path) -> dict[str, SavedFile]:
     """Write each of the snapshot's files into `folder` and fsync it; sizes and checksums by name.
 
     Not collective: it touches nothing but files, so it may run in another thread. Raises CheckpointError, one line with
@@ -29,13 +29,13 @@ def write(snapshot: Mapping[str, Any], folder: Path) -> dict[str, SavedFile]:
     return {name: _write_file(state, folder / name) for name, state in snapshot.items()}
 
 
-def _write_file(state: Any, target: Path) -> SavedFile:
+def _write_file(state: Callable[[], Any], target: Path) -> SavedFile:
     sink = None
     try:
         with target.open("wb", buffering=0) as file:
             os.fchmod(file.fileno(), SHARED_FILE_MODE)
             sink = _HashingSink(file)
-            torch.save(state, sink)  # type: ignore[arg-type]
+            torch.save(state(), sink)  # type: ignore[arg-type]
             os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:
         # torch's archive writer turns an error of the file into one of its own, which says nothing of the disk.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import resource
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 
+from trainer.checkpoint.snapshot import Snapshot
 from trainer.checkpoint.write import write
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedFile
@@ -42,8 +45,12 @@ def states() -> dict[str, Any]:
     }
 
 
+def taken() -> Snapshot:
+    return {name: partial(copy.deepcopy, state) for name, state in states().items()}
+
+
 def test_each_file_reads_back_and_its_size_and_checksum_are_the_files(tmp_path: Path) -> None:
-    written = write(states(), tmp_path / "new")
+    written = write(taken(), tmp_path / "new")
     assert sorted(written) == sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(states())
     for name, facts in written.items():
         data = (tmp_path / "new" / name).read_bytes()
@@ -64,8 +71,8 @@ def test_writing_talks_to_no_other_rank_and_may_be_done_by_a_thread(
         monkeypatch.setattr(dist, name, refused)
         monkeypatch.setattr(dist.distributed_c10d, name, refused)
     with ThreadPoolExecutor(1) as thread:
-        beside = thread.submit(write, states(), tmp_path / "beside")
-        here = write(states(), tmp_path / "here")
+        beside = thread.submit(write, taken(), tmp_path / "beside")
+        here = write(taken(), tmp_path / "here")
     assert beside.result() == here
 
 
@@ -76,13 +83,13 @@ def test_every_file_is_on_the_disk_when_it_returns(monkeypatch: pytest.MonkeyPat
         synced[Path(f"/proc/self/fd/{fd}").readlink().name] = os.fstat(fd).st_size
 
     monkeypatch.setattr(os, "fsync", noted)
-    assert synced | {name: facts.bytes for name, facts in write(states(), tmp_path).items()} == synced
+    assert synced | {name: facts.bytes for name, facts in write(taken(), tmp_path).items()} == synced
 
 
 def test_the_group_may_write_what_was_written(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        write(states(), tmp_path / "new")
+        write(taken(), tmp_path / "new")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o2775
@@ -94,7 +101,7 @@ def test_a_file_that_cannot_grow_is_one_line_with_the_systems_reason(tmp_path: P
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         with pytest.raises(CheckpointError) as refused:
-            write(states(), tmp_path)
+            write(taken(), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(refused.value) == (
@@ -106,4 +113,4 @@ def test_a_file_that_cannot_grow_is_one_line_with_the_systems_reason(tmp_path: P
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=f"cannot write {tmp_path}/file/new: Not a directory; "):
-        write(states(), tmp_path / "file" / "new")
+        write(taken(), tmp_path / "file" / "new")
