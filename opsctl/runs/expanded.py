@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.errors import RunFileError, UsageError
+from opsctl.runs import values
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
@@ -32,8 +33,10 @@ class ExpandedRun:
     def of(cls, loaded: LoadedRun, file: RunFile, nodes: int | None = None) -> ExpandedRun:
         """`loaded`, whose expanded file is `file`, on `nodes` nodes (default: the run file's).
 
-        Raises RunFileError for what the trainer would refuse.
+        Raises RunFileError for what the trainer would refuse, and for an output folder that no script can name, which
+        may only show in the folder that a relative one starts from.
         """
+        values.check_output(loaded.path, file.run.output)
         paths, used = loaded.paths, file.slurm.nodes if nodes is None else nodes
         arguments = trainer_arguments(file, paths)
         try:

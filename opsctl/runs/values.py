@@ -34,6 +34,8 @@ OWN_SBATCH_OPTIONS = frozenset(
 _OTHER_SBATCH_OPTIONS = frozenset({"mem", "hint", "exclusive", "hold", "wait-all-nodes"})
 #: Names whose values nobody should write into a file that a group shares.
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)", re.IGNORECASE)
+#: What Python makes of a byte of a file's name that is no UTF-8: neither sbatch nor JSON can be handed one.
+_HALF_PAIRS = ("\ud800", "\udfff")
 _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 
 
@@ -48,6 +50,8 @@ def check_output(path: Path, output: str) -> None:
     """Raise RunFileError for an output folder that no script can name on one line."""
     if not output or any(character in output for character in "\n\r\0"):
         raise RunFileError(f"{path}: [run] output = {shown(output)}: allowed is a folder's path on one line")
+    if any(_HALF_PAIRS[0] <= character <= _HALF_PAIRS[1] for character in output):
+        raise RunFileError(f"{path}: [run] output = {shown(output)}: allowed is a folder's path in UTF-8; rename it")
 
 
 def _run(file: RunFile) -> str | None:

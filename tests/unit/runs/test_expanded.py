@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,19 @@ def test_what_the_trainer_would_refuse_cannot_be_made(tmp_path: Path) -> None:
         expand(loaded(tmp_path, changed("num_layers = 4", "num_layers = 5")))
     with pytest.raises(RunFileError, match=r"\$\{NOWHERE\} is not set"):
         expand(loaded(tmp_path, changed("data/corpus", "${NOWHERE}/corpus")))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (b"two\nlines", r"run\.toml: \[run\] output = .*: allowed is a folder's path on one line"),
+        (b"caf\xe9", r"run\.toml: \[run\] output = .*: allowed is a folder's path in UTF-8"),
+    ],
+)
+def test_a_run_in_a_folder_that_no_script_can_name_is_refused(tmp_path: Path, name: bytes, line: str) -> None:
+    folder = tmp_path / os.fsdecode(name)
+    folder.mkdir()
+    read = loaded(folder)
+    assert read.paths.output == folder / "output"  # what only looks may look
+    with pytest.raises(RunFileError, match=line):
+        expand(read)
