@@ -19,7 +19,7 @@ def iso(moment: None, timespec: str = "seconds") -> None: ...
 def iso(moment: datetime | None, timespec: str = "seconds") -> str | None: ...
 def iso(moment: datetime | None, timespec: str = "seconds") -> str | None:
     """`moment` in local time, down to `timespec`; None stays None."""
-    return moment.astimezone().isoformat(timespec=timespec) if moment else None
+    return _local(moment).isoformat(timespec=timespec) if moment else None
 
 
 @overload
@@ -28,4 +28,12 @@ def to_the_second(moment: datetime) -> datetime: ...
 def to_the_second(moment: datetime | None) -> datetime | None: ...
 def to_the_second(moment: datetime | None) -> datetime | None:
     """`moment` in local time without its fraction of a second; None stays None."""
-    return moment.astimezone().replace(microsecond=0) if moment else None
+    return _local(moment).replace(microsecond=0) if moment else None
+
+
+def _local(moment: datetime) -> datetime:
+    """`moment` in local time; as it is at either end of the calendar, which somebody may have written into a file."""
+    try:
+        return moment.astimezone()
+    except (OverflowError, ValueError):
+        return moment

@@ -290,3 +290,12 @@ def test_no_run_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPSCTL_RUN", raising=False)
     assert call("status") == 2
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_switch_that_claims_an_end_of_the_calendar_still_counts(tmp_path: Path, at: str) -> None:
+    paths = RunPaths(tmp_path)
+    paths.kill_switch.write_text(json.dumps({"by": "ann", "at": at}))
+    state = kill_switch.state(paths)
+    assert state.is_triggered and state.describe() == f"by ann at {at}"
+    assert kill_switch.printed_switch(state).by == "ann"
