@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.trainer.loop.steps import BATCH, SEQUENCE
-from trainer.engine import StepResult
+from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
 from trainer.formats.leave_lines import Reason
+from trainer.formats.log_lines import parse_stamp
 from trainer.formats.progress import Progress
-from trainer.loop import train as loop
 from trainer.loop.observer import Observer, Step
-from trainer.loop.train import Training
+from trainer.loop.train import Training, train
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.options import parse, to_arguments
 from trainer.recipe.schedule import LearningRateSchedule
@@ -45,8 +44,32 @@ class Breaks(Observer):
         raise RuntimeError("broken")
 
 
+class Counting:
+    """Stands for DeepSpeed's engine: each step's loss is its number."""
+
+    def __init__(self) -> None:
+        self.optimizer = SimpleNamespace(param_groups=[{"lr": None}])
+        self.module = SimpleNamespace(has_dropout=False, begin_step=lambda: None)
+        self.skipped_steps = 0
+        self.steps = 0
+
+    def train_batch_size(self) -> int:
+        return BATCH
+
+    def train_batch(self, data_iter: object) -> float:
+        assert data_iter is None
+        self.steps += 1
+        return float(self.steps)
+
+    def fp16_enabled(self) -> bool:
+        return False
+
+    def get_global_grad_norm(self) -> float:
+        return 1.5
+
+
 def training_of(diary: list[str], observers: list[Observer], leaves_at: int | None = None) -> Training:
-    """Three steps of a training whose engine is a stand-in; told lines go into the diary."""
+    """Three steps of a training whose engine is a stand-in; told lines go into the diary, stamped ones in short."""
     shape = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 8}
     sizes = {"seq_length": SEQUENCE, "micro_batch_size": 2, "global_batch_size": BATCH}
     options = parse(to_arguments({**shape, **sizes, "lr": 1e-3, "train_iters": 3}), 1)
@@ -55,7 +78,11 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
         assert steps_done == iteration
         return (Reason.KILL_SWITCH, "last words") if iteration == leaves_at else None
 
-    engine: Any = SimpleNamespace(train_batch_size=lambda: BATCH)
+    def tell(line: str) -> None:
+        said = parse_stamp(line)
+        diary.append(said.what if said else line)
+
+    engine: Any = Counting()
     leaving: Any = SimpleNamespace(reason=reason)
     parallel: Any = None
     return Training(
@@ -68,40 +95,28 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
         leaving=leaving,
         open_items=lambda _first: None,
         observers=observers,
-        tell=diary.append,
+        tell=tell,
     )
-
-
-@pytest.fixture(autouse=True)
-def steps_without_an_engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Each step takes an hour of the clock that `stamp` reads."""
-    clock = SimpleNamespace(hour=1)
-
-    def step(_engine: Any, _items: Any, _learning_rate: float) -> StepResult:
-        clock.hour += 1
-        return StepResult(float(clock.hour), 1.0, None, False)
-
-    monkeypatch.setattr(loop, "stamp", lambda what: f"{what} at {clock.hour}")
-    monkeypatch.setattr(loop, "leave_line", lambda reason: f"{reason} at {clock.hour}")
-    monkeypatch.setattr(loop, "train_step", step)
-    monkeypatch.setattr(loop, "parameters_norm", lambda _engine, _parallel: float(clock.hour))
-    return clock
 
 
 def test_the_loop_hands_every_step_to_each_observer_in_turn() -> None:
     diary: list[str] = []
     observers = [Watcher("one", diary), Watcher("other", diary)]
-    assert loop.train(training_of(diary, [*observers])) == Reason.FINISHED
+    training = training_of(diary, [*observers])
+    assert train(training) == Reason.FINISHED
     assert diary == [
-        "before the start of training step at 1",
+        "before the start of training step",
         *("one: 1", "other: 1", "one: 2", "other: 2", "one: 3", "other: 3"),
-        "finished at 4",  # dated when it comes
+        "after training is done",
         *("one: leaving at 3", "other: leaving at 3"),
         *("one: finished", "other: finished"),
         *("one: closed", "other: closed"),
     ]
     last = observers[0].steps[-1]
-    assert (last.result.loss, last.batch_size) == (4.0, BATCH)
+    assert (last.result.loss, last.result.gradient_norm, last.batch_size) == (3.0, 1.5, BATCH)
+    # The step ran at the rate of the samples before it; what it reports is the next one's.
+    assert training.engine.optimizer.param_groups[0]["lr"] == training.schedule.at(16)
+    assert last.learning_rate == training.schedule.at(24)
     assert last.progress == Progress(
         iteration=3, consumed_train_samples=24, consumed_train_tokens=384, consumed_valid_samples=0
     )
@@ -109,22 +124,24 @@ def test_the_loop_hands_every_step_to_each_observer_in_turn() -> None:
 
 def test_who_leaves_early_is_heard_before_the_last_words() -> None:
     diary: list[str] = []
-    assert loop.train(training_of(diary, [Watcher("one", diary)], leaves_at=2)) == Reason.KILL_SWITCH
+    assert train(training_of(diary, [Watcher("one", diary)], leaves_at=2)) == Reason.KILL_SWITCH
     assert diary[1:] == ["one: 1", "one: 2", "one: leaving at 2", "last words", "one: closed"]
 
 
 def test_what_breaks_ends_the_training_and_leaves_nothing_open() -> None:
     diary: list[str] = []
     with pytest.raises(RuntimeError, match="broken"):
-        loop.train(training_of(diary, [Breaks(), Watcher("one", diary)]))
+        train(training_of(diary, [Breaks(), Watcher("one", diary)]))
     assert diary[1:] == ["one: closed"]
 
 
-def test_the_norm_of_a_step_is_measured_once_and_only_when_asked_for(steps_without_an_engine: SimpleNamespace) -> None:
-    diary: list[str] = []
-    watcher = Watcher("one", diary)
-    loop.train(training_of(diary, [watcher]))
-    steps_without_an_engine.hour = 50
-    assert watcher.steps[0].parameters_norm == 50.0
-    steps_without_an_engine.hour = 60
-    assert watcher.steps[0].parameters_norm == 50.0
+def test_the_norm_of_a_step_is_measured_once_and_only_when_asked_for() -> None:
+    asked: list[int] = []
+
+    def norm() -> float:
+        asked.append(1)
+        return 50.0
+
+    step = step_at(1, measured_norm=norm)
+    assert asked == []
+    assert (step.parameters_norm, step.parameters_norm, asked) == (50.0, 50.0, [1])
