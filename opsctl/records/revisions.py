@@ -24,7 +24,15 @@ import msgspec
 from opsctl.account import account_and_host
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
-from opsctl.records.state_files import FULL_DISK, fsync_folder, make_shared_folder, read_needed, write_atomically
+from opsctl.records.state_files import (
+    FULL_DISK,
+    SHARED_FILE_MODE,
+    SHARED_PROGRAM_MODE,
+    fsync_folder,
+    make_shared_folder,
+    read_needed,
+    write_atomically,
+)
 from opsctl.render.step import step_script
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun, expanded_file
@@ -174,7 +182,7 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
         make_shared_folder(paths.revisions)
         make_shared_folder(building)
         for name, text in {**files, "revision.json": json_file_text(about)}.items():
-            write_atomically(building / name, text, 0o775 if name.endswith(".sh") else 0o664)
+            write_atomically(building / name, text, SHARED_PROGRAM_MODE if name.endswith(".sh") else SHARED_FILE_MODE)
         building.rename(target)
         fsync_folder(paths.revisions)
     except OSError as error:

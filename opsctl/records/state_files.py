@@ -29,6 +29,7 @@ from trainer.formats.tolerant import decode
 T = TypeVar("T")
 
 SHARED_FILE_MODE = 0o664
+SHARED_PROGRAM_MODE = 0o775
 SHARED_FOLDER_MODE = 0o2775
 #: What a disk that takes no more says, by errno.
 FULL_DISK = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota exceeded"}
