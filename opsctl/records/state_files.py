@@ -93,8 +93,7 @@ def read_lines(path: Path, kind: type[T]) -> list[T]:
 
 def _read(path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:
     """Every reading of state opens its file here."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
+    with path.open("rb") as file:
         data = file.read(largest_bytes + 1)
     if len(data) > largest_bytes:
         raise OSError(errno.EFBIG, f"more than {largest_bytes} bytes", str(path))

@@ -85,7 +85,7 @@ def test_a_file_that_is_much_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 def test_lines_that_cannot_be_seen_are_not_no_lines(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
         files.read_lines(tmp_path, Thing)
 
 
