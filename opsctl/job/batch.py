@@ -135,7 +135,7 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     ends_at = _ends_at(task)
     launch = _launch(task, task.options, folder, ends_at)
     stop_request = task.paths.stop_request(task.allocation.job_id)
-    environment = {**os.environ, **task.cluster.additions(dict(os.environ)), "OPSCTL_ATTEMPT_FOLDER": str(folder)}
+    environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
     step = Step(launch.command(), environment, task.log, signals, stop_request, lambda: _leaves_early(folder))
     code = step.run()
     told = signals.told_to_end

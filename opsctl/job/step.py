@@ -26,6 +26,9 @@ SRUN_END_S = 15.0
 WAIT_S = 60
 _LOST_NODE = re.compile(rb"^srun: error: Node failure on (\S+)", re.MULTILINE)
 _TASK_EXIT = re.compile(rb"^srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)\s*\n", re.MULTILINE)
+#: Whoever may list processes, or Slurm's records of steps, sees command lines; an environment only its owner.
+_STEP_SCRIPT = "OPSCTL_STEP_SCRIPT"
+_RUN_STEP_SCRIPT = f'script=${_STEP_SCRIPT}; unset {_STEP_SCRIPT}; eval "$script"'
 #: What is kept of one chunk to find words that the next one ends.
 _OVERLAP_BYTES = 512
 _CHUNK_BYTES = 64 * 1024
@@ -35,7 +38,7 @@ _CHUNK_BYTES = 64 * 1024
 class Launch:
     """One launcher per node, with what they need to meet."""
 
-    step_script: Path
+    step_script: str  # its text, not a path: what was read and judged is what runs, whatever lies there by then
     python: Sequence[str]  # the interpreter's command on the nodes
     nodes: int
     ranks_per_node: int
@@ -59,7 +62,10 @@ class Launch:
             f"--wait={WAIT_S}",
             "--mpi=none",
             "--export=ALL",
-            str(self.step_script),
+            "/bin/bash",
+            "-c",
+            _RUN_STEP_SCRIPT,
+            "step.sh",
             *self.python,
             "-u",
             "-m",
@@ -77,6 +83,10 @@ class Launch:
             "--",
             *self.trainer_arguments,
         ]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that the command needs beside those of the job."""
+        return {_STEP_SCRIPT: self.step_script, "OPSCTL_ATTEMPT_FOLDER": str(self.attempt_folder)}
 
 
 class Step:

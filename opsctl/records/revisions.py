@@ -27,10 +27,10 @@ from opsctl.moments import now
 from opsctl.records.state_files import (
     FULL_DISK,
     SHARED_FILE_MODE,
-    SHARED_PROGRAM_MODE,
     fsync_folder,
     make_shared_folder,
     read_needed,
+    read_text,
     write_atomically,
 )
 from opsctl.render.step import step_script
@@ -61,6 +61,7 @@ FIXED_AT_SUBMIT = (
 )
 
 
+_STEP_SCRIPT = "step.sh"
 _PUBLISH_ANEW = "opsctl revise publishes a new revision"
 
 
@@ -115,10 +116,16 @@ class Revision:
         world_size = (slurm.nodes if nodes is None else nodes) * slurm.gpus_per_node
         return parse([*self.trainer_arguments, *one_off], world_size)
 
-    @property
-    def step_script(self) -> Path:
-        """What srun starts on every node of a task."""
-        return self.folder / "step.sh"
+    @cached_property
+    def step_script(self) -> str:
+        """The text of what srun runs on every node of a task."""
+        try:
+            text = read_text(self.folder / _STEP_SCRIPT)
+        except OSError as error:
+            raise OpsctlError(f"cannot read {self.folder / _STEP_SCRIPT}: {error.strerror}; {_PUBLISH_ANEW}") from None
+        if text is None:
+            raise OpsctlError(f"cannot read {self.folder / _STEP_SCRIPT}: there is no such file; {_PUBLISH_ANEW}")
+        return text
 
     @property
     def slurm(self) -> dict[str, Any]:
@@ -140,7 +147,7 @@ def contents(run: ExpandedRun) -> dict[str, str]:
         "run.json": json_file_text(run.file),
         "trainer-arguments.json": json_file_text(run.arguments),
         "engine.json": json_file_text(engine_config(run.options)),
-        "step.sh": step_script(run),
+        _STEP_SCRIPT: step_script(run),
     }
 
 
@@ -182,7 +189,7 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
         make_shared_folder(paths.revisions)
         make_shared_folder(building)
         for name, text in {**files, "revision.json": json_file_text(about)}.items():
-            write_atomically(building / name, text, SHARED_PROGRAM_MODE if name.endswith(".sh") else SHARED_FILE_MODE)
+            write_atomically(building / name, text, SHARED_FILE_MODE)
         building.rename(target)
         fsync_folder(paths.revisions)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from opsctl.job import step as step_module
 from opsctl.job.main_log import MainLog
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
+from opsctl.render.step import LARGEST_BYTES
 
 
 def start(tmp_path: Path, script: str, signals: Signals | None = None, leave_s: float = 60, left: bool = False) -> Step:
@@ -33,10 +35,10 @@ def log_of(tmp_path: Path) -> str:
     return (tmp_path / "main_log.txt").read_text()
 
 
-def test_the_command_gives_every_option_whole() -> None:
-    launch = Launch(
-        step_script=Path("/r/step.sh"),
-        python=("/venv/bin/python", "-P"),
+def launch_of(step_script: str, *python: str) -> Launch:
+    return Launch(
+        step_script=step_script,
+        python=python,
         nodes=2,
         ranks_per_node=4,
         cpus_per_task=16,
@@ -45,8 +47,11 @@ def test_the_command_gives_every_option_whole() -> None:
         attempt_folder=Path("/out/logs/attempts/7"),
         trainer_arguments=("--lr", "1e-3"),
     )
-    words = launch.command()
-    srun, launcher = words[: words.index("/r/step.sh")], words[words.index("/r/step.sh") + 1 :]
+
+
+def test_the_command_gives_every_option_whole() -> None:
+    words = launch_of("echo 1", "/venv/bin/python", "-P").command()
+    srun, launcher = words[: words.index("/bin/bash")], words[words.index("step.sh") + 1 :]
     assert srun[0] == "srun"
     assert {
         "--nodes=2",
@@ -61,6 +66,32 @@ def test_the_command_gives_every_option_whole() -> None:
         *("--nnodes", "2", "--nproc-per-node", "4", "--master-addr", "x01", "--master-port", "12345"),
         *("--attempt-folder", "/out/logs/attempts/7", "--", "--lr", "1e-3"),
     ]
+
+
+def test_the_step_scripts_text_runs_with_the_launcher_as_its_arguments_and_no_command_line_shows_it() -> None:
+    text = """#!/bin/bash
+set -euo pipefail
+export SECRET='it'\\''s $(touch /nowhere/pwned) "`x`"'
+trap : TERM INT USR1
+"$@" 2>&1 | cat
+"""
+    program = 'echo "$SECRET|$OPSCTL_ATTEMPT_FOLDER|${OPSCTL_STEP_SCRIPT-gone}|$0|$*"; exit 7'
+    launch = launch_of(text, "/bin/sh", "-c", program)
+    words = launch.command()
+    assert not any("SECRET" in word for word in words if word != program)
+    done = subprocess.run(
+        words[words.index("/bin/bash") :], env=launch.environment(), capture_output=True, text=True, timeout=20
+    )
+    secret = """it's $(touch /nowhere/pwned) "`x`\""""
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout.startswith(f"{secret}|/out/logs/attempts/7|gone|-u|-m trainer.launch --nnodes 2")
+
+
+def test_the_largest_step_script_can_be_handed_over(tmp_path: Path) -> None:
+    text = "#" * (LARGEST_BYTES - 7) + "\nexit 3"
+    launch = launch_of(text, "true")
+    words = launch.command()
+    assert subprocess.run(words[words.index("/bin/bash") :], env=launch.environment(), timeout=20).returncode == 3
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)])

@@ -136,6 +136,13 @@ def test_a_line_break_in_a_path_is_refused(tmp_path: Path) -> None:
         batch_script(run, OWN, request(folder="/a\nb"))
 
 
+def test_variables_that_no_process_can_be_given_are_refused_by_size(tmp_path: Path) -> None:
+    run = example("demo", tmp_path)
+    large = replace(run, file=msgspec.structs.replace(run.file, env={"LARGE": "x" * (1 << 17)}))
+    with pytest.raises(RunFileError, match=r"step script of 131,\d+ bytes, more than the 122,880"):
+        step_script(large)
+
+
 def run_step(tmp_path: Path, run: ExpandedRun, *command: str, start_new_session: bool = False) -> subprocess.Popen[str]:
     script = tmp_path / "step.sh"
     script.write_text(step_script(run))
