@@ -22,6 +22,8 @@ _MARKS = (*training_line.MARKS, *log_lines.MARKS, *attempt_lines.MARKS, b"] PULS
 TAIL_BYTES = 4 * 1024 * 1024
 #: Iterations over which durations are taken.
 WINDOW = 50
+#: Saves, and evaluations, over which theirs is taken: one slow one among them is no rule.
+TYPICAL_OF = 10
 #: Iterations since the last start from which on those before it no longer count.
 _ENOUGH = 3
 
@@ -41,16 +43,22 @@ def measure(records: Sequence[Record]) -> Measured:
 
     An iteration's time is the median of the newest since the last start, or of those before it too while they are few;
     the first after a start is left out when there are others. An evaluation's is what the trainer's own timer says,
-    else what the iteration after it took longer than the median.
+    else what the iteration after it took longer than the median. Of evaluations and saves the newest TYPICAL_OF count.
     """
     iterations = [record for record in records if isinstance(record, TrainingLine)]
     window = _window(records)
     typical_s = _median([one.seconds_per_iteration for one in window])
     last = iterations[-1] if iterations else None
+    evaluations = _evaluations_s(records, typical_s)[-TYPICAL_OF:]
+    saves = _timers_s(records, ("save-checkpoint",))[-TYPICAL_OF:]
     return Measured(
         seconds_per_iteration=typical_s,
-        evaluation_seconds=_longest_evaluation_s(records, typical_s),
-        save_seconds=max(_timers_s(records, ("save-checkpoint",)), default=None),
+        evaluation_seconds=_median(evaluations),
+        evaluations=len(evaluations),
+        longest_evaluation_seconds=max(evaluations, default=None),
+        save_seconds=_median(saves),
+        saves=len(saves),
+        longest_save_seconds=max(saves, default=None),
         samples_per_second=_median([one.samples_per_second for one in window]),
         tflops=_median([one.tflops for one in window]),
         last_iteration=last,
@@ -98,11 +106,12 @@ def _is_start(record: Record) -> bool:
     )
 
 
-def _longest_evaluation_s(records: Sequence[Record], typical_s: float | None) -> float | None:
+def _evaluations_s(records: Sequence[Record], typical_s: float | None) -> list[float]:
+    """Seconds of each evaluation that shows, oldest first."""
     timed = _timers_s(records, ("evaluation", "evaluate", "eval-time"))
     if timed or typical_s is None:
-        return max(timed, default=None)
-    longest: float | None = None
+        return timed
+    found: list[float] = []
     before: TrainingLine | None = None
     evaluated, saved_s = False, 0.0
     for record in records:
@@ -122,9 +131,9 @@ def _longest_evaluation_s(records: Sequence[Record], typical_s: float | None) ->
                 extra_s = (record.seconds_per_iteration - typical_s) * (record.iteration - before.iteration) - saved_s
                 # Less than a tenth of an iteration is noise: this trainer's clock does not run during evaluations.
                 if extra_s > 0.1 * typical_s:
-                    longest = max(longest or 0.0, extra_s)
+                    found.append(extra_s)
             before, evaluated, saved_s = record, False, 0.0
-    return longest
+    return found
 
 
 def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:

@@ -68,8 +68,12 @@ class Measured(msgspec.Struct, frozen=True):
     """What the end of a training log shows. None: it does not show it."""
 
     seconds_per_iteration: float | None = None  # median of the newest iterations
-    evaluation_seconds: float | None = None  # the longest evaluation seen, all groups together
-    save_seconds: float | None = None  # the longest save seen
+    evaluation_seconds: float | None = None  # median of the newest evaluations, each with all its groups
+    evaluations: int = 0  # how many that is the median of
+    longest_evaluation_seconds: float | None = None  # of those
+    save_seconds: float | None = None  # median of the newest saves
+    saves: int = 0
+    longest_save_seconds: float | None = None
     samples_per_second: float | None = None  # median of the newest iterations
     tflops: float | None = None  # per GPU, median of the newest iterations
     last_iteration: TrainingLine | None = None

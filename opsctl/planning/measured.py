@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from opsctl.logs.records import Measured
-from opsctl.runs.schema import ExpectTable
-
-MEASURED_KEYS = ("seconds_per_iteration", "evaluation_seconds", "save_seconds")
+from opsctl.runs.schema import ExpectTable, Reckoning
 
 
-def with_measured(expect: ExpectTable, seen: Measured) -> ExpectTable:
+def with_measured(expect: ExpectTable, seen: Measured) -> Reckoning:
     """`[expect]` overridden by every duration that the log shows."""
-    known = {key: value for key in MEASURED_KEYS if (value := getattr(seen, key)) is not None}
-    return msgspec.structs.replace(expect, **known)
+    keys = [key for key in Reckoning.__struct_fields__ if key in Measured.__struct_fields__ and key != "tflops"]
+    known = {key: value for key in keys if (value := getattr(seen, key)) is not None}
+    return Reckoning(**{**msgspec.structs.asdict(expect), **known})

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from opsctl.errors import RunFileError
 from opsctl.output import printable
 from opsctl.runs.data_files import data_problems, share_problems
@@ -14,11 +16,14 @@ from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.expansion import unset_variables
 from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.options import MOST_RAMP_STAGES, combination_problems
-from opsctl.runs.schema import ExpectTable, RunFile, SlurmTable
+from opsctl.runs.schema import ExpectTable, Reckoning, RunFile, SlurmTable
 from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, from_tables
 from trainer.recipe.schedule import BatchRamp
+
+#: The keys of [expect] that have to fit into the exit margin.
+_IN_THE_MARGIN = ("seconds_per_iteration", "evaluation_seconds", "save_seconds")
 
 
 @dataclass(frozen=True)
@@ -102,23 +107,43 @@ def all_options(file: RunFile) -> dict[str, Any]:
     return {**file.trainer, **file.data, **file.checkpoints}
 
 
-def exit_margin_problem(
-    margin_s: float, iteration_s: float | None, evaluation_s: float | None, save_s: float | None
-) -> str | None:
-    """Why leaving `margin_s` seconds before the limit is too late, or None. A part that is None counts nothing.
+def exit_margin_problem(margin_s: float, expect: Reckoning) -> str | None:
+    """Why leaving `margin_s` seconds before the limit is too late, or None. A duration that is None counts nothing.
 
-    The trainer looks at the clock between iterations: at worst an iteration, the longest evaluation, a save follow.
+    The trainer looks at the clock between iterations: at worst an iteration, an evaluation and a save follow.
     """
-    needed = sum(part or 0.0 for part in (iteration_s, evaluation_s, save_s))
+    parts = (
+        ("an iteration", expect.seconds_per_iteration, ""),
+        ("an evaluation", expect.evaluation_seconds, _typical_of(expect.evaluations)),
+        ("a save", expect.save_seconds, _typical_of(expect.saves)),
+    )
+    needed = sum(seconds or 0.0 for _, seconds, _ in parts)
     if margin_s >= needed:
         return None
-    parts = (("an iteration", iteration_s), ("an evaluation", evaluation_s), ("a save", save_s))
-    sum_text = " + ".join(f"{name} {_seconds(part)}" for name, part in parts if part)
+    sum_text = " + ".join(f"{name} {_seconds(seconds)}{typical}" for name, seconds, typical in parts if seconds)
     minutes, seconds = divmod(math.ceil(needed), 60)
     return (
         f"[slurm] exit_margin of {_seconds(margin_s)} is too short: {sum_text} = {_seconds(needed)}; "
         f'set exit_margin = "{minutes}:{seconds:02d}" or more'
     )
+
+
+def slow_warnings(margin_s: float, expect: Reckoning) -> list[str]:
+    """What was once too slow for leaving `margin_s` seconds before the limit, though as a rule it is not."""
+    longest = (
+        ("evaluations", expect.evaluations, expect.longest_evaluation_seconds, "evaluation_seconds"),
+        ("saves", expect.saves, expect.longest_save_seconds, "save_seconds"),
+    )
+    return [
+        f"one of the last {number} {what} took {_seconds(seconds)}: at the end of a job "
+        f"[slurm] exit_margin of {_seconds(margin_s)} would be too short for it"
+        for what, number, seconds, key in longest
+        if seconds is not None and exit_margin_problem(margin_s, msgspec.structs.replace(expect, **{key: seconds}))
+    ]
+
+
+def _typical_of(number: int) -> str:
+    return f" (median of the last {number})" if number else ""
 
 
 def _expanded(loaded: LoadedRun) -> tuple[RunFile | None, RunFileError | None]:
@@ -200,21 +225,20 @@ def _texts(file: RunFile) -> list[str]:
 def _margin(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[list[str], list[str]]:
     """The exit margin against what `[expect]` reckons with."""
     margin_s = parse_duration_s(slurm.exit_margin)
-    evaluates = options.eval_iters > 0
-    known = {
-        "seconds_per_iteration": expect.seconds_per_iteration,
-        "evaluation_seconds": expect.evaluation_seconds if evaluates else 0.0,
-        "save_seconds": expect.save_seconds,
-    }
-    problem = exit_margin_problem(margin_s, *known.values())
+    reckoned = expect if isinstance(expect, Reckoning) else Reckoning(**msgspec.structs.asdict(expect))
+    if options.eval_iters <= 0:
+        reckoned = msgspec.structs.replace(reckoned, evaluation_seconds=0.0, longest_evaluation_seconds=None)
+    problem = exit_margin_problem(margin_s, reckoned)
     if problem:
         return [problem], []
-    unknown = [key for key, value in known.items() if value is None]
+    slow = slow_warnings(margin_s, reckoned)
+    unknown = [key for key in _IN_THE_MARGIN if getattr(reckoned, key) is None]
     if not unknown:
-        return [], []
+        return [], slow
     return [], [
+        *slow,
         f"exit_margin of {_seconds(margin_s)} is not checked in full: give {', '.join(unknown)} under [expect], "
-        "or let the log measure it"
+        "or let the log measure it",
     ]
 
 

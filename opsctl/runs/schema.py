@@ -51,6 +51,18 @@ class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tflops: float | None = None  # hardware TFLOP/s per GPU
 
 
+class Reckoning(ExpectTable, frozen=True):
+    """`[expect]`, with what the training log has measured in its place.
+
+    A duration that is the median of its newest `evaluations` or `saves` in the log has its longest beside it.
+    """
+
+    evaluations: int = 0  # 0: as the run file expects it
+    longest_evaluation_seconds: float | None = None
+    saves: int = 0
+    longest_save_seconds: float | None = None
+
+
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole run file.
 

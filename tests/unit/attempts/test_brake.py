@@ -47,6 +47,16 @@ def test_leaving_through_the_kill_switch_or_at_the_end_is_neutral() -> None:
     assert without_progress([*failures, *neutral, ended(6)], NOON) == 3
 
 
+def test_what_a_person_cancels_is_no_failure() -> None:
+    failures = [ended(1), ended(2)]
+    cancelled = [ended(number, "cancelled") for number in (3, 4, 5)]
+    assert not brake_trips(cancelled, NOON)
+    assert without_progress([*failures, *cancelled], NOON) == 2
+    assert brake_trips([*failures, *cancelled, ended(6)], NOON)
+    for reason in ("node-failure", "time-limit", "preempted"):
+        assert brake_trips([ended(number, reason) for number in (1, 2, 3)], NOON), reason
+
+
 def test_only_what_ended_after_the_chain_was_submitted_counts() -> None:
     before = [ended(number, at=-1) for number in (1, 2, 3)]
     assert not brake_trips(before, NOON)

@@ -70,6 +70,15 @@ def test_the_margin_is_refused_when_the_log_measured_longer_iterations(tmp_path:
         check(run, Wish())
 
 
+def test_one_slow_save_among_many_refuses_no_submit(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    run.paths.logs.mkdir(parents=True)
+    took = [*[1000.0] * 5, 77000.0, *[1000.0] * 3]
+    run.paths.main_log.write_text("".join(f"time (ms) | save-checkpoint: {ms:.2f}\n" for ms in took))
+    (warning,) = check(run, Wish()).warnings
+    assert warning.startswith("one of the last 9 saves took 77 s")
+
+
 def test_unknown_durations_are_only_warned_of(tmp_path: Path) -> None:
     run = loaded(tmp_path)
     run.path.write_text(run.path.read_text().replace("save_seconds = 1", ""))

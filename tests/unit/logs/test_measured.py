@@ -76,9 +76,20 @@ def test_speeds_come_from_the_same_iterations() -> None:
     assert (measurement.samples_per_second, measurement.tflops) == (16.0, 50.0)
 
 
-def test_the_longest_save_counts() -> None:
-    saves = ["time (ms) | save-checkpoint: 40000.00", "[default0]:time (ms) | save-checkpoint: 1000.00"]
-    assert found(train(1, 2.0), *saves).save_seconds == 40.0
+def test_one_slow_save_is_not_what_a_save_takes() -> None:
+    took = [300000.0, 1000.0, 77000.0, *([2000.0] * 8)]  # the oldest is one too many to count
+    seen = found(train(1, 2.0), *(f"[default0]:time (ms) | save-checkpoint: {ms:.2f}" for ms in took))
+    assert (seen.save_seconds, seen.saves, seen.longest_save_seconds) == (2.0, 10, 77.0)
+    lone = found(train(1, 2.0), "time (ms) | save-checkpoint: 40000.00")
+    assert (lone.save_seconds, lone.saves) == (40.0, 1)
+
+
+def test_of_several_evaluations_the_median_counts() -> None:
+    lines = [
+        line for ms in (5000, 720000, 6000) for line in (EVALUATED, f"time (ms) | evaluation: {ms}", train(9, 2.0))
+    ]
+    seen = found(train(1, 2.0), *lines)
+    assert (seen.evaluation_seconds, seen.evaluations, seen.longest_evaluation_seconds) == (6.0, 3, 720.0)
 
 
 def test_an_evaluation_is_what_the_trainers_timer_says() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opsctl.errors import RunFileError
-from opsctl.runs.checks import check_run, exit_margin_problem, find_problems
+from opsctl.runs.checks import check_run, exit_margin_problem, find_problems, slow_warnings
+from opsctl.runs.schema import Reckoning
 from tests.unit.runs.run_files import VALID, changed, loaded
 
 
@@ -117,16 +119,34 @@ class TestWhatIsNotHere:
             check_run(loaded(tmp_path, changed("data/corpus", "${NOWHERE}/corpus")))
 
 
+def reckoning(
+    iteration_s: float | None = None, evaluation_s: float | None = None, save_s: float | None = None
+) -> Reckoning:
+    return Reckoning(seconds_per_iteration=iteration_s, evaluation_seconds=evaluation_s, save_seconds=save_s)
+
+
 class TestExitMargin:
     def test_what_must_fit_is_an_iteration_an_evaluation_and_a_save(self) -> None:
-        assert exit_margin_problem(865, 105, 720, 40) is None
-        problem = str(exit_margin_problem(864, 105, 720, 40))
+        assert exit_margin_problem(865, reckoning(105, 720, 40)) is None
+        problem = str(exit_margin_problem(864, reckoning(105, 720, 40)))
         assert "an iteration 105 s + an evaluation 720 s + a save 40 s = 865 s" in problem
         assert 'set exit_margin = "14:25" or more' in problem  # 865 s
 
+    def test_what_the_log_measured_is_called_the_median_that_it_is(self) -> None:
+        seen = msgspec.structs.replace(reckoning(10, 20, 40), evaluations=3, saves=10)
+        problem = str(exit_margin_problem(60, seen))
+        assert "an evaluation 20 s (median of the last 3) + a save 40 s (median of the last 10) = 70 s" in problem
+
+    def test_one_slow_save_is_warned_of_and_forbids_nothing(self) -> None:
+        seen = msgspec.structs.replace(reckoning(10, 20, 10), saves=10, longest_save_seconds=77.0)
+        assert exit_margin_problem(60, seen) is None
+        (warning,) = slow_warnings(60, seen)
+        assert warning.startswith("one of the last 10 saves took 77 s")
+        assert slow_warnings(120, seen) == []
+
     def test_what_is_unknown_forbids_nothing(self) -> None:
-        assert exit_margin_problem(600, None, None, None) is None
-        assert exit_margin_problem(100, 105, None, None) is not None
+        assert exit_margin_problem(600, reckoning()) is None
+        assert exit_margin_problem(100, reckoning(105)) is not None
 
     @pytest.mark.usefixtures("corpus")
     def test_it_is_a_problem_when_expected_and_a_warning_while_unknown(self, tmp_path: Path) -> None:
