@@ -5,7 +5,10 @@ Each tier stays on one worker, so that its parts start once.
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,3 +45,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("needs torch")
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device, and there is none here")
+
+
+@pytest.fixture
+def unix_user() -> Iterator[Callable[..., str]]:
+    """Makes Unix users: `unix_user("alice", groups_of=["team"])` returns the name it really has. Skips without root."""
+    if os.getuid():
+        pytest.skip("making Unix users needs root")
+    users: list[str] = []
+    groups: list[str] = []
+
+    def make(name: str = "user", groups_of: Sequence[str] = ()) -> str:
+        user = f"oc{name}{os.getpid()}"
+        for group in groups_of:
+            if subprocess.run(["getent", "group", group], capture_output=True, timeout=10).returncode:
+                subprocess.run(["groupadd", group], check=True, capture_output=True, timeout=10)
+                groups.append(group)
+        more = ["--groups", ",".join(groups_of)] if groups_of else []
+        words = ["useradd", "--create-home", "--shell", "/bin/bash", *more, user]
+        subprocess.run(words, check=True, capture_output=True, timeout=10)
+        users.append(user)
+        return user
+
+    yield make
+    for user in users:
+        subprocess.run(["userdel", "--remove", "--force", user], capture_output=True, timeout=20)
+    for group in groups:
+        subprocess.run(["groupdel", group], capture_output=True, timeout=10)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -234,30 +234,3 @@ def cluster_folder(slurm: Installation) -> Iterator[Path]:
     """An empty folder for a cluster of the test's own, taken down whatever happens."""
     with guarded_folder() as folder:
         yield folder
-
-
-@pytest.fixture
-def unix_user() -> Iterator[Callable[..., str]]:
-    """Makes Unix users: `unix_user("alice", groups_of=["team"])` returns the name it really has. Skips without root."""
-    if os.getuid():
-        pytest.skip("making Unix users needs root")
-    users: list[str] = []
-    groups: list[str] = []
-
-    def make(name: str = "user", groups_of: Sequence[str] = ()) -> str:
-        user = f"oc{name}{os.getpid()}"
-        for group in groups_of:
-            if subprocess.run(["getent", "group", group], capture_output=True, timeout=10).returncode:
-                subprocess.run(["groupadd", group], check=True, capture_output=True, timeout=10)
-                groups.append(group)
-        more = ["--groups", ",".join(groups_of)] if groups_of else []
-        words = ["useradd", "--create-home", "--shell", "/bin/bash", *more, user]
-        subprocess.run(words, check=True, capture_output=True, timeout=10)
-        users.append(user)
-        return user
-
-    yield make
-    for user in users:
-        subprocess.run(["userdel", "--remove", "--force", user], capture_output=True, timeout=20)
-    for group in groups:
-        subprocess.run(["groupdel", group], capture_output=True, timeout=10)
