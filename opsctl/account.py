@@ -24,9 +24,31 @@ def account_and_host() -> str:
     return f"{account_name()}@{socket.gethostname()}"
 
 
+def is_member(uid: int, gid: int) -> bool:
+    """Whether the account `uid` is in the group `gid`, as its own or as one of its others."""
+    try:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return gid in os.getgrouplist(account.pw_name, account.pw_gid)
+
+
 def unix_group(name: str) -> grp.struct_group:
     """The Unix group that a run file's `[run] group` names. Raises RunFileError when there is none."""
     try:
         return grp.getgrnam(name)
     except KeyError:
         raise RunFileError(f"no Unix group {name!r} on this machine: correct `group` in the run file's [run]") from None
+
+
+def membership_problem(name: str) -> str | None:
+    """Why this process cannot share anything with the Unix group `name`, None when it can."""
+    try:
+        group = unix_group(name)
+    except RunFileError as error:
+        return str(error)
+    if os.geteuid() == 0 or group.gr_gid in (os.getegid(), *os.getgroups()):
+        return None
+    if is_member(os.geteuid(), group.gr_gid):
+        return f"{account_name()} is in group {name}, but not yet in this session: log in again"
+    return f"{account_name()} is not in group {name}, with which [run] shares the run: join it, or correct `group`"

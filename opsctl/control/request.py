@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from opsctl.account import membership_problem
 from opsctl.checkpoints.resumption import resumption_problem
 from opsctl.errors import RunFileError, UsageError
 from opsctl.logs.measured import measured
@@ -41,7 +42,7 @@ class Checked:
 def check(loaded: LoadedRun, wish: Wish, files: bool = True) -> Checked:
     """Everything that can be known beforehand. Raises RunFileError and UsageError for what cannot run.
 
-    files: False lets a run through whose data is not here, with a warning.
+    files: False lets a run through whose data, group or checkpoint is not here, with a warning.
     """
     if wish.nodes is not None and wish.nodes < 1:
         raise UsageError(f"--nodes {wish.nodes}: allowed is 1 or more")
@@ -50,7 +51,17 @@ def check(loaded: LoadedRun, wish: Wish, files: bool = True) -> Checked:
     asked, warnings = check_run(loaded, wish.nodes, files, expect)
     run, chain = asked.on(None), asked.with_arguments(wish.arguments)
     contents(run)
-    refused = resumption_problem(chain)
-    if refused and files:
-        raise RunFileError(f"{loaded.path}: the trainer would not go on with it: {refused}")
-    return Checked(replace(wish, array=array), run, chain, (*warnings, *([refused] if refused else [])))
+    found = _problems(chain)
+    if found and files:
+        raise RunFileError(f"{loaded.path}: {found[0]}")
+    return Checked(replace(wish, array=array), run, chain, (*warnings, *found))
+
+
+def _problems(chain: ExpandedRun) -> list[str]:
+    """What only a look at this machine and at the checkpoints shows."""
+    group, found = chain.file.run.group, []
+    if group is not None and (problem := membership_problem(group)):
+        found.append(problem)
+    if refused := resumption_problem(chain):
+        found.append(f"the trainer would not go on with it: {refused}")
+    return found

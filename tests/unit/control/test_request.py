@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,19 @@ def test_unknown_durations_are_only_warned_of(tmp_path: Path) -> None:
     run.path.write_text(run.path.read_text().replace("save_seconds = 1", ""))
     (warning,) = check(load_run_file(run.path, {}), Wish()).warnings
     assert "save_seconds" in warning
+
+
+@pytest.mark.parametrize("group", ["no-such-group", "root"])
+def test_a_group_that_is_not_there_or_not_ones_own_is_refused_and_only_warned_of_when_looking(
+    tmp_path: Path, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"no-such-group": "no Unix group 'no-such-group'", "root": "is not in group root, with which"}[group]
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(os, "getegid", lambda: 65534)
+    monkeypatch.setattr(os, "getgroups", list)
+    run = loaded(tmp_path)
+    run.path.write_text(run.path.read_text().replace('output = "output"', f'group = "{group}"'))
+    run = load_run_file(run.path, {})
+    with pytest.raises(RunFileError, match=said):
+        check(run, Wish())
+    assert said in check(run, Wish(), files=False).warnings[-1]
