@@ -1,15 +1,20 @@
-"""What commands print: data on stdout, messages on stderr, JSON with its schema version."""
+"""What commands print: data on stdout, messages on stderr, JSON with its schema version.
+
+All that people read goes through here, so that nothing of it steers a terminal: logs, names, reasons and what Slurm
+says may hold anything.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 SCHEMA_VERSION = 1
 
 
 def print_json(key: str, value: Any) -> None:
-    """Print `json_text(key, value)`."""
+    """Print `json_text(key, value)`, which is ASCII."""
     sys.stdout.write(json_text(key, value))
 
 
@@ -23,12 +28,61 @@ def json_text(key: str, value: Any) -> str:
     return json_file_text({"schema_version": SCHEMA_VERSION, key: value})
 
 
-def printable(text: str, instead: str = "?") -> str:
-    """`text` on one line and without what would steer a terminal: names, messages and logs may hold anything."""
-    return "".join(character if character.isprintable() else instead for character in text)
+def printable(text: str, instead: str | None = None) -> str:
+    r"""`text` on one line and without what would steer a terminal.
+
+    Escapes, line ends, what turns the direction of writing, halves of surrogate pairs: each is written as `\x1b`,
+    `\n`, `\u202e`, or is `instead` where that is given.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] if instead is None else instead
+        for character in text
+    )
 
 
-def message(text: str) -> None:
+def show(line: str) -> None:
+    """A line of data, at once: stdout."""
+    show_lines((line,))
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Lines of data, each as it comes, so that what reads us sees it at once: stdout."""
+    for line in lines:
+        _write_line(sys.stdout, line)
+
+
+def show_text(text: str) -> None:
+    """`text` with the line ends in it, such as a script; nothing where there is none: stdout."""
+    show_lines(_lines(text))
+
+
+def message(line: str) -> None:
     """A line for the person, not for a pipe: stderr."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    _write_line(sys.stderr, line)
+
+
+def message_text(text: str) -> None:
+    """`text` with the line ends in it: stderr."""
+    for line in _lines(text):
+        message(line)
+
+
+def write_screen(text: str, to: TextIO | None = None) -> None:
+    """What steers the terminal on purpose, to stdout unless said otherwise; its other parts are `printable`."""
+    to = to or sys.stdout
+    to.write(text)
+    to.flush()
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _write_line(to: TextIO, line: str) -> None:
+    """Tabs stay, which logs and scripts are full of; what this terminal's encoding lacks is written as an escape."""
+    shown = "\t".join(printable(part) for part in line.split("\t"))
+    encoding = to.encoding or "utf-8"
+    to.write(shown.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    to.flush()

@@ -75,6 +75,6 @@ def describe(item: Failure) -> str:
 
 def _own_words(item: Failure) -> str:
     """The first line that the rank itself left, "" when it left none."""
-    lines = (printable(line, " ").strip() for line in item.message.splitlines())
+    lines = (printable(line.strip()) for line in item.message.splitlines())
     line = next((line for line in lines if line), "")
     return "" if says_nothing(line) else line

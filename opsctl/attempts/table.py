@@ -12,6 +12,7 @@ from msgspec import Meta
 from opsctl.attempts.cause import describe
 from opsctl.attempts.events import Attempt
 from opsctl.moments import iso
+from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
 
 _HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXIT", "WHY")
@@ -19,7 +20,7 @@ _HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXI
 
 def attempt_table(attempts: Sequence[Attempt], is_known: bool) -> list[str]:
     """Lines of a table, oldest first. `is_known`: whether Slurm said which of the open ones still run."""
-    rows = [_HEAD, *(_row(attempt, is_known) for attempt in attempts)]
+    rows = [_HEAD, *(tuple(map(printable, _row(attempt, is_known))) for attempt in attempts)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])).rstrip()

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from opsctl.errors import OpsctlError
+from opsctl.output import message, message_text
 
 #: name -> (module under opsctl.cli that has `command`, the line in `opsctl --help`), in the order people meet them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -85,11 +86,8 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except click.Abort:
-        sys.stderr.write("interrupted\n")
-        sys.exit(130)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+    except (click.Abort, KeyboardInterrupt):
+        message("interrupted")
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read us has left; say nothing, as other Unix tools do.
@@ -98,12 +96,12 @@ def main(argv: list[str] | None = None) -> None:
     except click.ClickException as error:
         said = error.format_message()
         is_help = said.startswith("Usage: ")  # a group called without a command
-        sys.stderr.write(f"{said}\n" if is_help else f"opsctl: {said}\n")
+        message_text(said if is_help else f"opsctl: {said}")
         sys.exit(3 if is_check else error.exit_code)
     except OpsctlError as error:
-        sys.stderr.write(f"opsctl: {error}\n")
+        message(f"opsctl: {error}")
         sys.exit(3 if is_check else error.exit_code)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        sys.stderr.write(f"opsctl: {error.strerror or error}{where}\n")
+        message(f"opsctl: {error.strerror or error}{where}")
         sys.exit(3 if is_check else 1)

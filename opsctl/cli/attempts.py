@@ -17,13 +17,11 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     Attempts that could not close themselves (a node lost, kill -9) are closed with what Slurm knows of them. Without
     Slurm the list comes all the same, and what is open reads "not known".
     """
-    import sys
-
     from opsctl.attempts.events import read
     from opsctl.attempts.lost import close_lost_attempts
     from opsctl.attempts.table import attempt_table, printed_attempt
     from opsctl.errors import OpsctlError, SlurmError
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.output_folder import output_of
     from opsctl.slurm.commands import client_for
@@ -41,6 +39,6 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     if as_json:
         print_json("attempts", [printed_attempt(attempt, is_known) for attempt in attempts])
     elif attempts:
-        sys.stdout.write("\n".join(attempt_table(attempts, is_known)) + "\n")
+        show_lines(attempt_table(attempts, is_known))
     else:
         message("no attempts yet")

@@ -30,7 +30,7 @@ def command(
     from opsctl.control.cancel import advice, cancel
     from opsctl.control.overlap import describe
     from opsctl.control.printed import CancelledJobs
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.locate import locate_run_file
     from opsctl.runs.load import load_run_file
@@ -51,5 +51,4 @@ def command(
         left = [job.display_id for job in done.others]
         print_json("cancelled", CancelledJobs(ids=ids, left=left, dry_run=dry_run))
     else:
-        for one in ids:
-            click.echo(one)
+        show_lines(ids)

@@ -91,10 +91,10 @@ def _chosen(examples: dict[str, Path], name: str, example: str | None) -> Path:
 def _say_what_next(folder: Path, example: str) -> None:
     """The run file's path on stdout; the next commands, whole, on stderr."""
     from opsctl.cli.local_cluster import DEFAULT_NAME
-    from opsctl.output import message
+    from opsctl.output import message, show
     from opsctl.records.locate import RUN_FILE_NAME
 
-    click.echo(str(folder / RUN_FILE_NAME))
+    show(str(folder / RUN_FILE_NAME))
     steps = [("", f"cd {shlex.quote(os.path.relpath(folder))}")]
     if example == "demo":
         steps += [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 
 from opsctl.cli.json_shapes import PRINTED
+from opsctl.output import show_text
 
 HEAD = """\
 # JSON
@@ -130,4 +130,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown() + "\n")
+    show_text(markdown() + "\n")

@@ -90,9 +90,7 @@ def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run
 @json_option
 def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """Say whether the switch is armed and triggered, by whom and why."""
-    import sys
-
-    from opsctl.output import print_json
+    from opsctl.output import print_json, show
     from opsctl.records import kill_switch
 
     paths, _ = _paths(run_argument, run)
@@ -106,7 +104,7 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
         line = "armed, not triggered"
     else:
         line = "not armed: its owner can run opsctl kill-switch arm"
-    sys.stdout.write(f"{state.path}: {line}\n")
+    show(f"{state.path}: {line}")
 
 
 def _paths(run_argument: str | None, run: str | None) -> tuple[RunPaths, str | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opsctl.cli.selection import json_option
-from opsctl.output import message, print_json
+from opsctl.output import message, print_json, printable, show, write_screen
 
 if TYPE_CHECKING:
     from opsctl.localcluster.lifecycle import LocalCluster
@@ -156,13 +156,11 @@ class _progress:
 
     def show(self, line: str) -> None:
         if self.shown:
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()
+            write_screen(f"\r\x1b[K{printable(line)}", sys.stderr)
 
     def __exit__(self, *_: object) -> None:
         if self.shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            write_screen("\r\x1b[K", sys.stderr)
 
 
 @command.command()
@@ -213,15 +211,15 @@ def status(name: str | None, folder: Path | None, as_json: bool) -> None:
     if not found:
         message("no local cluster: opsctl local-cluster up starts one")
     for one in found:
-        click.echo(f"{one.name}  {one.state}  {one.shape}  {one.folder}")
+        show(f"{one.name}  {one.state}  {one.shape}  {one.folder}")
         if one.state == "down":
             continue
-        click.echo(f"  daemons {one.daemons_alive} of {one.daemons_expected}{_missing(one.daemons_missing)}")
+        show(f"  daemons {one.daemons_alive} of {one.daemons_expected}{_missing(one.daemons_missing)}")
         if one.problem:
-            click.echo(f"  {one.problem}")
+            show(f"  {one.problem}")
         else:
-            click.echo(f"  nodes   {_counts(one.nodes_by_state) or 'none'}")
-            click.echo(f"  jobs    {_counts(one.jobs_by_state) or 'none'}")
+            show(f"  nodes   {_counts(one.nodes_by_state) or 'none'}")
+            show(f"  jobs    {_counts(one.jobs_by_state) or 'none'}")
 
 
 def _missing(names: tuple[str, ...]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import click
 
 from opsctl.cli.selection import pick, run_argument
@@ -18,18 +16,19 @@ from opsctl.cli.selection import pick, run_argument
 def command(
     ctx: click.Context, run_argument: str | None, run: str | None, following: bool, lines: int, rank: int | None
 ) -> None:
-    """Show the end of the training log; with -f follow it.
+    r"""Show the end of the training log; with -f follow it.
 
     The log is `logs/main_log.txt` under the run's output folder; every line of every rank is in it, the watchdog's too.
+    What would steer a terminal, such as colours, is shown as \x1b, through a pipe too; the file has it as it was.
     """
     from opsctl.logs.sources import main_source, rank_source
-    from opsctl.output import message
+    from opsctl.output import message, show_lines
     from opsctl.records.output_folder import output_of
 
     paths, _ = output_of(pick(run_argument, run))
     source = main_source(paths) if rank is None else rank_source(paths, rank)
     try:
-        _print(source.follow(lines, message, _pause) if following else source.last(lines))
+        show_lines(source.follow(lines, message, _pause) if following else source.last(lines))
     except KeyboardInterrupt:
         ctx.exit(130)
 
@@ -45,12 +44,3 @@ def _pause() -> None:
     reader.register(sys.stdout.fileno(), 0)
     if reader.poll(POLL_S * 1000):  # nothing was asked for: only an error or a hang-up is reported
         raise BrokenPipeError
-
-
-def _print(lines: Iterable[str]) -> None:
-    """Each line as it comes, so that what reads us sees it at once."""
-    import sys
-
-    for line in lines:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()

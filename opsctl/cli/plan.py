@@ -98,7 +98,7 @@ def command(run_argument: str | None, run: str | None, as_json: bool, nodes: int
 
 
 def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
-    from opsctl.output import print_json
+    from opsctl.output import print_json, show_lines
     from opsctl.planning.from_inputs import plan_inputs
     from opsctl.planning.plan import Inputs, NumbersPlan
     from opsctl.planning.screen import lines_of
@@ -108,11 +108,11 @@ def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json("plan", NumbersPlan(inputs=inputs, **_by_key(sections)))
     else:
-        click.echo("\n".join(lines_of(sections)))
+        show_lines(lines_of(sections))
 
 
 def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, show_lines
     from opsctl.planning.from_run import plan_sections
     from opsctl.planning.plan import PlannedRun, RunPlan
     from opsctl.planning.screen import bullet_lines, lines_of
@@ -129,8 +129,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
         problems, warnings = list(findings.problems), list(findings.warnings)
         print_json("plan", RunPlan(run=run, problems=problems, warnings=warnings, **_by_key(sections)))
     else:
-        click.echo(f"{run.name}   {run.file}\n")
-        click.echo("\n".join(lines_of(sections)))
+        show_lines([f"{run.name}   {run.file}", "", *lines_of(sections)])
         for line in bullet_lines("Not known yet", findings.warnings):
             message(line)
         for line in bullet_lines("This run cannot be submitted", findings.problems):

@@ -25,7 +25,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     import shutil
     import sys
 
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.own_jobs import Recorded, recorded
     from opsctl.slurm.commands import client_for
@@ -44,7 +44,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
         print_json("jobs", [printed_job(job, own) for job, own in rows])
     elif rows:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write("\n".join(queue_table(rows, width)) + "\n")
+        show_lines(queue_table(rows, width))
     else:
         message(f"no jobs of {', '.join(sorted(users))} in the queue")
 

@@ -17,15 +17,13 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
 
     Asks no Slurm and changes nothing; ids that only a submit makes are said in words.
     """
-    import sys
-
     import msgspec
 
     from opsctl.control.difference import files_difference
     from opsctl.control.printed import RenderedFiles
     from opsctl.control.request import Wish, check
     from opsctl.control.sending import preview
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, show, show_text
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.locate import locate_run_file
     from opsctl.records.revisions import contents, newest
@@ -44,11 +42,12 @@ def command(run_argument: str | None, run: str | None, as_diff: bool, cluster: s
         if as_json:
             print_json("difference", text)
         else:
-            sys.stdout.write(text)
+            show_text(text)
         return
     everything = {"batch.sh": preview(asked.run, choose_cluster(cluster, loaded.paths), asked.wish), **files}
     if as_json:
         print_json("files", msgspec.convert(everything, RenderedFiles))
         return
     for name, text in everything.items():
-        sys.stdout.write(f"==> {name} <==\n{text}\n")
+        show(f"==> {name} <==")
+        show_text(f"{text}\n")

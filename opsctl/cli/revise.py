@@ -30,11 +30,9 @@ def command(
     What Slurm fixed when they were submitted (nodes, time, constraint) needs them replaced: --resubmit lines up new
     ones behind what runs, with the same number of tasks and one-off arguments, then cancels the old.
     """
-    import sys
-
     from opsctl.control.printed import ChangedValue, RevisedRun
     from opsctl.control.revise import revise
-    from opsctl.output import message, print_json
+    from opsctl.output import message, message_text, print_json, show
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.locate import locate_run_file
     from opsctl.runs.load import load_run_file
@@ -49,7 +47,7 @@ def command(
         for key, (old, new) in done.values.items():
             message(f"{key}: {_shown(old)} -> {_shown(new)}")
         if done.before is not None and done.difference:
-            sys.stderr.write(done.difference)
+            message_text(done.difference)
         for old_chain, new_chain in done.replaced:
             what = "would be replaced" if new_chain is None else f"replaced by chain {new_chain.chain.chain}"
             message(f"what was queued of chain {old_chain} {what}")
@@ -64,7 +62,7 @@ def command(
         )
         print_json("revised", answer)
     elif done.revision is not None:
-        click.echo(done.revision.name)
+        show(done.revision.name)
 
 
 def _shown(value: Any) -> str:

@@ -37,7 +37,7 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     import shutil
     import sys
 
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, write_screen
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
@@ -58,8 +58,7 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
         colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         width = shutil.get_terminal_size().columns if is_terminal else 100
         lines = status_lines(overview, found, width, colour)
-        sys.stdout.write(before + "\n".join(lines) + "\n" + after)
-        sys.stdout.flush()
+        write_screen(before + "\n".join(lines) + "\n" + after)
     if snapshot.blind is not None and not before:
         message(f"opsctl: {snapshot.blind}")
     return 1 if snapshot.blind is not None else 0

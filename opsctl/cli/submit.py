@@ -42,14 +42,12 @@ def command(
     Prints the job id. Refused beside a live chain of the same run, whoever submitted it: --after auto lines up behind
     it. What stands after -- goes to the trainer of this chain only, and survives revisions.
     """
-    import sys
-
     import msgspec
 
     from opsctl.control.printed import PrintedChain, WouldSubmit
     from opsctl.control.request import Wish
     from opsctl.control.submit import submit, submit_dry
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, show, show_text
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.locate import locate_run_file
     from opsctl.runs.load import load_run_file
@@ -64,7 +62,7 @@ def command(
         if as_json:
             print_json("would_submit", WouldSubmit(script=script, warnings=list(warnings)))
         else:
-            sys.stdout.write(script)
+            show_text(script)
         return
     done = submit(loaded, where, wish)
     if not quiet:
@@ -74,7 +72,7 @@ def command(
         chain, name = msgspec.structs.asdict(done.chain), loaded.file.run.name
         print_json("submitted", PrintedChain(**chain, run=name, warnings=list(done.warnings)))
     else:
-        click.echo(done.chain.chain)
+        show(str(done.chain.chain))
 
 
 def _story(done: Submitted, name: str, chosen: str | None) -> list[str]:

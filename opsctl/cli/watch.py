@@ -54,10 +54,8 @@ def command_of(detector: Detector) -> click.Command:
 
 def _check(detector: Detector, chosen: str | None, cluster: str | None, as_json: bool, no_log: bool) -> int:
     """Run one check, print and log what it finds; the exit code."""
-    import sys
-
     from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json
+    from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
@@ -72,7 +70,7 @@ def _check(detector: Detector, chosen: str | None, cluster: str | None, as_json:
     if as_json:
         print_json("findings", [printed_finding(finding) for finding in findings])
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        show_lines(lines)
     if not no_log:
         try:
             append_to_log(run.paths, lines)

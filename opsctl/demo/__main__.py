@@ -15,6 +15,7 @@ from opsctl.demo.stage import CLUSTER, DemoFailed, clear_the_stage, cluster_fold
 from opsctl.demo.steps import Demo
 from opsctl.errors import OpsctlError
 from opsctl.localcluster.lifecycle import down
+from opsctl.output import message
 from opsctl.records.cluster import local_clusters_folder
 from opsctl.records.state_files import locked
 
@@ -35,7 +36,7 @@ def main() -> int:
         with locked(clusters / f"{CLUSTER}.lock", 0, "start a demo beside another one"):
             return _demo((given.folder / time.strftime("%Y%m%d-%H%M%S")).resolve(), given.keep)
     except OpsctlError as error:
-        sys.stderr.write(f"opsctl: {error}\n")
+        message(f"opsctl: {error}")
         return 1
 
 

@@ -28,6 +28,7 @@ from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.job.task import Task, this_task
 from opsctl.logs.pulse import alert_line
 from opsctl.moments import now
+from opsctl.output import message
 from opsctl.records import kill_switch
 from opsctl.records.attempt_folder import exit_report, set_aside
 from opsctl.records.own_jobs import recorded
@@ -211,5 +212,5 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     except (SlurmError, OSError) as error:
         task.log.say(f"opsctl: what is pending could not be cancelled: {error}")
     record_short(task, Ending.BRAKE, 1)
-    sys.stderr.write(f"opsctl: {said}; when it is mended, opsctl submit starts afresh\n")
+    message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")
     return 1

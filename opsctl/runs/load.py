@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from opsctl.errors import RunFileError
+from opsctl.output import printable
 from opsctl.runs import expansion, values
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, SlurmTable
@@ -105,13 +106,9 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
         line = raw.count(b"\n", 0, error.start) + 1
         raise RunFileError(f"{path}: line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
     except tomllib.TOMLDecodeError as error:
-        raise RunFileError(f"{path}: not TOML: {_printable(str(error))}") from None
+        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
     except (ValueError, RecursionError) as error:
-        raise RunFileError(f"{path}: not TOML: {_printable(str(error))}") from None
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
 
 
 def _merged_slurm(path: Path, from_run: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

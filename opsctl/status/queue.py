@@ -87,7 +87,7 @@ def printed_job(job: Job, own: bool) -> PrintedJob:
 
 def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None) -> list[str]:
     """Lines of a table of (job, is it the run's own), own ones marked `*`, in `width` characters; None: any width."""
-    rows = [list(_COLUMNS), *(_row(job, own) for job, own in jobs)]
+    rows = [list(_COLUMNS), *([printable(cell) for cell in _row(job, own)] for job, own in jobs)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     if width is not None:
         too_much = sum(widths) + len(_GAP) * (len(widths) - 1) - width
@@ -97,7 +97,7 @@ def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None) -> list[str
             too_much -= cut
     lines = []
     for row in rows:
-        *front, last = [printable(text) for text in row]
+        *front, last = row
         cells = [shortened(text, wide).ljust(wide) for text, wide in zip(front, widths, strict=False)]
         # Of the last column the beginning says most, of a name both ends.
         lines.append(_GAP.join([*cells, last if len(last) <= widths[-1] else last[: widths[-1] - 1] + "…"]).rstrip())
@@ -115,7 +115,7 @@ def why(job: Job) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """`text` in at most `width` characters, its middle left out: both ends tell it apart. Control characters go."""
+    """`text` in at most `width` characters, its middle left out: both ends tell it apart."""
     clean = printable(text)
     if len(clean) <= width:
         return clean

@@ -38,7 +38,7 @@ _COLOURS = {"running": _GREEN, "configuring": _GREEN, "finished": _GREEN, "waiti
 
 def status_lines(overview: Overview, findings: Sequence[Finding], width: int, colour: bool) -> list[str]:
     """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
-    name, headline = shortened(overview.name, _NAME), _headline(overview)
+    name, headline = shortened(overview.name, _NAME), printable(_headline(overview))
     clock = iso(overview.seen.now, "minutes")
     gap = width - len(name) - len(headline) - len(clock) - 2
     first = f"{_paint(name, '1', colour)}  {_paint(headline, '1;' + _COLOURS.get(overview.state, _RED), colour)}"
@@ -216,7 +216,7 @@ def _revision(seen: Snapshot) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    clean = printable(text, " ")
+    clean = printable(text.replace("\n", " "))
     room = max(20, width - _LABEL)
     return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [""]
 

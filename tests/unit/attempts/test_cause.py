@@ -77,5 +77,5 @@ def test_a_failure_is_told_in_a_few_words() -> None:
     assert describe(KILLED) == "rank 5 on x03 ended by SIGKILL"
     assert describe(Failure(rank=1, node="x", exit_code=2, message="\nboom\nmore")) == "rank 1 on x exit code 2: boom"
     steering = Failure(rank=1, node="x", exit_code=2, message="\x1b[2Jboom")
-    assert describe(steering) == "rank 1 on x exit code 2: [2Jboom"
+    assert describe(steering) == r"rank 1 on x exit code 2: \x1b[2Jboom"
     assert describe(Failure(rank=1, node="", exit_code=-11)) == "rank 1 on an unknown node ended by SIGSEGV"

@@ -45,7 +45,7 @@ def test_an_expected_start_is_shown_with_its_zone() -> None:
 
 def test_a_name_with_line_ends_stays_one_row() -> None:
     lines = queue_table([(replace(RUNNING, name="two\nlines\x1b[2J"), False)], None)
-    assert len(lines) == 2 and "two?lines?[2J" in lines[1]
+    assert len(lines) == 2 and r"two\nlines\x1b[2J" in lines[1]
 
 
 @pytest.mark.parametrize(

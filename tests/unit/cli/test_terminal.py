@@ -1,0 +1,100 @@
+"""What stands in a run's files is shown on a terminal and never obeyed, whichever command shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.attempts.events import Attempt, append_opened
+from opsctl.records.chains import make_run_id
+from opsctl.records.revisions import publish
+from opsctl.runs.load import load_run_file
+from opsctl.runs.paths import RunPaths
+from tests.tiny_run import expand, write_run
+from trainer.formats.attempt_records import Failure
+
+#: Sets the title, clears the screen, turns what follows around; the same in one byte; a bell; a line of its own.
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: all is well"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: all is well"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A published run whose log, attempts and kill switch say hostile things."""
+    run = load_run_file(write_run(tmp_path))
+    publish(expand(run))
+    make_run_id(run.paths)
+    paths = RunPaths(run.paths.output)
+    log = paths.main_log
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(
+        f"said\t{HOSTILE}\n"
+        " iteration 7/ 500 | consumed samples: 56 | elapsed time per iteration (s): 2.0 | lm loss: 5.0 |\n"
+    )
+    failed = Failure(rank=3, node=f"n{HOSTILE}", message=HOSTILE, exit_code=1)
+    attempt = Attempt(number=1, id="a", job_id=12, reason=HOSTILE, lost_nodes=(HOSTILE,), first_failure=failed)
+    append_opened(paths, attempt)
+    closing = {"event": "closed", "id": "a", "reason": HOSTILE, "closed_by": "job", "note": HOSTILE}
+    with (paths.state / "attempts.jsonl").open("a") as file:
+        file.write(json.dumps({**closing, "first_failure": {"rank": 3, "node": HOSTILE, "message": HOSTILE}}) + "\n")
+    paths.kill_switch.write_text(json.dumps({"by": HOSTILE, "host": HOSTILE, "why": HOSTILE}))
+    return tmp_path
+
+
+def on_a_terminal(folder: Path, *words: str) -> str:
+    """All that `opsctl WORDS` sends to a terminal that it is given; no Slurm is to be had."""
+    ours, its = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "SLURM_"))}
+    environment = {**kept, "PATH": "/nonexistent", "XDG_STATE_HOME": str(folder / "state"), "NO_COLOR": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "opsctl", *words], cwd=folder, env=environment, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    out = b""
+    try:
+        while piece := os.read(ours, 65536):
+            out += piece
+    except OSError:  # the last one has closed its end
+        pass
+    os.close(ours)
+    child.wait(timeout=30)
+    return out.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("logs",),
+        ("status",),
+        ("attempts",),
+        ("kill-switch", "show"),
+        ("kill-switch", "trigger"),
+        ("watch", "training", "--no-log"),
+        ("plan", "/none/\x1b[2J\x9b.toml"),
+        (f"no{HOSTILE}",),
+        ("attempts", "--json"),
+        ("status", "--json"),
+    ],
+    ids=lambda words: " ".join(words).encode("unicode_escape").decode()[:30],
+)
+def test_no_command_sends_what_a_file_holds_to_the_terminal_as_it_is(folder: Path, words: tuple[str, ...]) -> None:
+    out = on_a_terminal(folder, *words)
+    assert out and not [character for character in out if not character.isprintable() and character not in "\n\t"]
+
+
+def test_what_would_steer_the_terminal_is_there_to_be_read(folder: Path) -> None:
+    assert f"said\t{SHOWN}\n" in on_a_terminal(folder, "logs")
+    assert SHOWN in on_a_terminal(folder, "attempts")
+    assert r"\x1b]0;owned" in on_a_terminal(folder, "status")
+
+
+def test_a_log_is_shown_in_the_same_way_to_what_reads_through_a_pipe(folder: Path) -> None:
+    command = [sys.executable, "-m", "opsctl", "logs"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
+    assert SHOWN in done.stdout and "\x1b" not in done.stdout

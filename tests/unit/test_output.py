@@ -1,0 +1,106 @@
+"""What is printed is shown and never obeyed, and there is one way to print."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl import output
+from opsctl.output import message, message_text, printable, show, show_lines, show_text
+from tests.unit.test_rooms import ROOT, module_of, sources
+
+#: What steers a terminal or a reader's eye: C0, DEL, C1, what turns the direction of writing, halves of pairs, and
+#: line ends that not everybody takes for such.
+STEERING = [
+    "\0",
+    "\a",
+    "\b",
+    "\r",
+    "\n",
+    "\x1b",
+    "\x7f",
+    "\x9b",
+    "\u202e",
+    "\u2066",
+    "\u200f",
+    "\ud800",
+    "\u2028",
+    "\x0b",
+]
+#: Modules that write without `opsctl.output`.
+OTHERS = {"opsctl.output", "opsctl.demo.screen", "opsctl.demo.stage"}
+#: Those that steer the terminal themselves.
+SCREENS = {"opsctl.output", "opsctl.cli.status", "opsctl.cli.local_cluster"}
+
+
+@pytest.mark.parametrize("character", STEERING, ids=ascii)
+def test_what_steers_a_terminal_is_shown_as_an_escape(character: str) -> None:
+    assert printable(f"a{character}b") == f"a{repr(character)[1:-1]}b"
+    assert printable(f"a{character}b", " ") == "a b"
+
+
+@given(st.text(st.characters()))
+def test_whatever_a_text_holds_no_control_character_comes_out(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert not any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in shown)
+
+
+def test_what_people_write_stays_as_it_is() -> None:
+    assert printable("naïve 训练 тест 🙂 100% |████| [0-3]") == "naïve 训练 тест 🙂 100% |████| [0-3]"
+
+
+def test_lines_keep_their_tabs_and_a_line_end_in_one_makes_no_second(capsys: pytest.CaptureFixture[str]) -> None:
+    show("a\tb\x1b[2J\nc")
+    show_lines(["1", "2\r"])
+    message("cannot read x\nopsctl: all is well\x9b1m")
+    assert capsys.readouterr() == (
+        "a\tb\\x1b[2J\\nc\n1\n2\\r\n",
+        "cannot read x\\nopsctl: all is well\\x9b1m\n",
+    )
+
+
+def test_a_text_keeps_its_line_ends_and_only_these(capsys: pytest.CaptureFixture[str]) -> None:
+    show_text("#!/bin/bash\n\techo \x1b\u2028\n\nend\n")
+    show_text("")
+    message_text("a\nb\x07")
+    assert capsys.readouterr() == ("#!/bin/bash\n\techo \\x1b\\u2028\n\nend\n", "a\nb\\x07\n")
+
+
+def test_what_the_terminals_encoding_lacks_is_written_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    show("é 训\udcff")
+    assert written.getvalue() == b"\xe9 \\u8bad\\udcff\n"
+
+
+def writing_calls(source: str) -> list[str]:
+    """Calls in `source` that print past `opsctl.output`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("print", "click.echo", "click.secho") or called.startswith(("sys.stdout.w", "sys.stderr.w")):
+                found.append(f"line {node.lineno}: {called}")
+    return found
+
+
+@pytest.mark.parametrize("source", sources("opsctl"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_everything_is_printed_in_one_way(source: Path) -> None:
+    text, module = source.read_text(), module_of(source)
+    if module not in OTHERS:
+        assert not writing_calls(text), f"{module} prints by itself; what people read goes through opsctl.output"
+    if module not in SCREENS:
+        assert output.write_screen.__name__ not in text, f"{module} steers the terminal"
+
+
+@pytest.mark.parametrize("line", ["print(x)", "click.echo(x)", "sys.stdout.write(x)", "sys.stderr.writelines(x)"])
+def test_a_new_way_to_print_is_seen(line: str) -> None:
+    assert writing_calls(f"def f():\n    {line}\n")
