@@ -1,10 +1,12 @@
-"""Writing small state files so that a crash at any moment leaves either the old or the new one, never half."""
+"""Small state files: written so that a crash at any moment leaves the old or the new one, read without ever hanging."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import stat
 from pathlib import Path
 
 SHARED_FILE_MODE = 0o664
@@ -35,6 +37,18 @@ def write_atomically(path: Path, text: str) -> None:
             beside.unlink()
         raise
     fsync(path.parent)
+
+
+def read_plain(path: Path, largest_bytes: int) -> bytes:
+    """A regular file's contents. Raises OSError, also of what is none (reading a FIFO would hang) or is longer."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        data = file.read(largest_bytes + 1)
+    if len(data) > largest_bytes:
+        raise OSError(errno.EFBIG, f"more than {largest_bytes} bytes", str(path))
+    return data
 
 
 def fsync(path: Path) -> None:

@@ -90,7 +90,9 @@ def _run(options: Options, parallel: Parallel) -> None:
     if at_once is not None:  # before anything is built: a queue of tasks drains in seconds
         reason, line = at_once
         _say(parallel, line)
-        leaving.report(reason, progress_on_disk(options))
+        progress = progress_on_disk(options)
+        leaving.announce(reason, progress.iteration)
+        leaving.report(reason, progress)
         return
     _say(parallel, argument_lines({**options, "world_size": parallel.world_size}))
     for notice in options.notices:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,16 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from trainer.agreement import from_first_rank, on_every_rank
 from trainer.formats.errors import CheckpointError
 from trainer.formats.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
-from trainer.formats.manifest import LATEST, Manifest, check_checksums, check_sizes, latest_folder, read_manifest
+from trainer.formats.manifest import LATEST, Found, check_checksums, latest_checkpoint
 from trainer.say import say
 
 
-@dataclass(frozen=True)
-class Found:
-    """The checkpoint that a training goes on from."""
-
-    folder: Path
-    manifest: Manifest
-
-
 def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
-    """The checkpoint that `root/latest` names, looked over; None without `latest`. Collective. Raises Refusal."""
+    """The checkpoint that `root/latest` names, looked over; None where there is no checkpoint at all.
 
-    def look() -> Found | None:
-        folder = latest_folder(root)
-        if folder is None:
-            return None
-        manifest = read_manifest(folder)
-        check_sizes(folder, manifest)
-        return Found(folder, manifest)
-
-    found = from_first_rank(look, (CheckpointError,))
+    Collective. Raises Refusal.
+    """
+    found = from_first_rank(lambda: latest_checkpoint(root), (CheckpointError,))
     if found is None:
         if dist.get_rank() == 0:
             say(write_fresh_start(root / LATEST))

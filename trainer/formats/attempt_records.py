@@ -1,8 +1,9 @@
 """What an attempt leaves in its folder for whoever looks later: who ran where, who failed, why the training left.
 
 Launchers write `ranks-NODERANK.json` (a list of RankPlace) and `failure-NODERANK.json` (a Failure), global rank 0
-writes `exit.json` (an ExitReport), and the job writes `stop-request` (a StopRequest), of which the trainer only asks
-whether it is there. All are read with `trainer.formats.tolerant`: a crash may have cut any of them short.
+writes `leaving.json` (a LeavingNote) and `exit.json` (an ExitReport), and the job writes `stop-request` (a
+StopRequest), of which the trainer only asks whether it is there. All are read with `trainer.formats.tolerant`: a crash
+may have cut any of them short.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from trainer.formats.json_text import Moment
 #: Patterns that match every launcher's file of the kind.
 RANKS_FILES = "ranks-*.json"
 FAILURE_FILES = "failure-*.json"
+LEAVING_NOTE = "leaving.json"
 EXIT_REPORT = "exit.json"
 STOP_REQUEST = "stop-request"
 
@@ -54,6 +56,14 @@ class Failure(msgspec.Struct, frozen=True):
     error_file: Annotated[
         str, Meta(description="Path of torch elastic's error file, kept in the attempt's folder; empty without one.")
     ] = ""
+
+
+class LeavingNote(msgspec.Struct, frozen=True):
+    """That all ranks have agreed to leave, written before they save; the report follows when everything is saved."""
+
+    reason: str = ""  # as in the report
+    iteration: int | None = None  # the last one done
+    at: Moment | None = None
 
 
 class ExitReport(msgspec.Struct, frozen=True):

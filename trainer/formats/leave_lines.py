@@ -20,6 +20,7 @@ class Reason(enum.StrEnum):
     SIGNAL = "signal"
     EXIT_DURATION = "exit-duration"
     EXIT_INTERVAL = "exit-interval"
+    OVERTAKEN = "overtaken"
     FINISHED = "finished"
 
 
@@ -31,7 +32,7 @@ class Left(msgspec.Struct, frozen=True):
     """Why the trainer left."""
 
     reason: Reason
-    detail: str  # the path, signal, iteration or minutes that it names
+    detail: str  # the path, signal, iteration, minutes or writer that it names
     at: datetime | None  # without zone; None: the line has no time
 
 
@@ -70,6 +71,11 @@ _FORMS = (
         "Detected stop request at {detail}. Exiting",
         r"Detected stop request(?: at (?P<detail>.+?))?(?:\. Exiting|$)",
     ),
+    _Form(
+        Reason.OVERTAKEN,
+        "Overtaken by another writer: {detail}. Exiting",
+        r"Overtaken by another writer: (?P<detail>.+?)(?:\. Exiting|$)",
+    ),
     _Form(Reason.FINISHED, "after training is done", r"after training is done(?P<detail>)"),
 )
 #: The job's words where the trainer was not even started.
@@ -85,7 +91,7 @@ EARLY_MARKS = tuple(f"[{_WORDS[reason].partition('{')[0]}".encode() for reason i
 
 
 def leave_line(reason: Reason, detail: object = "", at: datetime | None = None) -> str:
-    """The stamped line for `reason`, now without `at`; `detail` is the path, signal, iteration or minutes it names."""
+    """The stamped line for `reason`, now without `at`; `detail` is what `Left` has of it."""
     return stamp(_WORDS[reason].format(detail=detail), at)
 
 

@@ -6,12 +6,16 @@ anything.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from trainer.files import read_plain
 from trainer.formats import tolerant
 from trainer.formats.errors import CheckpointError
 from trainer.formats.progress import Progress
@@ -22,6 +26,8 @@ LATEST = "latest"
 TEMPORARY = ".tmp-"
 _TAG = re.compile(r"global_step([0-9]{1,18})")
 _CHUNK_BYTES = 1 << 22
+_LARGEST_MANIFEST_BYTES = 1 << 26
+_LARGEST_POINTER_BYTES = 1 << 10
 
 
 class SavedFile(msgspec.Struct, frozen=True):
@@ -62,24 +68,38 @@ class Reached(msgspec.Struct, frozen=True):
     consumed_train_samples: int = 0
 
 
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint on disk with what it says about itself."""
+
+    folder: Path
+    manifest: Manifest
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint. Raises CheckpointError when it is missing, damaged or of another schema."""
+    with _saying_the_way_out(folder.parent):
+        return _read_manifest(folder)
+
+
+def _read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
-        data = path.read_bytes()
+        data = read_plain(path, _LARGEST_MANIFEST_BYTES)
         version = msgspec.json.decode(data, type=_Schema).schema_version
         if version != SCHEMA_VERSION:
             raise CheckpointError(
                 f"{path} has schema version {version}, this trainer reads {SCHEMA_VERSION}: "
                 "load it with the trainer that wrote it"
             )
-        return msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} is missing, so this checkpoint was never finished: name another one in {folder.parent / LATEST}"
-        ) from None
-    except (OSError, msgspec.DecodeError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}): {_another(folder)}") from None
+        raise CheckpointError(f"{path} is missing, so this checkpoint was never finished") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
+    return manifest
 
 
 def tag_of(iteration: int) -> str:
@@ -93,23 +113,83 @@ def iteration_of(tag: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def checkpoint_folders(root: Path) -> list[Path]:
+    """All that is called like a checkpoint, finished or not, the newest first; none where there is no `root`.
+
+    Raises CheckpointError when `root` cannot be listed: what nobody can see must not pass for nothing.
+    """
+    try:
+        names = [path.name for path in root.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{root} cannot be read: {error.strerror}") from None
+    iterations = {name: iteration_of(name) for name in names}
+    numbered = sorted(((number, name) for name, number in iterations.items() if number is not None), reverse=True)
+    return [root / name for _, name in numbered]
+
+
+def fault_of(folder: Path) -> str | None:
+    """Why a checkpoint is not complete, in a clause; None when its manifest is its own and every size is right."""
+    try:
+        manifest = _read_manifest(folder)
+        _check_sizes(folder, manifest)
+    except CheckpointError as error:
+        return str(error)
+    if tag_of(manifest.iteration) != folder.name:
+        return f"{folder / MANIFEST} is that of {tag_of(manifest.iteration)}"
+    return None
+
+
+def newest_complete(root: Path) -> Found | None:
+    """The checkpoint under `root` with the highest iteration that has no fault, whatever `latest` says.
+
+    Raises CheckpointError when `root` cannot be listed.
+    """
+    folder = next((one for one in checkpoint_folders(root) if fault_of(one) is None), None)
+    return Found(folder, _read_manifest(folder)) if folder else None
+
+
 def latest_folder(root: Path) -> Path | None:
-    """The folder that `root/latest` names, None without such a file. Raises CheckpointError when it names nothing."""
+    """The folder that `root/latest` names, None where there is no such file and no checkpoint either.
+
+    Raises CheckpointError, with the way out, when it names nothing, or is missing where there are checkpoints.
+    """
+    with _saying_the_way_out(root):
+        return _latest_folder(root)
+
+
+def _latest_folder(root: Path) -> Path | None:
     pointer = root / LATEST
     try:
-        tag = pointer.read_text(errors="replace").strip()
+        tag = read_plain(pointer, _LARGEST_POINTER_BYTES).decode(errors="replace").strip()
     except FileNotFoundError:
-        return None
+        there = checkpoint_folders(root)
+        if not there:
+            return None
+        raise CheckpointError(f"{pointer} is missing, and {root} has {_counted(there)}") from None
     except OSError as error:
         raise CheckpointError(f"{pointer} cannot be read: {error.strerror}") from None
     if iteration_of(tag) is None:
-        raise CheckpointError(f"{pointer} names no checkpoint: {tag!r}; write one of the global_step folders there")
+        raise CheckpointError(f"{pointer} names no checkpoint: {tag!r}")
     folder = root / tag
     if not folder.is_dir():
-        raise CheckpointError(
-            f"{pointer} names {tag}, which is not in {root}: write one of the global_step folders there"
-        )
+        raise CheckpointError(f"{pointer} names {tag}, which is not in {root}")
     return folder
+
+
+def latest_checkpoint(root: Path) -> Found | None:
+    """The checkpoint that a training goes on from, sizes checked; None where there is nothing but a fresh start.
+
+    Raises CheckpointError, with the way out, for everything else.
+    """
+    with _saying_the_way_out(root):
+        folder = _latest_folder(root)
+        if folder is None:
+            return None
+        manifest = _read_manifest(folder)
+        _check_sizes(folder, manifest)
+        return Found(folder, manifest)
 
 
 def latest_reached(root: Path) -> tuple[Path, Reached] | None:
@@ -118,8 +198,8 @@ def latest_reached(root: Path) -> tuple[Path, Reached] | None:
     For who only looks: whatever else is wrong with the checkpoint, or with its schema, is not found here.
     """
     try:
-        folder = latest_folder(root)
-        found = tolerant.decode((folder / MANIFEST).read_bytes(), Reached) if folder else None
+        folder = _latest_folder(root)
+        found = tolerant.decode(read_plain(folder / MANIFEST, _LARGEST_MANIFEST_BYTES), Reached) if folder else None
     except (OSError, CheckpointError):
         return None
     return (folder, found) if folder and found else None
@@ -127,14 +207,19 @@ def latest_reached(root: Path) -> tuple[Path, Reached] | None:
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
     """Raise CheckpointError naming the first file that is missing or has another size than it was written with."""
+    with _saying_the_way_out(folder.parent):
+        _check_sizes(folder, manifest)
+
+
+def _check_sizes(folder: Path, manifest: Manifest) -> None:
     for name, file in manifest.files.items():
         path = folder / name
         try:
             size = path.stat().st_size
         except OSError as error:
-            raise CheckpointError(f"{path} is missing or unreadable ({error.strerror}): {_another(folder)}") from None
+            raise CheckpointError(f"{path} is missing or unreadable ({error.strerror})") from None
         if size != file.bytes:
-            raise CheckpointError(f"{path} has {size} bytes instead of {file.bytes}: {_another(folder)}")
+            raise CheckpointError(f"{path} has {size} bytes instead of {file.bytes}")
 
 
 def check_checksums(folder: Path, manifest: Manifest, part: int = 0, parts: int = 1) -> None:
@@ -142,9 +227,8 @@ def check_checksums(folder: Path, manifest: Manifest, part: int = 0, parts: int 
     for name in sorted(manifest.files)[part::parts]:
         found = checksum(folder / name)
         if found != manifest.files[name].xxh64:
-            raise CheckpointError(
-                f"{folder / name} has checksum {found} instead of {manifest.files[name].xxh64}: {_another(folder)}"
-            )
+            with _saying_the_way_out(folder.parent, but=folder):
+                raise CheckpointError(f"{folder / name} has checksum {found} instead of {manifest.files[name].xxh64}")
 
 
 def checksum(path: Path) -> str:
@@ -158,5 +242,26 @@ def checksum(path: Path) -> str:
     return str(digest.hexdigest())
 
 
-def _another(folder: Path) -> str:
-    return f"name another checkpoint in {folder.parent / LATEST}"
+@contextlib.contextmanager
+def _saying_the_way_out(root: Path, but: Path | None = None) -> Iterator[None]:
+    """Add to a CheckpointError which complete checkpoint of `root`, other than `but`, there is to go on from."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {_way_out(root, but)}") from None
+
+
+def _way_out(root: Path, but: Path | None) -> str:
+    try:
+        there = [one for one in checkpoint_folders(root) if one != but]
+    except CheckpointError:
+        return "see the file system"
+    complete = next((one for one in there if fault_of(one) is None), None)
+    if complete is None:
+        return f"no {'other ' if but else ''}checkpoint in {root} is complete: restore one, or load from another folder"
+    to = f" --to {iteration_of(complete.name)}" if but else ""
+    return f"the newest complete checkpoint is {complete.name}: opsctl checkpoints repoint{to} makes it the latest"
+
+
+def _counted(there: list[Path]) -> str:
+    return f"{len(there)} checkpoints" if len(there) > 1 else there[0].name

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
@@ -14,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.files import write_atomically
-from trainer.formats.attempt_records import ExitReport
+from trainer.formats.attempt_records import LEAVING_NOTE, ExitReport, LeavingNote
 from trainer.formats.json_text import json_file_text
 from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.progress import Progress
@@ -95,6 +97,16 @@ class Leaving:
             Reason.EXIT_DURATION: minutes,
         }
         return leave_line(reason, details[reason])
+
+    def announce(self, reason: Reason, iteration: int) -> None:
+        """Leave word, on the first rank, that all have agreed to leave and now save. Where it cannot be, they just do.
+
+        Whoever triggered the kill switch waits for it, and a save may take long; it is no record.
+        """
+        if self._looks and self._settings.exit_report_path is not None:
+            note = LeavingNote(reason, iteration, datetime.now().astimezone())
+            with contextlib.suppress(OSError):
+                write_atomically(self._settings.exit_report_path.with_name(LEAVING_NOTE), json_file_text(note))
 
     def report(self, reason: Reason, progress: Progress) -> None:
         """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal
-from trainer.checkpoint.load import Found, find_latest, load_checkpoint
+from trainer.checkpoint.load import find_latest, load_checkpoint
 from trainer.checkpoint.random_states import restore_random_states
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import latest_folder, read_manifest
+from trainer.formats.manifest import Found, latest_folder, read_manifest
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import Identity, schedule_to_resume_with
 from trainer.recipe.options import Options

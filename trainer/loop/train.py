@@ -41,6 +41,7 @@ def train(training: Training) -> Reason:
     try:
         training.tell(stamp("before the start of training step"))
         leave = _steps(training)
+        training.leaving.announce(leave[0] if leave else Reason.FINISHED, training.progress.iteration)
         if leave is None:
             training.tell(leave_line(Reason.FINISHED))
         for observer in training.observers:

@@ -40,9 +40,9 @@ def test_a_new_checkpoint_starts_the_row_again() -> None:
     assert not brake_trips(attempts, NOON)
 
 
-def test_leaving_through_the_kill_switch_or_at_the_end_is_neutral() -> None:
+def test_leaving_through_the_kill_switch_at_the_end_or_to_another_writer_is_neutral() -> None:
     failures = [ended(1), ended(2)]
-    neutral = [ended(3, "kill-switch"), ended(4, "finished"), ended(5, "brake")]
+    neutral = [ended(3, "kill-switch"), ended(4, "finished"), ended(5, "brake"), ended(5, "overtaken")]
     assert without_progress(failures + neutral, NOON) == 2
     assert without_progress([*failures, *neutral, ended(6)], NOON) == 3
 

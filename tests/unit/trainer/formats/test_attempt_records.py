@@ -14,6 +14,7 @@ from tests.anything import MOMENTS, any_json
 from trainer.formats.attempt_records import (
     ExitReport,
     Failure,
+    LeavingNote,
     RankPlace,
     StopRequest,
     failure_file,
@@ -28,6 +29,7 @@ MOMENT = st.none() | MOMENTS
 KINDS: dict[type[msgspec.Struct], st.SearchStrategy[Any]] = {
     RankPlace: st.builds(RankPlace, st.integers(), TEXT, TEXT, NUMBER, NUMBER),
     Failure: st.builds(Failure, st.integers(), TEXT, NUMBER, NUMBER, NUMBER, MOMENT, TEXT, TEXT),
+    LeavingNote: st.builds(LeavingNote, TEXT, NUMBER, MOMENT),
     ExitReport: st.builds(ExitReport, TEXT, NUMBER, NUMBER),
     StopRequest: st.builds(StopRequest, TEXT, MOMENT, TEXT),
 }

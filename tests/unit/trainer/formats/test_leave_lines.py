@@ -28,6 +28,7 @@ DETAILS: dict[Reason, st.SearchStrategy[str]] = {
     Reason.SIGNAL: st.sampled_from(["SIGTERM", "SIGUSR1"]),
     Reason.EXIT_DURATION: st.floats(0, 1e6).map(str),
     Reason.EXIT_INTERVAL: st.integers(0, 10**9).map(str),
+    Reason.OVERTAKEN: st.from_regex(r"job \d+ of \w+ has taken it with number \d+", fullmatch=True),
     Reason.FINISHED: st.just(""),
 }
 
@@ -46,6 +47,7 @@ def test_every_reason_is_read_back_with_what_it_names(said: tuple[Reason, str]) 
         (leave_line(Reason.SIGNAL, "SIGTERM", AT), "[exiting program after receiving SIGTERM]"),
         (leave_line(Reason.EXIT_DURATION, 1190.5, AT), "[exiting program after 1190.5 minutes]"),
         (leave_line(Reason.EXIT_INTERVAL, 60, AT), "[exiting program at iteration 60]"),
+        (leave_line(Reason.OVERTAKEN, "job 7 has it", AT), "[Overtaken by another writer: job 7 has it. Exiting]"),
         (leave_line(Reason.FINISHED, at=AT), "[after training is done]"),
         (nothing_left_line(AT), "[the training is finished, nothing is left to do. Exiting]"),
     ],

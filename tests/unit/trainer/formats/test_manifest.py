@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,13 @@ from trainer.formats.manifest import (
     SavedFile,
     check_checksums,
     check_sizes,
+    checkpoint_folders,
+    fault_of,
     iteration_of,
+    latest_checkpoint,
     latest_folder,
     latest_reached,
+    newest_complete,
     read_manifest,
     tag_of,
 )
@@ -59,11 +65,12 @@ def manifest_of(**changes: Any) -> Manifest:
 
 
 def write(folder: Path, **files: bytes) -> Manifest:
-    folder.mkdir()
+    """A checkpoint in `folder`, of the iteration that its name says."""
+    folder.mkdir(parents=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
     listed = {name: SavedFile(len(data), xxhash.xxh64(data).hexdigest()) for name, data in files.items()}
-    manifest = manifest_of(files=listed)
+    manifest = manifest_of(files=listed, iteration=iteration_of(folder.name) or 42)
     (folder / "manifest.json").write_text(json.dumps(manifest.as_json()))
     return manifest
 
@@ -135,7 +142,9 @@ def test_a_damaged_manifest_is_refused_in_a_line_and_says_nothing_to_who_only_lo
     write(tmp_path / "global_step42")
     (tmp_path / LATEST).write_text("global_step42")
     (tmp_path / "global_step42" / MANIFEST).write_text(said)
-    with pytest.raises(CheckpointError, match=r"manifest.json cannot be read \(\w+: .*\): name another checkpoint in "):
+    with pytest.raises(
+        CheckpointError, match=r"manifest.json cannot be read \(\w+: .*\); no checkpoint in .* is complete: "
+    ):
         read_manifest(tmp_path / "global_step42")
     assert latest_reached(tmp_path) is None
 
@@ -208,3 +217,120 @@ def test_a_changed_schedule_is_refused_with_every_change_by_megatrons_names(tmp_
         assert words in str(refused.value)
     assert schedule_to_use(tmp_path, stored, changed, True, False) == changed
     assert schedule_to_use(tmp_path, stored, changed, False, True) == SCHEDULE
+
+
+def three_checkpoints(root: Path) -> None:
+    """Of iterations 5, 10 and 100, which no order of names is; `latest` names the last."""
+    for iteration in (5, 10, 100):
+        write(root / tag_of(iteration), weights=b"weights")
+    (root / LATEST).write_text(tag_of(100))
+
+
+def test_checkpoints_are_listed_by_iteration_whatever_else_is_there(tmp_path: Path) -> None:
+    assert checkpoint_folders(tmp_path / "absent") == []
+    three_checkpoints(tmp_path)
+    for other in (".tmp-global_step200", "global_step", "global_step7x", "best"):
+        (tmp_path / other).mkdir()
+    assert [folder.name for folder in checkpoint_folders(tmp_path)] == [
+        "global_step100",
+        "global_step10",
+        "global_step5",
+    ]
+    with pytest.raises(CheckpointError, match="latest cannot be read: Not a directory"):
+        checkpoint_folders(tmp_path / LATEST)
+
+
+def test_a_complete_checkpoint_has_its_own_manifest_and_every_file_in_its_size(tmp_path: Path) -> None:
+    three_checkpoints(tmp_path)
+    newest = tmp_path / "global_step100"
+    assert fault_of(newest) is None
+    found = newest_complete(tmp_path)
+    assert found is not None
+    assert (found.folder, found.manifest.iteration) == (newest, 100)
+    (newest / "weights").write_bytes(b"weight")
+    assert fault_of(newest) == f"{newest}/weights has 6 bytes instead of 7"
+    (tmp_path / "global_step10" / MANIFEST).write_bytes((newest / MANIFEST).read_bytes())
+    assert fault_of(tmp_path / "global_step10") == f"{tmp_path}/global_step10/manifest.json is that of global_step100"
+    found = newest_complete(tmp_path)
+    assert found is not None
+    assert found.folder == tmp_path / "global_step5"
+    (tmp_path / "global_step5" / MANIFEST).unlink()
+    assert newest_complete(tmp_path) is None
+
+
+def remove_latest(root: Path) -> None:
+    (root / LATEST).unlink()
+
+
+def point_at_nothing(root: Path) -> None:
+    (root / LATEST).write_text("global_step7")
+
+
+def empty_latest(root: Path) -> None:
+    (root / LATEST).write_text("")
+
+
+def make_latest_a_fifo(root: Path) -> None:
+    (root / LATEST).unlink()
+    os.mkfifo(root / LATEST)
+
+
+def damage_the_manifest(root: Path) -> None:
+    (root / tag_of(100) / MANIFEST).write_text("null")
+
+
+def make_the_manifest_a_fifo(root: Path) -> None:
+    (root / tag_of(100) / MANIFEST).unlink()
+    os.mkfifo(root / tag_of(100) / MANIFEST)
+
+
+def cut_a_file(root: Path) -> None:
+    (root / tag_of(100) / "weights").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding", "newest"),
+    [
+        (remove_latest, "{root}/latest is missing, and {root} has 3 checkpoints", 100),
+        (point_at_nothing, "{root}/latest names global_step7, which is not in {root}", 100),
+        (empty_latest, "{root}/latest names no checkpoint: ''", 100),
+        (make_latest_a_fifo, "{root}/latest cannot be read: not a regular file", 100),
+        (damage_the_manifest, "{root}/global_step100/manifest.json cannot be read (ValidationError: Expected", 10),
+        (make_the_manifest_a_fifo, "{root}/global_step100/manifest.json cannot be read: not a regular file", 10),
+        (cut_a_file, "{root}/global_step100/weights has 0 bytes instead of 7", 10),
+    ],
+)
+def test_checkpoints_without_a_sound_latest_are_no_fresh_start_and_the_newest_complete_one_is_named(
+    tmp_path: Path, damage: Callable[[Path], None], finding: str, newest: int
+) -> None:
+    assert latest_checkpoint(tmp_path) is None
+    three_checkpoints(tmp_path)
+    found = latest_checkpoint(tmp_path)
+    assert found is not None
+    assert found.folder == tmp_path / "global_step100"
+    damage(tmp_path)
+    with pytest.raises(CheckpointError) as refused:
+        latest_checkpoint(tmp_path)
+    assert str(refused.value).startswith(finding.format(root=tmp_path))
+    way_out = f"; the newest complete checkpoint is global_step{newest}: opsctl checkpoints repoint makes it the latest"
+    assert str(refused.value).endswith(way_out)
+
+
+def test_what_is_no_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-global_step5").mkdir()
+    (tmp_path / "zero_to_fp32.py").touch()
+    assert latest_checkpoint(tmp_path) is None
+    assert latest_folder(tmp_path) is None
+    (tmp_path / "global_step5").mkdir()
+    with pytest.raises(CheckpointError, match=r"has global_step5; no checkpoint in .* is complete: restore one"):
+        latest_checkpoint(tmp_path)
+
+
+def test_a_changed_checksum_names_another_checkpoint_than_its_own(tmp_path: Path) -> None:
+    three_checkpoints(tmp_path)
+    folder = tmp_path / "global_step100"
+    (folder / "weights").write_bytes(b"weiGhts")
+    with pytest.raises(
+        CheckpointError, match="complete checkpoint is global_step10: opsctl checkpoints repoint --to 10 "
+    ):
+        check_checksums(folder, read_manifest(folder))

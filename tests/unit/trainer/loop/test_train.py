@@ -83,7 +83,11 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
         diary.append(said.what if said else line)
 
     engine: Any = Counting()
-    leaving: Any = SimpleNamespace(reason=reason)
+
+    def announce(why: Reason, iteration: int) -> None:
+        diary.append(f"announced: {why} at {iteration}")
+
+    leaving: Any = SimpleNamespace(reason=reason, announce=announce)
     parallel: Any = None
     return Training(
         engine=engine,
@@ -107,6 +111,7 @@ def test_the_loop_hands_every_step_to_each_observer_in_turn() -> None:
     assert diary == [
         "before the start of training step",
         *("one: 1", "other: 1", "one: 2", "other: 2", "one: 3", "other: 3"),
+        "announced: finished at 3",
         "after training is done",
         *("one: leaving at 3", "other: leaving at 3"),
         *("one: finished", "other: finished"),
@@ -122,10 +127,11 @@ def test_the_loop_hands_every_step_to_each_observer_in_turn() -> None:
     )
 
 
-def test_who_leaves_early_is_heard_before_the_last_words() -> None:
+def test_who_leaves_early_says_so_before_it_saves_and_is_heard_before_the_last_words() -> None:
     diary: list[str] = []
     assert train(training_of(diary, [Watcher("one", diary)], leaves_at=2)) == Reason.KILL_SWITCH
-    assert diary[1:] == ["one: 1", "one: 2", "one: leaving at 2", "last words", "one: closed"]
+    announced = "announced: kill-switch at 2"
+    assert diary[1:] == ["one: 1", "one: 2", announced, "one: leaving at 2", "last words", "one: closed"]
 
 
 def test_what_breaks_ends_the_training_and_leaves_nothing_open() -> None:
