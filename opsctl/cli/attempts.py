@@ -23,10 +23,10 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.errors import OpsctlError, SlurmError
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
-    from opsctl.records.output_folder import output_of
+    from opsctl.records.run_view import glance
     from opsctl.slurm.commands import client_for
 
-    paths, _ = output_of(pick(run_argument, run))
+    paths = glance(pick(run_argument, run)).paths
     attempts, is_known = read(paths), True
     if any(attempt.is_open for attempt in attempts):
         try:

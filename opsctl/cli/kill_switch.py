@@ -108,9 +108,10 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
 
 
 def _paths(run_argument: str | None, run: str | None) -> tuple[RunPaths, str | None]:
-    from opsctl.records.output_folder import output_of
+    from opsctl.records.run_view import glance
 
-    return output_of(pick(run_argument, run))
+    seen = glance(pick(run_argument, run))
+    return seen.paths, seen.table.group
 
 
 def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> None:

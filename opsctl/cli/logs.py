@@ -23,9 +23,9 @@ def command(
     """
     from opsctl.logs.sources import main_source, rank_source
     from opsctl.output import message, show_lines
-    from opsctl.records.output_folder import output_of
+    from opsctl.records.run_view import glance
 
-    paths, _ = output_of(pick(run_argument, run))
+    paths = glance(pick(run_argument, run)).paths
     source = main_source(paths) if rank is None else rank_source(paths, rank)
     try:
         show_lines(source.follow(lines, message, _pause) if following else source.last(lines))

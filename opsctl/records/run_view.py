@@ -1,28 +1,36 @@
-"""The run as those who only look need it: also while its run file is in the middle of somebody's edit."""
+"""The run as those who only look need it, or stop it: also while its run file is in the middle of somebody's edit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from opsctl.errors import RunFileError
 from opsctl.records.locate import locate_run_file
-from opsctl.records.output_folder import output_of
 from opsctl.records.revisions import Revision, newest
-from opsctl.runs.load import LoadedRun, load_run_file
+from opsctl.runs.load import LARGEST_BYTES, LoadedRun, load_run_file
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import RunTable
+from opsctl.runs.schema import RunFile, RunTable, SlurmTable
 from trainer.recipe.options import Options, OptionsError
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run's identity, from its run file, or from the newest revision while the run file cannot be read."""
+    """Which run it is, from its run file as far as that can be read."""
 
     table: RunTable  # [run]
     paths: RunPaths
-    revision: Revision | None
     loaded: LoadedRun | None  # None: the run file is broken
     problem: str = ""  # what is wrong with it then
+
+    @cached_property
+    def revision(self) -> Revision | None:
+        """The newest; None before the first submit. Raises OpsctlError when it is damaged."""
+        return newest(self.paths)
 
     @property
     def options(self) -> Options | None:
@@ -36,18 +44,63 @@ class RunView:
             return None
 
 
-def view(chosen: str | None) -> RunView:
-    """The run that `chosen` means. A broken run file is an error only where nothing was ever published from it.
+def glance(chosen: str | None) -> RunView:
+    """The run that `chosen` means, read with a blind eye on everything but [run] and [env]; no revision is looked at.
 
-    Raises UsageError for a run that is not there, RunFileError as said.
+    Raises UsageError for a run that is not there, RunFileError when even those tables cannot be read.
     """
     path = locate_run_file(chosen)
     try:
         loaded = load_run_file(path)
-        return RunView(loaded.file.run, loaded.paths, newest(loaded.paths), loaded)
+        return RunView(loaded.file.run, loaded.paths, loaded)
     except RunFileError as error:
-        paths, _ = output_of(str(path))
-        revision = newest(paths)
-        if revision is None:
+        found = _from_the_few_keys_needed(path)
+        if found is None:
             raise
-        return RunView(revision.file.run, paths, revision, None, str(error))
+        return RunView(found.file.run, found.paths, None, str(error))
+
+
+def view(chosen: str | None) -> RunView:
+    """The run that `chosen` means. Of one whose run file is broken, [run] is the newest revision's.
+
+    Raises UsageError for a run that is not there, RunFileError for one that is broken before anything was published.
+    """
+    run = glance(chosen)
+    if run.loaded is not None:
+        return run
+    if run.revision is None:
+        raise RunFileError(run.problem)
+    return replace(run, table=run.revision.file.run)
+
+
+def _from_the_few_keys_needed(path: Path) -> LoadedRun | None:
+    """The run with [run] and [env] of its file; None when not even its output folder can be told."""
+    try:
+        with path.open("rb") as file:
+            written = tomllib.loads(file.read(LARGEST_BYTES).decode())
+        run, env = _table(written, "run"), _table(written, "env")
+        group = run.get("group")
+        table = RunTable(
+            name=str(run["name"]),
+            output=str(run.get("output", "output")),
+            group=group if isinstance(group, str) else None,
+        )
+        loaded = LoadedRun(
+            file=RunFile(
+                run=table,
+                slurm=SlurmTable(nodes=1, gpus_per_node=1, time="1"),
+                env={str(key): str(value) for key, value in env.items()},
+            ),
+            path=path.absolute(),
+            sha256="",
+            environment=dict(os.environ),
+        )
+        loaded.paths  # noqa: B018 - raises where [run] output cannot be one
+    except (OSError, ValueError, KeyError, RunFileError):
+        return None
+    return loaded
+
+
+def _table(written: dict[str, Any], name: str) -> dict[str, Any]:
+    value = written.get(name, {})
+    return value if isinstance(value, dict) else {}

@@ -24,6 +24,8 @@ from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, Slurm
 from opsctl.runs.shape import check_tables
 
 SYSTEM_PROFILE = Path("/etc/opsctl/profile.toml")
+#: More than any run file has.
+LARGEST_BYTES = 4 << 20
 #: What a group sets once for its cluster and a person may set in the environment: OPSCTL_PARTITION and so on.
 ENVIRONMENT_KEYS = ("partition", "account", "qos", "constraint", "reservation", "gpu_type")
 
@@ -92,10 +94,14 @@ def _read(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise RunFileError(f"{path}: is a folder, not a run file")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RunFileError(f"{path}: cannot read the run file: {reason}") from None
+    if len(raw) > LARGEST_BYTES:
+        raise RunFileError(f"{path}: larger than any run file ({LARGEST_BYTES} bytes)")
+    return raw
 
 
 def _parse(path: Path, raw: bytes) -> dict[str, Any]:

@@ -21,7 +21,7 @@ OTHERS = {
     "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
     "opsctl.logs.follow": "a log",
     "opsctl.logs.tail": "a log",
-    "opsctl.records.output_folder": "the run file",
+    "opsctl.records.run_view": "the run file",
     "opsctl.runs.load": "the run file",
 }
 #: Functions of these names open a file or read JSON out of one, whatever they are called on.
