@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from opsctl.account import account_and_host
+from opsctl.account import account_and_host, account_name
 from opsctl.attempts.events import Attempt, append_closed, read
 from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.outcome import LOST, StepEnd, closed
@@ -24,17 +25,31 @@ CLOCK_TOLERANCE = timedelta(minutes=2)
 _MAY_BE_ON_NODES = (Phase.ON_NODES, Phase.PAUSED, Phase.UNKNOWN)
 
 
-def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
-    """All attempts, after writing a closing for each open one whose job has ended.
+@dataclass(frozen=True)
+class Settled:
+    """All attempts, as far as it can be known how they ended."""
 
-    Two callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
+    attempts: list[Attempt]
+    unseen: frozenset[str] = frozenset()  # ids of the open ones whose jobs Slurm does not show to the caller
+
+
+def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
+    """All attempts, those settled that can be; see `settle`."""
+    return settle(paths, client, own_job_id).attempts
+
+
+def settle(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> Settled:
+    """Write a closing for each open attempt whose job has ended.
+
+    An attempt of somebody else stays open where Slurm has no word of its job and shows nobody's but the caller's. Two
+    callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
     not write here still gets the answer. `own_job_id`: of a job that has opened nothing yet, so that what is open under
     its id is from before a requeue. Raises SlurmUnreachable when nothing can be known.
     """
     attempts = read(paths)
     still_open = [attempt for attempt in attempts if attempt.is_open]
     if not still_open:
-        return attempts
+        return Settled(attempts)
     ids = {attempt.job_id for attempt in still_open}
     queue = {job.job_id: job for job in client.jobs(job_ids=ids) if job.job_id in ids}
     unsettled = [
@@ -43,13 +58,25 @@ def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | 
         if attempt.job_id == own_job_id or not holds(attempt, queue.get(attempt.job_id))
     ]
     ends = client.ends({attempt.job_id for attempt in unsettled}) if unsettled else {}
-    settled = closings(unsettled, attempts, queue, ends, paths, account_and_host())
+    hidden = _hidden([one for one in unsettled if one.job_id not in queue and one.job_id not in ends], client)
+    lost = [attempt for attempt in unsettled if attempt.id not in hidden]
+    settled = closings(lost, attempts, queue, ends, paths, account_and_host())
     for attempt in settled:
         with contextlib.suppress(OSError):
             append_closed(paths, attempt)
     by_id = {attempt.id: attempt for attempt in settled}
     # What was appended meanwhile, the job's own closing above all, is in the file and wins.
-    return [by_id.get(attempt.id, attempt) if attempt.is_open else attempt for attempt in read(paths)]
+    now_known = [by_id.get(attempt.id, attempt) if attempt.is_open else attempt for attempt in read(paths)]
+    return Settled(now_known, hidden & {attempt.id for attempt in now_known if attempt.is_open})
+
+
+def _hidden(gone: Sequence[Attempt], client: SlurmClient) -> frozenset[str]:
+    """The ids of others' among attempts whose jobs Slurm does not have; none if the caller is shown everybody's.
+
+    Slurm is asked only when there are such.
+    """
+    others = frozenset(attempt.id for attempt in gone if attempt.user != account_name())
+    return others if others and client.hides_others_jobs() else frozenset()
 
 
 def holds(attempt: Attempt, job: Job | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -18,9 +18,9 @@ from opsctl.slurm.durations import format_duration
 _HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXIT", "WHY")
 
 
-def attempt_table(attempts: Sequence[Attempt], is_known: bool) -> list[str]:
-    """Lines of a table, oldest first. `is_known`: whether Slurm said which of the open ones still run."""
-    rows = [_HEAD, *(tuple(map(printable, _row(attempt, is_known))) for attempt in attempts)]
+def attempt_table(attempts: Sequence[Attempt], unknown: Container[str] = ()) -> list[str]:
+    """Lines of a table, oldest first. `unknown`: ids of open ones of which Slurm did not say that they run."""
+    rows = [_HEAD, *(tuple(map(printable, _row(attempt, attempt.id not in unknown))) for attempt in attempts)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])).rstrip()

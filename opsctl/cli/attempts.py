@@ -15,11 +15,12 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     """List every attempt: when, where, from and to which iteration, why it ended, who failed first.
 
     Attempts that could not close themselves (a node lost, kill -9) are closed with what Slurm knows of them. Without
-    Slurm the list comes all the same, and what is open reads "not known".
+    Slurm the list comes all the same, and what is open reads "not known"; so does others' where Slurm hides their jobs.
     """
     from opsctl.attempts.events import read
-    from opsctl.attempts.lost import close_lost_attempts
+    from opsctl.attempts.lost import settle
     from opsctl.attempts.table import attempt_table, printed_attempt
+    from opsctl.attempts.unseen import CANNOT_SEE
     from opsctl.errors import OpsctlError, SlurmError
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
@@ -27,18 +28,21 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.slurm.commands import client_for
 
     paths = glance(pick(run_argument, run)).paths
-    attempts, is_known = read(paths), True
-    if any(attempt.is_open for attempt in attempts):
+    attempts = read(paths)
+    unknown = frozenset(attempt.id for attempt in attempts if attempt.is_open)
+    if unknown:
         try:
-            attempts = close_lost_attempts(paths, client_for(choose_cluster(cluster, paths)))
+            settled = settle(paths, client_for(choose_cluster(cluster, paths)))
+            attempts, unknown = settled.attempts, settled.unseen
+            if unknown:
+                message(f"opsctl: {CANNOT_SEE}: whether those run that are open is known to their owners only")
         except OpsctlError as error:
             if not isinstance(error, SlurmError) and cluster:
                 raise
-            is_known = False
             message(f"opsctl: {error}")
     if as_json:
-        print_json("attempts", [printed_attempt(attempt, is_known) for attempt in attempts])
+        print_json("attempts", [printed_attempt(attempt, attempt.id not in unknown) for attempt in attempts])
     elif attempts:
-        show_lines(attempt_table(attempts, is_known))
+        show_lines(attempt_table(attempts, unknown))
     else:
         message("no attempts yet")

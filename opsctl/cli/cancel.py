@@ -27,7 +27,7 @@ def command(
 
     What runs is ended at once: opsctl kill-switch trigger saves first.
     """
-    from opsctl.control.cancel import advice, cancel
+    from opsctl.control.cancel import advice, advice_on_unseen, cancel
     from opsctl.control.overlap import describe
     from opsctl.control.printed import CancelledJobs
     from opsctl.output import message, print_json, show_lines
@@ -46,9 +46,12 @@ def command(
             message(f"{name}: nothing of yours is {'queued' if queued else 'in the queue'}")
         if done.others:
             message(f"{name}: {advice(done.others)}")
+        if done.unseen:
+            message(f"{name}: {advice_on_unseen(done.unseen)}")
     ids = [job.display_id for job in done.jobs]
     if as_json:
         left = [job.display_id for job in done.others]
-        print_json("cancelled", CancelledJobs(ids=ids, left=left, dry_run=dry_run))
+        unseen = [str(one.array_job_id) for one in done.unseen if one.array_job_id]
+        print_json("cancelled", CancelledJobs(ids=ids, left=left, unseen=unseen, dry_run=dry_run))
     else:
         show_lines(ids)

@@ -1,4 +1,4 @@
-"""`opsctl queue`: the group's jobs, the run's own marked. One squeue."""
+"""`opsctl queue`: the group's jobs, the run's own marked. One squeue, and a look whether others' jobs are hidden."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     import shutil
     import sys
 
+    from opsctl.account import account_name
+    from opsctl.attempts.unseen import CANNOT_SEE, sees_others
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.own_jobs import Recorded, recorded
@@ -37,7 +39,10 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     paths = seen.paths if seen else None
     known = recorded(paths) if paths else Recorded()
     users = interested(seen.table.group if seen else None)
-    jobs = client_for(choose_cluster(cluster, paths)).jobs()
+    slurm = client_for(choose_cluster(cluster, paths))
+    jobs = slurm.jobs()
+    others = (users | {chain.user for chain in known.chains}) - {account_name()}
+    hidden = bool(others) and not sees_others(jobs) and slurm.hides_others_jobs()
     own = {job.job_id for job in known.own(jobs)}
     rows = [(job, job.job_id in own) for job in sorted(jobs, key=queue_order) if job.job_id in own or job.user in users]
     if as_json:
@@ -45,8 +50,10 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     elif rows:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         show_lines(queue_table(rows, width))
-    else:
+    elif not hidden:
         message(f"no jobs of {', '.join(sorted(users))} in the queue")
+    if hidden:
+        message(f"{CANNOT_SEE}: {'these are yours only' if rows else 'none of yours is in the queue'}")
 
 
 def _run_if_any(chosen: str | None) -> RunView | None:

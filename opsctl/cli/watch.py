@@ -71,7 +71,8 @@ def _check(detector: Detector, chosen: str | None, cluster: str | None, as_json:
         print_json("findings", [printed_finding(finding) for finding in findings])
     else:
         show_lines(lines)
-    if not no_log:
+    # A training that was never submitted has no log.
+    if not no_log and (snapshot.was_submitted or run.paths.main_log.exists()):
         try:
             append_to_log(run.paths, lines)
         except OpsctlError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.account import account_name
+from opsctl.attempts.unseen import CANNOT_SEE, Unseen
+from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.control import live, overlap
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError
@@ -23,34 +24,41 @@ class Cancelled:
 
     jobs: tuple[Job, ...]
     others: tuple[Job, ...]
+    unseen: tuple[Unseen, ...] = ()  # others' chains that may be queued and are not shown here
 
 
 def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = False, dry_run: bool = False) -> Cancelled:
     """Cancel the caller's jobs of a run, or only those not started. Raises OpsctlError when all of them are others'."""
     if dry_run or not paths.state.is_dir():
         client = client_for(cluster)
-        return _chosen(live.look(paths, cluster, client).live, name, queued_only)
+        return _chosen(live.look(paths, cluster, client), name, queued_only)
     # Nobody may submit between the look and the cancelling.
     with locked(paths.lock, LOCK_WAIT_S, f"cancel {name}"):
         client = client_for(cluster)
-        chosen = _chosen(live.settle_and_look(paths, cluster, client).live, name, queued_only)
+        chosen = _chosen(live.settle_and_look(paths, cluster, client), name, queued_only)
         client.cancel(overlap.live_arrays(chosen.jobs), pending_only=queued_only)
     return chosen
 
 
-def _chosen(jobs: Sequence[Job], name: str, queued_only: bool) -> Cancelled:
+def _chosen(seen: live.Seen, name: str, queued_only: bool) -> Cancelled:
     me = account_name()
-    meant = [job for job in jobs if job.state != State.COMPLETING and (job.is_pending or not queued_only)]
+    meant = [job for job in seen.live if job.state != State.COMPLETING and (job.is_pending or not queued_only)]
     mine = tuple(job for job in meant if job.user == me)
     others = tuple(job for job in meant if job.user != me)
     if others and not mine:
         raise OpsctlError(f"{name}: {advice(others)}")
-    return Cancelled(mine, others)
+    return Cancelled(mine, others, tuple(seen.unseen))
+
+
+#: How a group member stops what is others'.
+_STOP = "opsctl kill-switch trigger makes the training save and leave, and queued tasks leave at their start"
 
 
 def advice(others: tuple[Job, ...]) -> str:
     """Whose they are and how a group member stops them."""
-    return (
-        f"not yours to cancel: {overlap.describe(others)}; "
-        "opsctl kill-switch trigger makes the training save and leave, and queued tasks leave at their start"
-    )
+    return f"not yours to cancel: {overlap.describe(others)}; {_STOP}"
+
+
+def advice_on_unseen(unseen: tuple[Unseen, ...]) -> str:
+    """The same of what cannot be seen."""
+    return f"{CANNOT_SEE}: {describe_unseen(unseen)} may be queued or running; {_STOP}"

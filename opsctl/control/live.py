@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.account import account_name
+from opsctl.attempts.events import read as read_attempts
+from opsctl.attempts.unseen import Unseen, sees_others, unseen
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.progress import is_finished
 from opsctl.control import overlap
@@ -28,22 +31,23 @@ class Seen:
 
     queue: Sequence[Job]  # everybody's
     live: Sequence[Job]  # the run's, whoever's they are
+    unseen: Sequence[Unseen] = ()  # others' chains that may be queued and are not shown here
 
 
 def settle_and_look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Seen:
     """Look at the queue, and settle a submission that was cut off before. The caller holds the run's lock.
 
-    Raises SlurmUnreachable when the queue cannot be seen.
+    Somebody else's stays open where his jobs are hidden. Raises SlurmUnreachable when the queue cannot be seen.
     """
     queue = client.jobs()
-    chains.settle_submitting(paths, queue)
-    return Seen(queue, _of_run(paths, cluster, queue))
+    if not _cut_off(paths, queue, client):
+        chains.settle_submitting(paths, queue)
+    return _seen(paths, cluster, queue, client)
 
 
 def look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Seen:
     """Look at the queue only: nothing is settled and no lock needed."""
-    queue = client.jobs()
-    return Seen(queue, _of_run(paths, cluster, queue))
+    return _seen(paths, cluster, client.jobs(), client)
 
 
 def refuse_to_start(run: ExpandedRun) -> None:
@@ -96,6 +100,19 @@ def _other_cluster(paths: RunPaths, cluster: Cluster) -> Cluster | None:
     if remembered.slurm_conf and not Path(remembered.slurm_conf).exists():
         return None
     return remembered
+
+
+def _seen(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmClient) -> Seen:
+    hidden = unseen(chains.read_chains(paths), lambda: read_attempts(paths), queue, client)
+    return Seen(queue, _of_run(paths, cluster, queue), (*_cut_off(paths, queue, client), *hidden))
+
+
+def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmClient) -> list[Unseen]:
+    """Somebody else's submission that was cut off, where nobody here can see whether Slurm has it."""
+    chain = chains.read_submitting(paths)
+    if chain is None or chain.user == account_name() or sees_others(queue) or not client.hides_others_jobs():
+        return []
+    return [Unseen(0, chain.user)]
 
 
 def _of_run(paths: RunPaths, cluster: Cluster, queue: Sequence[Job]) -> list[Job]:

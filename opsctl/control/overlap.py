@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from opsctl.attempts.unseen import CANNOT_SEE, Unseen
+from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.errors import OpsctlError, UsageError
 from opsctl.slurm.types import Job
 
@@ -14,33 +16,70 @@ _ID = re.compile(r"\d+")
 _DEPENDENCY_ID = re.compile(r"[:](\d+)")
 
 
-def what_to_wait_for(live: Sequence[Job], after: str | None, name: str) -> tuple[str, ...]:
-    """The arrays that a new chain of run `name` depends on, given the run's `live` jobs and `--after`.
+def what_to_wait_for(
+    live: Sequence[Job], after: str | None, name: str, unseen: Sequence[Unseen] = ()
+) -> tuple[str, ...]:
+    """The arrays that a new chain of run `name` depends on, given `--after` and what of the run is or may be queued.
 
-    Raises OpsctlError when it would run beside one of them, UsageError for an `--after` that is no job.
+    live: the jobs that can be seen. unseen: others' chains that cannot; Slurm takes an id that has ended for no wait.
+    Raises OpsctlError when it would, or might, run beside one of them, UsageError for an `--after` that is no job.
     """
     arrays = live_arrays(live)
+    cut_off = [one for one in unseen if not one.array_job_id]
+    if cut_off:
+        raise OpsctlError(
+            f"{name} may be live: {CANNOT_SEE}, and {describe_unseen(cut_off)} is still open; "
+            f"{cut_off[0].user} settles it with the next opsctl submit, revise or cancel"
+        )
     if after == AUTO:
-        return tuple(str(array) for array in arrays)
+        return tuple(str(array) for array in sorted({*arrays, *(one.array_job_id for one in unseen)}))
     if after is None:
         if arrays:
             raise OpsctlError(f"{name} is live: {describe(live)}; chain behind it with opsctl submit --after auto")
+        if unseen:
+            raise OpsctlError(
+                f"{name} may be live: {CANNOT_SEE}, and nothing shows that {describe_unseen(unseen)} has ended; "
+                "opsctl submit --after auto waits for it"
+            )
         return ()
     if not _ID.fullmatch(after):
         raise UsageError(f"--after {after}: neither auto nor the id of a job or array, like 12")
-    beside = [array for array in arrays if array not in _before(int(after), live)]
-    if beside:
-        others = [job for job in live if job.array_job_id in beside]
-        raise OpsctlError(
-            f"{name} would run beside itself: --after {after} does not wait for {describe(others)}; use --after auto"
-        )
+    before = _before(int(after), live, unseen)
+    beside = [describe([job for job in live if job.array_job_id not in before])]
+    beside += [describe_unseen([one for one in unseen if one.array_job_id not in before])]
+    if any(beside):
+        what = ", ".join(filter(None, beside))
+        raise OpsctlError(f"{name} would run beside itself: --after {after} does not wait for {what}; use --after auto")
     return (after,)
 
 
-def warn_of_nothing_to_wait_for(after: str | None, queue: Iterable[Job]) -> str | None:
-    """A warning when `--after` names a job that is not in the queue: Slurm then just starts the chain."""
+def warn_of_waiting_unseen(unseen: Sequence[Unseen]) -> list[str]:
+    """A warning that what the chain waits for may have ended."""
+    if not unseen:
+        return []
+    return [f"{CANNOT_SEE}: the chain waits for {describe_unseen(unseen)}, and for nothing if that has ended"]
+
+
+def warn_of_what_is_fixed_unseen(unseen: Sequence[Unseen], fixed: Sequence[str]) -> list[str]:
+    """A warning that the [slurm] keys `fixed` are published and that tasks of `unseen` may have other values."""
+    if not unseen or not fixed:
+        return []
+    return [f"{', '.join(fixed)} changed, which Slurm has fixed for {describe_unseen(unseen)} if it is still queued"]
+
+
+def warn_of_nothing_to_wait_for(
+    after: str | None, queue: Iterable[Job], unseen: Sequence[Unseen] = (), is_hidden: Callable[[], bool] = bool
+) -> str | None:
+    """A warning when `--after` names a job that is not in the queue: Slurm then just starts the chain.
+
+    is_hidden: whether others' jobs are hidden here; asked only when the answer depends on it.
+    """
     if after is None or after == AUTO or any(int(after) in (job.job_id, job.array_job_id) for job in queue):
         return None
+    if any(int(after) == one.array_job_id for one in unseen):
+        return None
+    if is_hidden():
+        return f"{CANNOT_SEE}: without a job {after} in the queue the chain does not wait for it"
     return f"no job {after} is in the queue, it has ended or never was: the chain does not wait for it"
 
 
@@ -55,9 +94,9 @@ def describe(jobs: Iterable[Job]) -> str:
     return ", ".join(f"{job.display_id} {job.state} ({job.user})" for job in shown)
 
 
-def _before(array: int, live: Iterable[Job]) -> set[int]:
+def _before(array: int, live: Iterable[Job], unseen: Iterable[Unseen]) -> set[int]:
     """`array` and every array it waits for, directly or not."""
-    waits: dict[int, set[int]] = {}
+    waits = {one.array_job_id: {int(number) for number in one.after if number.isdigit()} for one in unseen}
     for job in live:
         found = {int(number) for number in _DEPENDENCY_ID.findall(job.dependency)}
         waits.setdefault(job.array_job_id, set()).update(found)

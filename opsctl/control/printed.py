@@ -61,4 +61,5 @@ class CancelledJobs(Struct, frozen=True, kw_only=True):
 
     ids: Annotated[list[str], Meta(description="The jobs that were cancelled, as squeue shows their ids.")]
     left: Annotated[list[str], Meta(description="The run's jobs that are left to their owners.")]
+    unseen: Annotated[list[str], Meta(description="Others' chains that may be queued, where Slurm hides others' jobs.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]

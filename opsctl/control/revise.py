@@ -62,25 +62,28 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
 
 def _planned(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
     before, values, difference = _look(run)
-    jobs: Sequence[Job] = []
-    if live.fixed_values(run):
-        jobs = live.look(run.paths, cluster, client_for(cluster)).live
-    to_replace = _chains_to_replace(run, jobs, resubmit)
+    fixed = live.fixed_values(run)
+    seen = live.look(run.paths, cluster, client_for(cluster)) if fixed else live.Seen((), ())
+    to_replace = _chains_to_replace(run, seen.live, resubmit)
     replaced = tuple((chain.chain, None) for chain, _ in to_replace)
-    return Revised(before, None, values, difference, replaced, warnings)
+    warned = (*warnings, *overlap.warn_of_what_is_fixed_unseen(seen.unseen, fixed))
+    return Revised(before, None, values, difference, replaced, warned)
 
 
 def _done(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:
     before, values, difference = _look(run)
-    if not live.fixed_values(run):
+    fixed = live.fixed_values(run)
+    if not fixed:
         return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
     client = client_for(cluster)
-    jobs = live.settle_and_look(run.paths, cluster, client).live
-    to_replace = _chains_to_replace(run, jobs, resubmit)
+    seen = live.settle_and_look(run.paths, cluster, client)
+    warnings += tuple(overlap.warn_of_what_is_fixed_unseen(seen.unseen, fixed))
+    to_replace = _chains_to_replace(run, seen.live, resubmit)
     if not to_replace:
         return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
     live.refuse_to_start(run)
-    replaced = _replace(run, cluster, client, jobs, to_replace)
+    behind = overlap.what_to_wait_for(seen.live, overlap.AUTO, run.file.run.name, seen.unseen)
+    replaced = _replace(run, cluster, client, list(behind), to_replace)
     return Revised(before, replaced[-1][1].revision, values, difference, tuple(replaced), warnings)
 
 
@@ -128,14 +131,13 @@ def _replace(
     run: ExpandedRun,
     cluster: Cluster,
     client: SlurmClient,
-    jobs: Sequence[Job],
+    behind: list[str],
     to_replace: Sequence[tuple[Chain, Job]],
 ) -> list[tuple[int, Submitted]]:
     """Submit the new chains, each behind all that was there before, then cancel what is pending of the old ones.
 
     An old task that starts meanwhile is waited for like the one that runs: nothing ever runs side by side.
     """
-    behind = [str(array) for array in overlap.live_arrays(jobs)]
     replaced: list[tuple[int, Submitted]] = []
     with ExitStack() as taken_back:
         for chain, job in to_replace:

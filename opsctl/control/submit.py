@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from opsctl.account import unix_group
+from opsctl.attempts.unseen import sees_others
 from opsctl.control import live, overlap
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
@@ -16,6 +17,7 @@ from opsctl.records.locate import remember_run
 from opsctl.records.state_files import FULL_DISK, SHARED_FOLDER_MODE, locked, make_shared_folder
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 
@@ -36,7 +38,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
         open_output(paths, run.file.run.group)
         with locked(paths.lock, LOCK_WAIT_S, f"submit {name}"):
             client = client_for(cluster)
-            after, more = _decided(asked, live.settle_and_look(paths, cluster, client))
+            after, more = _decided(asked, live.settle_and_look(paths, cluster, client), client)
             done = send(run, cluster, client, asked.wish, after)
     remember_run(name, run.path)
     return replace(done, warnings=(*asked.warnings, *more))
@@ -45,17 +47,23 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
     """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing."""
     asked = check(loaded, wish)
-    after, more = _decided(asked, live.look(asked.run.paths, cluster, client_for(cluster)))
+    client = client_for(cluster)
+    after, more = _decided(asked, live.look(asked.run.paths, cluster, client), client)
     return preview(asked.run, cluster, asked.wish, after), (*asked.warnings, *more)
 
 
-def _decided(asked: Checked, seen: live.Seen) -> tuple[tuple[str, ...], list[str]]:
+def _decided(asked: Checked, seen: live.Seen, client: SlurmClient) -> tuple[tuple[str, ...], list[str]]:
     """What the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
     live.refuse_to_start(asked.chain)
-    after = overlap.what_to_wait_for(seen.live, asked.wish.after, asked.run.file.run.name)
+    after = overlap.what_to_wait_for(seen.live, asked.wish.after, asked.run.file.run.name, seen.unseen)
     live.refuse_what_slurm_has_fixed(asked.run, seen.live)
-    warning = overlap.warn_of_nothing_to_wait_for(asked.wish.after, seen.queue)
-    return after, [warning] if warning else []
+    warnings = overlap.warn_of_waiting_unseen(seen.unseen)
+    if seen.unseen:
+        warnings += overlap.warn_of_what_is_fixed_unseen(seen.unseen, live.fixed_values(asked.run))
+    nothing = overlap.warn_of_nothing_to_wait_for(
+        asked.wish.after, seen.queue, seen.unseen, lambda: not sees_others(seen.queue) and client.hides_others_jobs()
+    )
+    return after, [*warnings, *([nothing] if nothing else [])]
 
 
 def open_output(paths: RunPaths, group: str | None) -> None:

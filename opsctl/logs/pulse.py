@@ -27,6 +27,7 @@ FORMS = {
     "held": "is held ({reason}) and starts when it is released",
     "cannot-start": "cannot start as it was submitted ({reason})",
     "blind": "cannot be seen: {detail}",
+    "unsubmitted": "was never submitted",
     "never": "waits for a dependency that can never be satisfied",
     "configuring": "is getting its nodes ready since {starts_at}",
     "completing": "is completing after {elapsed}",

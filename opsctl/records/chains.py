@@ -89,12 +89,17 @@ def clear_submitting(paths: RunPaths) -> None:
         _submitting(paths).unlink()
 
 
+def read_submitting(paths: RunPaths) -> Chain | None:
+    """The submission that somebody could not finish, None without one. Raises OpsctlError for a damaged record."""
+    return read_whole(_submitting(paths), Chain, "remove it and try again")
+
+
 def settle_submitting(paths: RunPaths, jobs: Iterable[Job]) -> Chain | None:
     """Record the submission that somebody could not finish, if Slurm has it after all; returns it then.
 
     `jobs` is the queue as it is now. The caller holds the run's lock, so nobody is submitting meanwhile.
     """
-    chain = read_whole(_submitting(paths), Chain, "remove it and try again")
+    chain = read_submitting(paths)
     if chain is None:
         return None
     found = None

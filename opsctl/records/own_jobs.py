@@ -9,7 +9,6 @@ from datetime import timedelta
 from opsctl.records.chains import Chain, read_chains, read_run_id
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
-from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
 
 #: Ids start over on a new cluster: a job that carries no comment of ours is a chain's if submitted when that was.
@@ -32,10 +31,6 @@ class Recorded:
         """
         by_id = {chain.chain: chain for chain in self.chains}
         return [job for job in jobs if self._is_own(job, by_id.get(job.array_job_id))]
-
-    def ask(self, slurm: SlurmClient) -> list[Job]:
-        """The run's jobs in the queue, by one question; by none when nothing was ever submitted. Raises SlurmError."""
-        return self.own(slurm.jobs()) if self.run_id else []
 
     def _is_own(self, job: Job, chain: Chain | None) -> bool:
         comment = parse_comment(job.comment)

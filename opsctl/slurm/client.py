@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
+from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job, JobEnd
 
 #: Seconds that all Slurm calls of one interactive command may take together.
@@ -46,6 +47,15 @@ class SlurmClient(Protocol):
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
         """scancel these (`12`, `12_3`); `pending_only` spares what runs. One that has already left is no error."""
+
+    def hides_others_jobs(self) -> bool:
+        """Whether the caller is shown no jobs but his own, so that others' are missing from every answer.
+
+        Only for who has seen nobody else's: operators are shown all of them, and that is not to be asked for.
+        """
+
+    def nodes(self, folded: str) -> list[Node]:
+        """The state of each node in a folded list."""
 
     def node_address(self, node: str) -> str:
         """The address at which Slurm reaches a node (its NodeAddr)."""

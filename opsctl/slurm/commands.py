@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +11,8 @@ from opsctl.moments import now
 from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodelists import expand_nodes
+from opsctl.slurm.nodes import NODE_FIELDS, Node, parse_nodes
+from opsctl.slurm.privacy import hides_others_jobs
 from opsctl.slurm.process import Answer, refused, run_slurm, unreachable
 from opsctl.slurm.rows import (
     ACCOUNTING_FIELDS,
@@ -88,6 +91,21 @@ class CommandClient:
         answer = self._ask(["scancel", *(["--state=PENDING"] if pending_only else []), *targets])
         if answer.code != 0 and not _had_ended(answer):
             raise refused(answer, f"cancel {', '.join(targets)}")
+
+    def hides_others_jobs(self) -> bool:
+        """From scontrol."""
+        answer = self._ask(["scontrol", "show", "config"])
+        if answer.code != 0:
+            raise unreachable("scontrol", answer.words())
+        return hides_others_jobs(answer.stdout, os.geteuid())
+
+    def nodes(self, folded: str) -> list[Node]:
+        """From sinfo. A name that Slurm does not have is left out."""
+        form = f"--Format={queue_format(NODE_FIELDS)}"
+        answer = self._ask(["sinfo", "--noheader", "--all", "--Node", f"--nodes={folded}", form])
+        if answer.code != 0:
+            raise refused(answer, f"show nodes {folded}")
+        return parse_nodes(answer.stdout)
 
     def node_address(self, node: str) -> str:
         """From scontrol. Raises SlurmError for a node that Slurm does not have."""

@@ -45,19 +45,19 @@ _NOTHING = {"", "(null)", "N/A", "NONE", "Unknown", "None", "None assigned"}
 
 
 def queue_format(fields: Sequence[str]) -> str:
-    """The argument of `squeue --Format`."""
+    """The argument of `squeue --Format`, and of sinfo's."""
     return ",".join(f"{field}:{FIELD_END}" for field in fields[:-1]) + f",{fields[-1]}:{ROW_END}"
 
 
 def parse_queue(text: str) -> list[Job]:
     """Rows of `squeue` in `QUEUE_FIELDS`."""
-    return [_job(fields) for fields in _rows(text)]
+    return [_job(fields) for fields in rows(text, len(QUEUE_FIELDS))]
 
 
 def parse_ends(text: str, now: datetime) -> dict[int, JobEnd]:
     """The jobs that had ended by `now` among rows of `squeue --states=all` in `QUEUE_FIELDS`."""
     ends = {}
-    for fields in _rows(text):
+    for fields in rows(text, len(QUEUE_FIELDS)):
         job = _job(fields)
         if not _has_ended(job.state, job.ends_at, now):
             continue
@@ -123,13 +123,14 @@ def _exit_status(text: str) -> tuple[int, int]:
     return status >> 8, status & 0x7F
 
 
-def _rows(text: str) -> Iterator[list[str]]:
+def rows(text: str, number: int) -> Iterator[list[str]]:
+    """Each row's `number` fields, as text of `queue_format` has them; rows with another number are left out."""
     for raw in text.split(ROW_END):
         # The newline after a record belongs to squeue, not to the next row's first field.
         row = raw.removeprefix("\n")
         if row:
             fields = row.split(FIELD_END)
-            if len(fields) == len(QUEUE_FIELDS):
+            if len(fields) == number:
                 yield fields
 
 

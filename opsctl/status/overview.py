@@ -32,6 +32,8 @@ class Overview:
             return seen.running.state.lower()
         if seen.is_finished:
             return "finished"
+        if not seen.jobs and seen.unseen:
+            return "unknown"
         if not seen.jobs:
             return "absent" if seen.was_submitted else "unsubmitted"
         others = [job for job in seen.jobs if not job.is_pending and not job.is_held]

@@ -70,6 +70,13 @@ class PrintedRevision(Struct, frozen=True, kw_only=True):
     problem: Annotated[str | None, Meta(description="Why the run file could not be compared.")]
 
 
+class PrintedUnseen(Struct, frozen=True, kw_only=True):
+    """Somebody else's chain that is not known to have ended, and whose jobs are not shown here."""
+
+    array_job_id: Annotated[int, Meta(description="The id that sbatch printed.")]
+    user: Annotated[str, Meta(description="Who submitted it.")]
+
+
 class Status(Struct, frozen=True, kw_only=True):
     """What a run is doing. What only Slurm can say is null while it does not answer."""
 
@@ -79,8 +86,8 @@ class Status(Struct, frozen=True, kw_only=True):
     state: Annotated[
         str,
         Meta(
-            description="One of `unknown`, `finished`, `absent`, `unsubmitted`, `waiting`, `held`, or Slurm's state of "
-            "the task that has its nodes, in lower case."
+            description="One of `unknown` (Slurm does not answer, or hides the jobs of others), `finished`, `absent`, "
+            "`unsubmitted`, `waiting`, `held`, or Slurm's state of the task that has its nodes, in lower case."
         ),
     ]
     slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
@@ -88,6 +95,10 @@ class Status(Struct, frozen=True, kw_only=True):
     finished: Annotated[bool, Meta(description="Whether its last checkpoint is its end.")]
     job: Annotated[PrintedJob | None, Meta(description="The task that has its nodes.")]
     queue: Annotated[list[PrintedJob] | None, Meta(description="The run's other jobs, in the order they may come.")]
+    unseen: Annotated[
+        list[PrintedUnseen] | None,
+        Meta(description="Others' chains that may be queued or running, where Slurm hides the jobs of others."),
+    ]
     progress: Annotated[Progress, Meta(description="How far it is.")]
     speed: Annotated[Speed, Meta(description="How fast it goes on.")]
     left_s: Annotated[float | None, Meta(description="Seconds of training left at this speed.")]
@@ -116,6 +127,9 @@ def printed_status(overview: Overview, findings: Sequence[Finding]) -> Status:
         finished=seen.is_finished,
         job=printed_job(running, True) if running else None,
         queue=None if seen.blind is not None else [printed_job(job, True) for job in seen.behind],
+        unseen=None
+        if seen.blind is not None
+        else [PrintedUnseen(array_job_id=one.array_job_id, user=one.user) for one in seen.unseen],
         progress=_progress(overview),
         speed=Speed(
             seconds_per_iteration=_finite(seen.measured.seconds_per_iteration),

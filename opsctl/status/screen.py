@@ -8,6 +8,8 @@ from datetime import datetime
 
 from opsctl.attempts.cause import describe
 from opsctl.attempts.events import Attempt
+from opsctl.attempts.unseen import CANNOT_SEE
+from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
@@ -25,7 +27,7 @@ _QUEUE_ROWS = 4
 _ATTEMPT_ROWS = 3
 _NAME = 40
 _HEADLINES = {
-    "unknown": "UNKNOWN: Slurm does not answer",
+    "unknown": f"UNKNOWN: {CANNOT_SEE}",
     "held": "HELD: nothing starts until it is released",
     "finished": "FINISHED",
     "absent": "NOT IN THE QUEUE: nothing runs and nothing waits",
@@ -84,6 +86,8 @@ def _headline(overview: Overview) -> str:
     if overview.state == "waiting":
         said = _waits(overview.seen.behind[0], overview.seen.now)
         return f"WAITING{said.removeprefix('waits')}" if said.startswith("waits") else f"WAITING: {said}"
+    if overview.seen.blind is not None and overview.state == "unknown":
+        return "UNKNOWN: Slurm does not answer"
     return _HEADLINES.get(overview.state, overview.state.upper())
 
 
@@ -101,7 +105,10 @@ def _job_rows(overview: Overview) -> list[tuple[str, str]]:
         rows.append(("" if number else "queue", f"{one.display_id} of {one.user} {_waits(one, overview.seen.now)}"))
     if len(behind) > _QUEUE_ROWS:
         rows.append(("", f"and {len(behind) - _QUEUE_ROWS} more: opsctl queue"))
-    if not behind and overview.state not in ("finished", "unsubmitted"):
+    if overview.seen.unseen:
+        said = f"{CANNOT_SEE}; {describe_unseen(overview.seen.unseen)} may be queued or running"
+        rows.append(("others", said))
+    elif not behind and overview.state not in ("finished", "unsubmitted"):
         what = "nothing behind it: opsctl submit --after auto" if job is not None else "empty: opsctl submit"
         rows.append(("queue", what))
     if overview.state == "unsubmitted":
@@ -185,7 +192,9 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
     said = f"{attempt.number}: {attempt.display_id} "
     if attempt.is_open:
         said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
-        if seen.blind is None and all(job.job_id != attempt.job_id for job in seen.jobs):
+        if any(one.runs_since_attempt == attempt.number for one in seen.unseen):
+            said += "; whether it runs cannot be seen here"
+        elif seen.blind is None and all(job.job_id != attempt.job_id for job in seen.jobs):
             said += "; its job is gone: opsctl attempts says how it ended"
         return said
     said += f"{attempt.reason}"

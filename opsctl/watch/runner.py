@@ -9,9 +9,10 @@ from pathlib import Path
 
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.brake import without_progress
+from opsctl.attempts.unseen import unseen
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.progress import is_finished
-from opsctl.errors import OpsctlError, SlurmUnreachable
+from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable
 from opsctl.logs.measured import recent
 from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
@@ -22,6 +23,8 @@ from opsctl.records.run_view import RunView
 from opsctl.records.state_files import append_line
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.nodes import Node
+from opsctl.slurm.types import Job
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
 from opsctl.watch.snapshot import Part, Published, Snapshot
@@ -39,8 +42,10 @@ def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot
     Slurm is asked before the files are read: a training that finishes meanwhile is then finished, not missing.
     """
     seen, known = Snapshot(now()), recorded(run.paths)
-    if Part.QUEUE in parts:
-        seen = _with_queue(seen, known, slurm)
+    if parts & (Part.QUEUE | Part.NODES):
+        asked = _with_queue(seen, run.paths, known, slurm)
+        nodes = _nodes(asked.running, slurm) if Part.NODES in parts else ()
+        seen = replace(asked if Part.QUEUE in parts else seen, nodes=nodes)
     if Part.PROGRESS in parts:
         seen = _with_progress(seen, run)
     if Part.LOG in parts:
@@ -54,12 +59,24 @@ def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot
     return replace(seen, now=now())
 
 
-def _with_queue(seen: Snapshot, known: Recorded, slurm: SlurmClient) -> Snapshot:
+def _with_queue(seen: Snapshot, paths: RunPaths, known: Recorded, slurm: SlurmClient) -> Snapshot:
     seen = replace(seen, was_submitted=bool(known.chains))
+    if not known.run_id and not known.chains:
+        return seen
     try:
-        return replace(seen, jobs=tuple(known.ask(slurm)))
+        queue = slurm.jobs()
+        hidden = unseen(known.chains, lambda: attempts_file.read(paths), queue, slurm)
     except SlurmUnreachable as error:
         return replace(seen, blind=str(error))
+    return replace(seen, jobs=tuple(known.own(queue)), unseen=hidden)
+
+
+def _nodes(running: Job | None, slurm: SlurmClient) -> tuple[Node, ...]:
+    """The nodes of the running task; none where Slurm does not tell."""
+    try:
+        return tuple(slurm.nodes(running.nodes)) if running is not None and running.nodes else ()
+    except SlurmError:
+        return ()
 
 
 def _with_progress(seen: Snapshot, run: RunView) -> Snapshot:

@@ -7,9 +7,11 @@ from datetime import datetime
 from enum import Flag, auto
 
 from opsctl.attempts.events import Attempt
+from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.records.kill_switch import KillSwitchState
+from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 
@@ -17,13 +19,14 @@ from opsctl.slurm.types import Job
 class Part(Flag):
     """What a snapshot is put together from; each part has its own source and its own cost."""
 
-    QUEUE = auto()  # one question to Slurm
+    QUEUE = auto()  # one question to Slurm; one more where others' jobs may be hidden
+    NODES = auto()  # the running task's: one more question to Slurm
     PROGRESS = auto()  # the newest checkpoint and how long the training is to be
     LOG = auto()  # the end of the training log
     ATTEMPTS = auto()
     KILL_SWITCH = auto()
     RUN_FILE = auto()  # how it differs from what is published
-    ALL = QUEUE | PROGRESS | LOG | ATTEMPTS | KILL_SWITCH | RUN_FILE
+    ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | KILL_SWITCH | RUN_FILE
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ class Snapshot:
     jobs: tuple[Job, ...] = ()  # the run's own, in any order; says nothing when `blind`
     blind: str | None = None  # why Slurm could not be asked
     was_submitted: bool = False
+    unseen: tuple[Unseen, ...] = ()  # others' chains that may be queued and are not shown here
+    # Part.NODES
+    nodes: tuple[Node, ...] = ()  # the running task's, as far as Slurm tells
     # Part.PROGRESS
     checkpoint: Checkpoint | None = None
     checkpoint_at: datetime | None = None

@@ -26,7 +26,7 @@ OPSCTL = {
     "planning": {"logs", "runs", "slurm", "trainer.recipe"},
     "checkpoints": {"runs", "trainer.recipe", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
-    "control": {"checkpoints", "logs", "planning", "records", "render", "runs", "slurm"},
+    "control": {"attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm"},
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
     "status": {"attempts", "records", "slurm", "watch", "trainer.formats"},
     "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},

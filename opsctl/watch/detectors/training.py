@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opsctl.attempts.unseen import CANNOT_SEE, describe
 from opsctl.logs.pulse import words_of
 from opsctl.logs.records import Saying
 from opsctl.watch.detector import Detector, Settings
@@ -13,7 +14,8 @@ CHECK = "training"
 HELP = """Is the training running or scheduled?
 
 0: it runs, waits, or is finished. 1: something held behind it, or it is suspended. 2: held, waiting for what can
-never come, or not there. 3: Slurm does not answer. Each line also goes into the training log.
+never come, or not there. 3: Slurm does not answer or hides the jobs of others, or the run was never submitted. Each
+line also goes into the training log.
 """
 
 
@@ -21,7 +23,7 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     """A finding per job of the run, or one that says why there is none.
 
     What is held behind a training that runs or can start is a warning; with nothing else in the queue it is critical.
-    Of a finished training nothing is critical any more.
+    Of a finished training nothing is critical any more, nor where others may have the job that runs.
     """
     name, checkpoint = settings.name, snapshot.checkpoint
     if snapshot.blind is not None:
@@ -31,16 +33,27 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
         reached = f"iteration {checkpoint.iteration}, {checkpoint.consumed_train_samples} samples"
         done = _finding(Severity.OK, _words(name, "finished", reached))
         return [done, *(_finding(Severity.OK, said.text) for said in words)]
-    if not words:
-        return [_alert(Severity.CRITICAL, _words(name, "absent"), settings.team)]
-    alive = any(said.severity < Severity.CRITICAL for said in words)
+    if not words and not snapshot.unseen:
+        return [_missing(snapshot, settings)]
+    can_go_on = any(said.severity < Severity.CRITICAL for said in words)
+    alive = can_go_on or bool(snapshot.unseen)
     findings = []
+    if snapshot.unseen and not can_go_on:
+        detail = f"{CANNOT_SEE}, {describe(snapshot.unseen)} may be queued or running"
+        findings.append(_finding(Severity.UNKNOWN, _words(name, "blind", detail)))
     for said in words:
         if said.severity is Severity.CRITICAL:
             findings.append(_alert(Severity.WARNING if alive else Severity.CRITICAL, said.text, settings.team))
         else:
             findings.append(_finding(said.severity, said.text))
     return findings
+
+
+def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
+    """Nobody misses a training that was never submitted, nor can say that it is well."""
+    if snapshot.was_submitted or snapshot.checkpoint is not None:
+        return _alert(Severity.CRITICAL, _words(settings.name, "absent"), settings.team)
+    return _finding(Severity.UNKNOWN, _words(settings.name, "unsubmitted"))
 
 
 def _words(name: str, state: str, detail: str = "") -> str:

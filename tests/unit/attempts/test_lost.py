@@ -15,8 +15,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from opsctl.account import account_name
 from opsctl.attempts.events import Attempt, append_closed, append_opened, read
-from opsctl.attempts.lost import close_lost_attempts
+from opsctl.attempts.lost import close_lost_attempts, settle
 from opsctl.errors import SlurmUnreachable
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -30,9 +31,10 @@ def minutes(number: float) -> datetime:
 
 
 class StandIn:
-    """A Slurm that knows these jobs and these ends."""
+    """A Slurm that knows these jobs and these ends, and may show nobody's but one's own."""
 
-    def __init__(self, jobs: Iterable[Job] = (), ends: Iterable[JobEnd] = ()) -> None:
+    def __init__(self, jobs: Iterable[Job] = (), ends: Iterable[JobEnd] = (), hides: bool = False) -> None:
+        self._hides = hides
         self._jobs, self._ends = list(jobs), {end.job_id: end for end in ends}
 
     def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:
@@ -40,6 +42,9 @@ class StandIn:
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         return {job_id: self._ends[job_id] for job_id in job_ids if job_id in self._ends}
+
+    def hides_others_jobs(self) -> bool:
+        return self._hides
 
 
 def slurm(jobs: Iterable[Job] = (), ends: Iterable[JobEnd] = ()) -> SlurmClient:
@@ -176,6 +181,19 @@ def test_an_unreachable_slurm_closes_nothing(paths: RunPaths) -> None:
     with pytest.raises(SlurmUnreachable):
         close_lost_attempts(paths, cast(SlurmClient, Silent()))
     assert read(paths)[0].is_open
+
+
+def test_an_attempt_of_somebody_whose_jobs_cannot_be_seen_stays_open_and_is_not_known(paths: RunPaths) -> None:
+    append_opened(paths, Attempt(number=2, id="bobs", job_id=8, user="bob", opened_at=NOON))
+    append_opened(paths, Attempt(number=3, id="own", job_id=9, user=account_name(), opened_at=NOON))
+    hiding = cast(SlurmClient, StandIn(ends=[end(7, "TIMEOUT")], hides=True))
+    found = settle(paths, hiding)
+    assert [attempt.reason for attempt in found.attempts] == ["time-limit", None, "unknown"]
+    assert found.unseen == {"bobs"}
+    assert [attempt.is_open for attempt in read(paths)] == [False, True, False]
+    # What accounting says of a hidden job is Slurm's word all the same.
+    told = settle(paths, cast(SlurmClient, StandIn(ends=[end(8, "COMPLETED")], hides=True)))
+    assert told.attempts[1].reason == "completed" and not told.unseen
 
 
 @contextlib.contextmanager

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from opsctl.account import account_name
 from opsctl.control import live
 from opsctl.errors import OpsctlError
-from opsctl.records import revisions
+from opsctl.moments import now
+from opsctl.records import chains, revisions
+from opsctl.records.chains import Chain
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.types import Job
 from tests.tiny_run import expand, write_checkpoint, write_run
 from tests.unit.control.test_overlap import REST, RUNNING
 
@@ -60,3 +67,27 @@ def test_what_slurm_has_fixed_for_queued_tasks_is_not_published_beside_them(tmp_
     live.refuse_what_slurm_has_fixed(wider, [RUNNING])
     with pytest.raises(OpsctlError, match=r"\[slurm\] nodes changed, .*opsctl revise --resubmit replaces them"):
         live.refuse_what_slurm_has_fixed(wider, [REST])
+
+
+class Hiding:
+    """A Slurm that shows nobody's jobs but one's own, of which there are none."""
+
+    def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:
+        return []
+
+    def hides_others_jobs(self) -> bool:
+        return True
+
+
+def test_somebody_elses_submission_that_was_cut_off_stays_open_where_his_jobs_are_hidden(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    revisions.publish(run)
+    paths = run.paths
+    chain = Chain(chain=0, token="t", submitted_at=now(), user="bob", array="1-3%1")
+    chains.write_submitting(paths, chain)
+    seen = live.settle_and_look(paths, Cluster(), cast(SlurmClient, Hiding()))
+    assert [(one.array_job_id, one.user) for one in seen.unseen] == [(0, "bob")]
+    assert chains.read_submitting(paths) == chain
+    chains.write_submitting(paths, msgspec.structs.replace(chain, user=account_name()))
+    assert live.settle_and_look(paths, Cluster(), cast(SlurmClient, Hiding())).unseen == ()
+    assert chains.read_submitting(paths) is None

@@ -1,6 +1,12 @@
 import pytest
 
-from opsctl.control.overlap import what_to_wait_for
+from opsctl.attempts.unseen import Unseen
+from opsctl.control.overlap import (
+    warn_of_nothing_to_wait_for,
+    warn_of_waiting_unseen,
+    warn_of_what_is_fixed_unseen,
+    what_to_wait_for,
+)
 from opsctl.errors import OpsctlError, UsageError
 from opsctl.slurm.types import Job
 
@@ -69,3 +75,38 @@ def test_after_a_job_that_is_not_the_runs_waits_for_it_only_when_nothing_is_live
 def test_after_takes_auto_or_one_id(after: str) -> None:
     with pytest.raises(UsageError, match="neither auto nor the id"):
         what_to_wait_for([], after, "tiny")
+
+
+BOBS = Unseen(40, "bob", ("11",))
+
+
+def test_beside_a_chain_that_cannot_be_seen_nothing_is_submitted_without_waiting() -> None:
+    with pytest.raises(OpsctlError, match=r"tiny may be live: cannot see the jobs of others here.*chain 40 of bob"):
+        what_to_wait_for([], None, "tiny", [BOBS])
+    assert what_to_wait_for([RUNNING, SECOND], "auto", "tiny", [BOBS]) == ("11", "20", "40")
+    assert what_to_wait_for([], "40", "tiny", [BOBS]) == ("40",)
+    # Records say that it waits for what is live: whoever waits for it waits for both.
+    assert what_to_wait_for([RUNNING], "40", "tiny", [BOBS]) == ("40",)
+    with pytest.raises(OpsctlError, match="--after 11 does not wait for chain 40 of bob; use --after auto"):
+        what_to_wait_for([RUNNING], "11", "tiny", [BOBS])
+
+
+def test_a_hidden_submission_that_was_cut_off_is_its_owners_to_settle() -> None:
+    for after in (None, "auto", "11"):
+        with pytest.raises(OpsctlError, match=r"a submission that was cut off of bob .*; bob settles it"):
+            what_to_wait_for([RUNNING], after, "tiny", [Unseen(0, "bob")])
+
+
+def test_it_is_said_that_what_is_waited_for_may_have_ended() -> None:
+    assert warn_of_waiting_unseen([]) == [] == warn_of_what_is_fixed_unseen([], ["[slurm] nodes"])
+    (waits,) = warn_of_waiting_unseen([BOBS])
+    assert waits.endswith("the chain waits for chain 40 of bob, and for nothing if that has ended")
+    (fixed,) = warn_of_what_is_fixed_unseen([BOBS], ["[slurm] nodes"])
+    assert fixed.startswith("[slurm] nodes changed, which Slurm has fixed for chain 40 of bob")
+    assert warn_of_what_is_fixed_unseen([BOBS], []) == []
+
+
+def test_no_job_is_called_gone_where_it_may_be_hidden() -> None:
+    assert "it has ended or never was" in str(warn_of_nothing_to_wait_for("99", [RUNNING]))
+    assert str(warn_of_nothing_to_wait_for("99", [], (), lambda: True)).startswith("cannot see the jobs of others here")
+    assert warn_of_nothing_to_wait_for("40", [], [BOBS], lambda: True) is None

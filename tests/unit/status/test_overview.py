@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from opsctl.attempts.events import Attempt
+from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.slurm.types import Job
 from opsctl.status.overview import findings
+from opsctl.status.printed import PrintedUnseen, printed_status
+from opsctl.status.screen import status_lines
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Published, Snapshot
 from tests.unit.status.runs import iteration, now, run
 from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK
+
+OPEN = Attempt(number=1, id="a", job_id=13, array_job_id=12, array_task="1", user="bob", opened_at=NOW)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,27 @@ def test_a_blind_status_knows_no_state() -> None:
 def test_a_finished_training_is_finished_also_for_the_blind() -> None:
     assert run(is_finished=True).state == "finished"
     assert run(is_finished=True, blind="no answer").state == "finished"
+
+
+def test_a_run_whose_jobs_may_be_hidden_is_not_out_of_the_queue_but_unknown() -> None:
+    hidden = run(unseen=(Unseen(12, "bob", runs_since_attempt=1),), attempts=(OPEN,))
+    assert (hidden.state, findings(hidden)) == ("unknown", [])
+    text = " ".join(" ".join(status_lines(hidden, [], 100, colour=False)).split())
+    assert "UNKNOWN: cannot see the jobs of others here" in text
+    assert "chain 12 of bob may be queued or running" in text
+    assert "whether it runs cannot be seen here" in text
+    assert not any(word in text for word in ("NOT IN THE QUEUE", "empty", "its job is gone", "does not answer"))
+    told = printed_status(hidden, [])
+    assert told.unseen == [PrintedUnseen(array_job_id=12, user="bob")]
+    assert [attempt.state for attempt in told.attempts] == ["not known"]
+    assert printed_status(now(hidden, blind="no answer"), []).unseen is None
+
+
+def test_what_is_shown_says_the_state_and_what_is_hidden_is_said_beside_it() -> None:
+    running = run(jobs=(RUNNING,), unseen=(Unseen(12, "bob"),))
+    assert running.state == "running"
+    text = "\n".join(status_lines(running, [], 100, colour=False))
+    assert "chain 12 of bob may be queued or running" in text and "nothing behind it" not in text
 
 
 def test_a_run_that_was_never_submitted_is_not_missed() -> None:

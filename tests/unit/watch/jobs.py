@@ -30,7 +30,9 @@ RUNNING = Job(
 )
 
 
-def pending(reason: str, job_id: int = 12, task: str = "2-3%1", starts_at: datetime | None = None) -> Job:
+def pending(
+    reason: str, job_id: int = 12, task: str = "2-3%1", starts_at: datetime | None = None, comment: str = ""
+) -> Job:
     """A waiting rest of an array."""
     return replace(
         RUNNING,
@@ -43,6 +45,7 @@ def pending(reason: str, job_id: int = 12, task: str = "2-3%1", starts_at: datet
         elapsed_s=0,
         started_at=starts_at,
         ends_at=None,
+        comment=comment or RUNNING.comment,
     )
 
 

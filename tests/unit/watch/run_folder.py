@@ -20,16 +20,17 @@ from opsctl.records.revisions import publish
 from opsctl.records.run_view import RunView, view
 from opsctl.runs.load import load_run_file
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 from tests.tiny_run import expand, write_run
 from tests.unit.watch.jobs import RUNNING
 
 
 class StandIn:
-    """Answers with these jobs, or not at all; counts how often it is asked."""
+    """Answers with these jobs, or not at all, and may hide others'; its nodes are drained. Counts its questions."""
 
-    def __init__(self, jobs: Iterable[Job] | None) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Iterable[Job] | None, hides: bool = False) -> None:
+        self._jobs, self._hides = jobs, hides
         self.questions = 0
 
     def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:
@@ -37,6 +38,14 @@ class StandIn:
         if self._jobs is None:
             raise SlurmUnreachable("Slurm does not answer (squeue: no answer within 8 s)")
         return list(self._jobs)
+
+    def nodes(self, folded: str) -> list[Node]:
+        self.questions += 1
+        return [Node(folded, "draining", "bad GPU 3")]
+
+    def hides_others_jobs(self) -> bool:
+        self.questions += 1
+        return self._hides
 
 
 def slurm(jobs: Iterable[Job] | None) -> SlurmClient:

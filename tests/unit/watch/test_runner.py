@@ -11,15 +11,26 @@ from opsctl.watch.detector import Detector
 from opsctl.watch.registry import DETECTORS
 from opsctl.watch.runner import gather, settings_of
 from opsctl.watch.snapshot import Part, Snapshot
-from tests.unit.watch.jobs import HELD
+from tests.unit.watch.jobs import HELD, pending
 from tests.unit.watch.run_folder import StandIn, slurm, troubled_run
 
 
-def test_one_look_is_one_question_to_slurm(tmp_path: Path) -> None:
+def test_one_look_is_one_question_to_slurm_and_one_for_the_running_jobs_nodes(tmp_path: Path) -> None:
     run, job = troubled_run(tmp_path)
-    asked = StandIn([job, HELD])
+    asked, waiting = StandIn([job, HELD]), StandIn([pending("Resources", comment=job.comment), HELD])
     seen = gather(run, asked)  # type: ignore[arg-type]
-    assert (asked.questions, seen.jobs, seen.was_submitted) == (1, (job,), True)
+    assert (asked.questions, seen.jobs, seen.was_submitted) == (2, (job,), True)
+    assert [node.name for node in seen.nodes] == [job.nodes]
+    assert gather(run, waiting).nodes == () and waiting.questions == 1  # type: ignore[arg-type]
+
+
+def test_others_chains_are_unseen_where_slurm_hides_them_and_nothing_of_the_run_is_missed(tmp_path: Path) -> None:
+    run, _ = troubled_run(tmp_path)
+    hiding, open_to_all = StandIn([], hides=True), StandIn([])
+    seen = gather(run, hiding)  # type: ignore[arg-type]
+    assert [(one.array_job_id, one.user) for one in seen.unseen] == [(10, "ana")]
+    assert gather(run, open_to_all).unseen == ()  # type: ignore[arg-type]
+    assert hiding.questions == open_to_all.questions == 2
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)

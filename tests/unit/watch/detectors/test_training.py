@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.pulse import parse_pulse
 from opsctl.logs.records import Alert, Pulse
@@ -23,6 +24,7 @@ from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 
 SETTINGS = Settings("tr11-176B-ml", "Eng WG")
+BOBS = Unseen(12, "bob")
 END = Checkpoint(Path("/o/checkpoints/global_step160"), 160, 5120)
 
 
@@ -36,9 +38,15 @@ def paris(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def said(*jobs: Job, end: Checkpoint | None = None, blind: str | None = None) -> tuple[int, list[str]]:
+def said(
+    *jobs: Job,
+    end: Checkpoint | None = None,
+    blind: str | None = None,
+    unseen: tuple[Unseen, ...] = (),
+    was_submitted: bool = True,
+) -> tuple[int, list[str]]:
     """(exit code, lines) for these jobs of a training that is finished with the checkpoint `end`."""
-    snapshot = Snapshot(NOW, jobs, blind, checkpoint=end, is_finished=end is not None)
+    snapshot = Snapshot(NOW, jobs, blind, was_submitted, unseen, checkpoint=end, is_finished=end is not None)
     findings = training.find(snapshot, SETTINGS)
     return exit_code(findings), [
         line.removeprefix("[2026-03-01 11:00:00] PULSE: ") for line in pulse_lines(findings, NOW)
@@ -132,7 +140,25 @@ def test_a_finished_training_is_no_alert() -> None:
 
 
 def test_a_checkpoint_that_is_not_the_end_changes_nothing() -> None:
-    assert training.find(Snapshot(NOW, checkpoint=END), SETTINGS) == training.find(Snapshot(NOW), SETTINGS)
+    assert said() == said(end=None) and said()[0] == 2
+    begun = Snapshot(NOW, was_submitted=True, checkpoint=END)
+    assert training.find(begun, SETTINGS) == training.find(replace(begun, checkpoint=None), SETTINGS)
+
+
+def test_a_training_that_was_never_submitted_is_not_missed_and_not_well() -> None:
+    assert said(was_submitted=False) == (3, ["tr11-176B-ml was never submitted"])
+    # Somebody trained here, whatever has become of the records.
+    found = training.find(Snapshot(NOW, checkpoint=END), SETTINGS)
+    assert exit_code(found) == 2 and "is not RUNNING or SCHEDULED" in found[0].text
+
+
+def test_where_others_jobs_are_hidden_nothing_is_missed_and_nobody_alerted() -> None:
+    words = "cannot be seen: cannot see the jobs of others here, chain 12 of bob may be queued or running"
+    assert said(unseen=(BOBS,)) == (3, [f"tr11-176B-ml {words}"])
+    code, lines = said(HELD, unseen=(BOBS,))
+    assert code == 3 and lines[0] == f"tr11-176B-ml {words}" and "is held" in lines[1]
+    assert said(WAITING_FOR_TASK, unseen=(BOBS,)) == said(WAITING_FOR_TASK)
+    assert said(unseen=(BOBS,), end=END)[0] == 0
 
 
 def test_what_is_left_in_the_queue_of_a_finished_training_is_no_alert_either() -> None:
