@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from opsctl.moments import iso
-from trainer.formats.log_lines import Stamp
+from trainer.formats.log_lines import Stamp, parse_moment
 
 #: In every such line: what a search through a log's bytes looks for.
 MARKS = (b" TIME: ",)
@@ -61,12 +61,7 @@ def write_attempt_end(end: AttemptEnd) -> str:
 
 
 def parse_attempt_time(text: str) -> Stamp | None:
-    """When an attempt began or ended, in local time without a zone as the trainer's stamps have it; else None."""
+    """When an attempt began or ended, else None."""
     match = _LINE.match(text) if " TIME: " in text else None
-    if match is None:
-        return None
-    try:
-        at = datetime.fromisoformat(match["at"])
-        return Stamp(match["what"], at.astimezone().replace(tzinfo=None) if at.tzinfo else at)
-    except (ValueError, OverflowError):
-        return None
+    at = parse_moment(match["at"]) if match else None
+    return Stamp(match["what"], at) if match and at else None

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from opsctl.logs import attempt_lines
 from opsctl.logs.lines import parse_lines
 from opsctl.logs.records import Alert, Measured, Pulse, Record
-from opsctl.logs.tail import lines_backwards
+from opsctl.logs.tail import last_lines, lines_backwards
 from opsctl.runs.paths import RunPaths
 from trainer.formats import log_lines, training_line
 from trainer.formats.leave_lines import Left
@@ -30,12 +32,12 @@ _ENOUGH = 3
 
 def measured(paths: RunPaths) -> Measured:
     """What the newest part of the run's training log shows; all None while there is no log."""
-    return measure(_records(paths.main_log))
+    return _whether_followed(measure(_records(paths.main_log)), paths.main_log)
 
 
 def recent(paths: RunPaths) -> Measured:
     """`measured` from no more than the newest iterations, for who cannot wait."""
-    return measure(_records(paths.main_log, WINDOW + 1))
+    return _whether_followed(measure(_records(paths.main_log, WINDOW + 1)), paths.main_log)
 
 
 def measure(records: Sequence[Record]) -> Measured:
@@ -64,6 +66,14 @@ def measure(records: Sequence[Record]) -> Measured:
         last_iteration=last,
         stamped_after_it=_stamp_after_last_iteration(records),
     )
+
+
+def _whether_followed(found: Measured, log: Path) -> Measured:
+    """With whether the last iteration is the log's last line: most of what may follow it is no record."""
+    if found.last_iteration is None:
+        return found
+    is_followed = not any(isinstance(one, TrainingLine) for one in parse_lines(last_lines(log, 1)))
+    return msgspec.structs.replace(found, is_followed=is_followed)
 
 
 def _records(path: Path, iterations: int | None = None) -> list[Record]:
@@ -148,13 +158,15 @@ def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:
 
 
 def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:
-    """When the first line with a time after the last iteration was written; training lines carry no clock."""
+    """When the first line after the last iteration was written that says so; training lines carry no clock.
+
+    A time without a zone says nothing: nobody knows whose local time it is.
+    """
     first: datetime | None = None
     for record in reversed(records):
         if isinstance(record, TrainingLine):
-            # What the log calls local time is taken for ours.
-            return first.astimezone() if first else None
-        if isinstance(record, Stamp | Left | Pulse | Alert) and record.at is not None:
+            return first
+        if isinstance(record, Stamp | Left | Pulse | Alert) and record.at is not None and record.at.tzinfo is not None:
             first = record.at
     return None
 

@@ -1,7 +1,7 @@
 """The watchdog's PULSE and ALERT lines, written and read: one table of words for both.
 
 The forms that BigScience's watchdog printed keep its words, which other tools grep for; ours closes the last
-parenthesis, which the originals left open.
+parenthesis, which the originals left open, and ends in the stamp's zone, ` [+01:00]`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cache
 
 from opsctl.logs.records import Alert, Pulse, Saying
-from trainer.formats.log_lines import CLOCK, parse_clock, write_clock
+from trainer.formats.log_lines import CLOCK, ZONE, parse_clock, write_clock, write_zone
 
 #: state -> the words that say it, after the training's name; the job in parentheses follows. "unknown" is only read.
 FORMS = {
@@ -46,7 +46,7 @@ _FIELDS = {
 }
 
 _PULSE, _ALERT_BEGINS = "PULSE: ", "***ALERT: "
-_STAMPED = re.compile(rf"\s*\[(?P<at>{CLOCK})\] (?P<rest>.*)", re.DOTALL)
+_STAMPED = re.compile(rf"\s*\[(?P<at>{CLOCK})\] (?P<rest>.*?)(?: \[(?P<zone>{ZONE})\]\s*)?", re.DOTALL)
 _ALERT = re.compile(r"\*\*\*ALERT: (?P<text>.*?)\*\*\*\s*$", re.DOTALL)
 _CALL = re.compile(r"(?P<words>.*)! Alert someone at (?P<team>.+)", re.DOTALL)
 _JOB = re.compile(
@@ -67,7 +67,8 @@ def words_of(saying: Saying) -> str:
 def pulse_line(at: datetime, words: str, alert: str | None = None) -> str:
     """The whole line, stamped with the local time of `at`; one that calls for the team `alert` where that is given."""
     said = alert_line(f"{words}! Alert someone at {alert}") if alert else words
-    return f"[{write_clock(at.astimezone())}] {_PULSE}{said}"
+    here = at.astimezone()
+    return f"[{write_clock(here)}] {_PULSE}{said} [{write_zone(here)}]"
 
 
 def alert_line(words: str) -> str:
@@ -85,8 +86,8 @@ def parse_pulse(line: str) -> Pulse | Alert | None:
 
     An original ALERT comes with or without the stamp and `PULSE:` before it; both are read.
     """
-    stamped = _STAMPED.match(line)
-    at = parse_clock(stamped["at"]) if stamped else None
+    stamped = _STAMPED.fullmatch(line)
+    at = parse_clock(stamped["at"], stamped["zone"]) if stamped else None
     text = (stamped["rest"] if stamped else line.strip()).removeprefix(_PULSE)
     alert = _ALERT.match(text)
     if alert:

@@ -36,14 +36,14 @@ class Saying(msgspec.Struct, frozen=True, kw_only=True):
 class Pulse(Saying, frozen=True, kw_only=True):
     """A watchdog's line about a job that is in the system."""
 
-    at: datetime  # without zone
+    at: datetime  # without a zone where the line says none
     text: str = ""  # everything after "PULSE: "
 
 
 class Alert(msgspec.Struct, frozen=True):
     """A watchdog's line about a training that is in trouble or gone."""
 
-    at: datetime | None  # without zone
+    at: datetime | None  # without a zone where the line says none
     name: str
     team: str
     text: str  # between the asterisks
@@ -77,4 +77,5 @@ class Measured(msgspec.Struct, frozen=True):
     samples_per_second: float | None = None  # median of the newest iterations
     tflops: float | None = None  # per GPU, median of the newest iterations
     last_iteration: TrainingLine | None = None
-    stamped_after_it: datetime | None = None  # with zone; when the first line with a time after it was written
+    stamped_after_it: datetime | None = None  # with zone; of the first line after it that says when it was written
+    is_followed: bool = False  # whether anything was logged after it

@@ -84,15 +84,16 @@ class Snapshot:
 
     @property
     def last_logged_at(self) -> datetime | None:
-        """When the last iteration was logged, at the latest."""
+        """When the last iteration was logged, at the latest: before what says its time after it, and the log's end."""
         if self.measured.last_iteration is None:
             return None
-        return self.measured.stamped_after_it or self.log_written_at
+        known = [at for at in (self.measured.stamped_after_it, self.log_written_at) if at is not None]
+        return min(known, default=None)
 
     @property
     def is_loss_age_a_minimum(self) -> bool:
         """Whether other lines came after the last iteration, so that it may be older than `last_logged_at` says."""
-        return self.measured.stamped_after_it is not None
+        return self.measured.is_followed or self.measured.stamped_after_it is not None
 
 
 def queue_order(job: Job) -> tuple[int, int, int]:

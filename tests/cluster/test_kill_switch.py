@@ -43,7 +43,8 @@ def test_a_running_task_saves_and_leaves_queued_ones_leave_at_once_and_the_next_
             saved,
         )
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
-    line = rf"\[Detected kill switch at {training.paths.kill_switch}\. Exiting\] datetime: [\d-]{{10}} [\d:]{{8}} "
+    stamp = r"datetime: [\d-]{10} [\d:]{8} [+-]\d\d:\d\d"
+    line = rf"\[Detected kill switch at {training.paths.kill_switch}\. Exiting\] {stamp}"
     assert len(re.findall(line, training.log())) == 3
     _check_that_no_line_is_split(training, 200)
 

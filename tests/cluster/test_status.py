@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_a_finished_training_is_said_to_be_so_and_no_alarm(local_cluster: Runnin
     run.write_checkpoint(160)
     answer = run("watch", "training")
     assert answer.code == 0
-    assert answer.out.endswith("PULSE: demo is finished: iteration 160, 5120 samples\n")
+    assert re.search(r"PULSE: demo is finished: iteration 160, 5120 samples \[[+-]\d\d:\d\d\]\n$", answer.out)
     assert printed("status", run.opsctl.ok("status", "--json"))["state"] == "finished"
     file.write_text(file.read_text().replace("5_120", "6_000"))
     assert "edited, not published: opsctl revise" in run.opsctl.ok("status")

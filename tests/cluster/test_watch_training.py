@@ -100,7 +100,7 @@ def test_every_state_has_its_words_and_its_exit_code_and_both_reach_the_log(
     assert len(lines) == len(expected), answer.out
     for line, (state, pattern) in zip(lines, expected, strict=True):
         said = re.sub(r"\((\d+)(_[^ ]*)? on", r"(ID\2 on", line)
-        assert re.fullmatch(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] PULSE: " + pattern, said), line
+        assert re.fullmatch(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] PULSE: " + pattern + r" \[[+-]\d\d:\d\d\]", said), line
         record = parse_pulse(line)
         assert isinstance(record, Alert if code else Pulse) and record.name == name
         assert (record.state if isinstance(record, Pulse) else "") == state

@@ -19,7 +19,7 @@ from trainer.recipe.options import to_arguments
 
 pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
 
-DATETIME = r"datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
+DATETIME = r"datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d"
 
 
 @pytest.fixture(scope="module")

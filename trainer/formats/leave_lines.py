@@ -33,7 +33,7 @@ class Left(msgspec.Struct, frozen=True):
 
     reason: Reason
     detail: str  # the path, signal, iteration, minutes or writer that it names
-    at: datetime | None  # without zone; None: the line has no time
+    at: datetime | None  # without a zone where the line says none; None: the line has no time
 
 
 class _Form(NamedTuple):

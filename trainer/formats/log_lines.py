@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ _SAVING = re.compile(r"\s*saving checkpoint at iteration\s+(?P<iteration>\d{1,18
 _SAVED = re.compile(r"\s*successfully saved checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)")
 _LOADED = re.compile(r"\s*successfully loaded checkpoint from (?P<folder>.+) at iteration\s+(?P<iteration>\d{1,18})")
 _TIMERS = re.compile(r"\s*time \(ms\)(?P<parts>.*)")
-#: A moment as a log's lines have it: local time, to the second, without a zone.
+#: A moment as a log's lines have it: local time, to the second.
 CLOCK = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+#: Which time is local, as our lines end; the originals leave it out, and so did ours once.
+ZONE = r"[+-]\d\d:\d\d"
 #: What every stamped line begins with.
-STAMPED = re.compile(rf"\s*\[(?P<what>[^\]]+)\] datetime: (?P<at>{CLOCK})")
+STAMPED = re.compile(rf"\s*\[(?P<what>[^\]]+)\] datetime: (?P<at>{CLOCK})(?: (?P<zone>{ZONE})(?!\S))?")
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -79,7 +81,7 @@ class Stamp(msgspec.Struct, frozen=True):
     """`[what] datetime: ...`."""
 
     what: str
-    at: datetime  # without zone: the trainer's local time
+    at: datetime  # without a zone where the line says none: nobody knows how long ago that was
 
 
 def perplexity(loss: float) -> float:
@@ -154,28 +156,42 @@ def parse_checkpoint_line(text: str) -> CheckpointSaving | CheckpointSaved | Che
 
 
 def stamp(what: str, at: datetime | None = None) -> str:
-    """`[what] datetime: 2022-03-11 14:03:12 `, now without `at`; its trailing blank is the original's."""
-    return f"[{what}] datetime: {write_clock(at or datetime.now().astimezone())} "
+    """`[what] datetime: 2022-03-11 14:03:12 +01:00`, now without `at`; up to the blank it is the original's."""
+    moment = at or datetime.now().astimezone()
+    return f"[{what}] datetime: {write_clock(moment)} {write_zone(moment)}"
 
 
 def parse_stamp(text: str) -> Stamp | None:
     """A stamped line, else None; also for a moment that the calendar does not have."""
     match = STAMPED.match(text) if "datetime: " in text else None
-    at = parse_clock(match["at"]) if match else None
+    at = parse_clock(match["at"], match["zone"]) if match else None
     return Stamp(match["what"], at) if match and at else None
 
 
 def write_clock(moment: datetime) -> str:
-    """`2022-03-11 14:03:12`: the moment's own clock, whatever its zone."""
+    """`2022-03-11 14:03:12`: the moment's own clock, which `write_zone` belongs to."""
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def parse_clock(text: str) -> datetime | None:
-    """The moment that `CLOCK` matched, without a zone; None for one that the calendar does not have."""
+def write_zone(moment: datetime) -> str:
+    """`+01:00`; empty for a moment without a zone."""
+    offset = f"{moment:%z}"
+    return f"{offset[:3]}:{offset[3:5]}" if offset else ""
+
+
+def parse_clock(clock: str, zone: str | None) -> datetime | None:
+    """The moment that `CLOCK` matched, in what `ZONE` did; without a zone where nothing did. Else as `parse_moment`."""
+    return parse_moment(f"{clock}{zone or ''}")
+
+
+def parse_moment(text: str) -> datetime | None:
+    """An ISO 8601 moment, without a zone where the text has none; None for one that the calendar does not have."""
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        moment = datetime.fromisoformat(text)
+        moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)  # a zone may put it before the first year
+    except (ValueError, OverflowError):
         return None
+    return moment
 
 
 def argument_lines(options: Mapping[str, Any]) -> str:

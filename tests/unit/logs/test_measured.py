@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from opsctl.logs.lines import parse_lines
 from opsctl.logs.measured import measure, measured, recent
+from opsctl.logs.pulse import pulse_line
 from opsctl.logs.records import Measured
 from opsctl.runs.paths import RunPaths
 from tests.reading import read_so_far_bytes
@@ -118,13 +120,50 @@ def test_the_log_interval_multiplies_what_an_evaluation_took() -> None:
 
 
 def test_the_age_of_the_last_iteration_is_bounded_by_the_first_time_after_it() -> None:
-    pulses = [f"[2026-03-01 {hour}:00:00] PULSE: x is waiting to be scheduled" for hour in (11, 12)]
+    pulses = [f"[2026-03-01 {hour}:00:00] PULSE: x is waiting to be scheduled [+02:00]" for hour in (13, 14)]
     assert found(train(1, 2.0)).stamped_after_it is None
     assert found(pulses[0], train(1, 2.0)).stamped_after_it is None
-    first = datetime(2026, 3, 1, 11).astimezone()
+    first = datetime(2026, 3, 1, 11, tzinfo=UTC)
     assert found(train(1, 2.0), *pulses).stamped_after_it == first
     ended = "END TIME: 2026-03-01T10:00:00+00:00 attempt 1 ended: failed, exit code 1, last checkpoint none"
     assert found(train(1, 2.0), ended, *pulses).stamped_after_it == datetime(2026, 3, 1, 10, tzinfo=UTC)
+
+
+def test_a_pulse_that_was_written_in_another_zone_is_as_old_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = datetime(2026, 3, 1, 11, tzinfo=UTC)
+    lines = []
+    try:
+        for zone in ("JST-9", "EST5", "UTC"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            lines.append(pulse_line(at, "x is waiting to be scheduled"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert len(set(lines)) == 3
+    assert [found(train(1, 2.0), line).stamped_after_it for line in lines] == [at] * 3
+
+
+def test_a_time_without_a_zone_bounds_no_age() -> None:
+    old = "[2026-03-01 11:00:00] PULSE: x is waiting to be scheduled"
+    assert found(train(1, 2.0), old, "[exiting program at iteration 1] datetime: 2026-03-01 11:00:00 ") == found(
+        train(1, 2.0)
+    )
+    left = "[exiting program at iteration 1] datetime: 2026-03-01 12:00:00 +01:00"
+    assert found(train(1, 2.0), old, left).stamped_after_it == datetime(2026, 3, 1, 11, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("after", "is_followed"),
+    [("", False), ("NCCL says something\n", True), ("half a lin", True), (f"{train(8, 2.0)}\n", False)],
+    ids=["nothing", "chatter", "half a line", "another iteration"],
+)
+@pytest.mark.parametrize("look", [recent, measured])
+def test_whether_anything_follows_the_last_iteration_is_known(
+    tmp_path: Path, look: Callable[[RunPaths], Measured], after: str, is_followed: bool
+) -> None:
+    paths = log_of(tmp_path, f"before\n{train(7, 2.0)}\n{after}")
+    assert look(paths).is_followed == is_followed
 
 
 def log_of(tmp_path: Path, text: str) -> RunPaths:

@@ -112,6 +112,12 @@ def test_a_loss_is_as_old_as_the_log_unless_something_came_after_it() -> None:
     assert known.last_logged_at == NOW - timedelta(minutes=1) and not known.is_loss_age_a_minimum
     stamped = replace(known, measured=structs.replace(last, stamped_after_it=NOW - timedelta(hours=2)))
     assert stamped.last_logged_at == NOW - timedelta(hours=2) and stamped.is_loss_age_a_minimum
+    followed = replace(known, measured=structs.replace(last, is_followed=True))
+    assert followed.last_logged_at == NOW - timedelta(minutes=1) and followed.is_loss_age_a_minimum
+    ahead = replace(known, measured=structs.replace(last, stamped_after_it=NOW + timedelta(hours=1)))
+    assert ahead.last_logged_at == NOW - timedelta(minutes=1), (
+        "a clock that runs ahead makes nothing younger than the log"
+    )
 
 
 def test_a_held_chain_is_found_and_so_is_an_empty_queue() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -93,10 +93,18 @@ def test_a_fresh_start_is_told_in_megatrons_words_and_read_back() -> None:
     assert marked(lines[2])
 
 
-@given(st.from_regex(r"[^\]\n\r]+", fullmatch=True), st.datetimes(datetime(1000, 1, 1), datetime(9999, 12, 31)))  # noqa: DTZ001
+UNZONED = st.datetimes(datetime(1000, 1, 1), datetime(9999, 12, 30))  # noqa: DTZ001
+ZONED = st.tuples(UNZONED, st.integers(-14 * 60, 14 * 60)).map(
+    lambda drawn: drawn[0].replace(tzinfo=timezone(timedelta(minutes=drawn[1])))
+)
+
+
+@given(st.from_regex(r"[^\]\n\r]+", fullmatch=True), ZONED | UNZONED)
 def test_any_stamp_is_read_back_to_the_second(what: str, at: datetime) -> None:
     line = stamp(what, at)
-    assert parse_stamp(line) == Stamp(what, at.replace(microsecond=0)) and marked(line)
+    read = parse_stamp(line)
+    assert read == Stamp(what, at.replace(microsecond=0)) and marked(line)
+    assert read and (read.at.tzinfo is None) == (at.tzinfo is None)
 
 
 def test_an_evaluation_is_framed_one_dash_longer_than_its_line() -> None:
@@ -108,14 +116,25 @@ def test_an_evaluation_is_framed_one_dash_longer_than_its_line() -> None:
     assert rule == again == "-" * (len(line) + 1)
 
 
-def test_a_stamp_has_the_local_time_and_a_trailing_blank() -> None:
-    assert re.fullmatch(r"\[before the start\] datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", stamp("before the start"))
+def test_a_stamp_begins_as_the_originals_and_ends_in_its_zone() -> None:
+    line = stamp("before the start")
+    assert re.fullmatch(r"\[before the start\] datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d", line)
+
+
+def test_a_stamp_without_a_zone_is_read_as_one_that_has_none() -> None:
+    read = parse_stamp("[before the start] datetime: 2022-03-11 14:03:12 ")
+    assert read == Stamp("before the start", datetime(2022, 3, 11, 14, 3, 12))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("at", ["2022-02-30 14:03:12", "2022-03-11 14:03:12 +99:00", "0001-01-01 00:00:00 +14:00"])
+def test_a_moment_that_the_calendar_does_not_have_is_no_stamp(at: str) -> None:
+    assert parse_stamp(f"[before the start] datetime: {at}") is None
 
 
 def test_a_stamp_can_be_of_another_moment() -> None:
     moment = datetime(2026, 11, 21, 8, 3, 56, tzinfo=UTC)
     assert stamp("Detected kill switch at /k. Exiting", moment) == (
-        "[Detected kill switch at /k. Exiting] datetime: 2026-11-21 08:03:56 "
+        "[Detected kill switch at /k. Exiting] datetime: 2026-11-21 08:03:56 +00:00"
     )
 
 

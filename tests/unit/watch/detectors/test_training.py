@@ -48,8 +48,9 @@ def said(
     """(exit code, lines) for these jobs of a training that is finished with the checkpoint `end`."""
     snapshot = Snapshot(NOW, jobs, blind, was_submitted, unseen, checkpoint=end, is_finished=end is not None)
     findings = training.find(snapshot, SETTINGS)
+    lines = pulse_lines(findings, NOW)
     return exit_code(findings), [
-        line.removeprefix("[2026-03-01 11:00:00] PULSE: ") for line in pulse_lines(findings, NOW)
+        line.removeprefix("[2026-03-01 11:00:00] PULSE: ").removesuffix(" [+01:00]") for line in lines
     ]
 
 
