@@ -106,7 +106,8 @@ def write_run(
 
 
 def expand(loaded: LoadedRun) -> ExpandedRun:
-    """The run on its own nodes, without the checks that a command makes: no file is looked at."""
+    """The run on its own nodes, without the checks that a command makes; its output folder is made, as by a submit."""
+    loaded.paths.output.mkdir(parents=True, exist_ok=True)
     return ExpandedRun.of(loaded, expanded_file(loaded))
 
 

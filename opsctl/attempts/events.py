@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from opsctl.records.state_files import append_state, make_shared_folder, read_lines
+from opsctl.records.state_files import append_state, make_folder, read_lines
 from opsctl.runs.paths import RunPaths
 from trainer.formats.attempt_records import Failure, RankPlace
 from trainer.formats.json_text import Moment
@@ -112,19 +112,19 @@ def _counts(closing: Event, known: Attempt) -> bool:
 
 def read(paths: RunPaths) -> list[Attempt]:
     """The run's attempts so far; empty when there is no such file."""
-    return fold(read_lines(paths.attempts, Event))
+    return fold(read_lines(paths.output, paths.attempts, Event))
 
 
 def append_opened(paths: RunPaths, attempt: Attempt) -> None:
     """Write the opening of `attempt`; its number is its place in the file."""
-    make_shared_folder(paths.state)
-    append_state(paths.attempts, {"event": OPENED, **_fields(attempt, _OPENING)})
+    make_folder(paths.output, paths.state)
+    append_state(paths.output, paths.attempts, {"event": OPENED, **_fields(attempt, _OPENING)})
 
 
 def append_closed(paths: RunPaths, attempt: Attempt) -> None:
     """Write the closing of `attempt`, which carries its reason."""
-    make_shared_folder(paths.state)
-    append_state(paths.attempts, {"event": CLOSED, "id": attempt.id, **_fields(attempt, _CLOSING)})
+    make_folder(paths.output, paths.state)
+    append_state(paths.output, paths.attempts, {"event": CLOSED, "id": attempt.id, **_fields(attempt, _CLOSING)})
 
 
 def _fields(attempt: Attempt, names: Iterable[str]) -> dict[str, Any]:

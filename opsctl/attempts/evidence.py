@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.records.attempt_folder import exit_report, noted_failures, rank_map
+from opsctl.records.trusted import open_file
 from trainer.formats.attempt_records import STOP_REQUEST, Failure, RankPlace
 from trainer.formats.training_line import iterations_in
 
@@ -27,34 +28,34 @@ class Evidence:
     logged_iteration: int | None = None  # the last one in the nodes' output
 
 
-def read_evidence(folder: Path) -> Evidence:
-    """Everything in an attempt's folder; empty when there is none."""
-    report = exit_report(folder)
-    failures = noted_failures(folder)
+def read_evidence(root: Path, folder: Path) -> Evidence:
+    """Everything in an attempt's folder under the run's, `root`; empty when there is none."""
+    report = exit_report(root, folder)
+    failures = noted_failures(root, folder)
     return Evidence(
-        ranks=rank_map(folder),
+        ranks=rank_map(root, folder),
         failures=failures,
         error_files=_error_files(folder, failures),
         exit_reason=report.reason or None,
         exit_iteration=report.iteration,
-        stop_requested=(folder / STOP_REQUEST).exists(),
-        logged_iteration=_last_logged_iteration(folder),
+        stop_requested=os.path.lexists(folder / STOP_REQUEST),
+        logged_iteration=_last_logged_iteration(root, folder),
     )
 
 
-def _last_logged_iteration(folder: Path) -> int | None:
+def _last_logged_iteration(root: Path, folder: Path) -> int | None:
     """The highest iteration among the last lines of the nodes' output: only the node of the last rank prints them."""
     found = [
         iteration
         for path in (folder.glob("*.out") if folder.is_dir() else [])
-        for iteration in iterations_in(_end_of(path))
+        for iteration in iterations_in(_end_of(root, path))
     ]
     return max(found, default=None)
 
 
-def _end_of(path: Path) -> bytes:
+def _end_of(root: Path, path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_file(root, path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return file.read()
     except OSError:

@@ -104,7 +104,7 @@ def closings(
         if end is not None and _is_other_job(end, attempt):
             end = None
         state, note = _slurm_word(attempt, queue.get(attempt.job_id), end)
-        evidence = read_evidence(paths.attempt_folder(attempt.job_id))
+        evidence = read_evidence(paths.output, paths.attempt_folder(attempt.job_id))
         step = StepEnd(exit_code=_exit_code(end), slurm_state=state)
         ended_at = (end.ended_at if end else None) or now()
         reached = _checkpoint_of(attempt, attempts, last_checkpoint(paths.checkpoints))

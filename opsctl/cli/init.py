@@ -26,7 +26,7 @@ def command(name: str, example: str | None) -> None:
     """
     from opsctl.errors import OpsctlError
     from opsctl.records.locate import RUN_FILE_NAME, remember_run
-    from opsctl.records.state_files import fsync_folder, make_shared_folder, write_atomically
+    from opsctl.records.state_files import fsync_folder, write_atomically
 
     folder, run_name = _wanted_folder(name)
     examples = _examples()
@@ -37,10 +37,10 @@ def command(name: str, example: str | None) -> None:
     # Made beside and renamed, so that no half-made run is ever found under the name.
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        make_shared_folder(beside)
-        write_atomically(beside / RUN_FILE_NAME, text)
+        beside.mkdir(parents=True)
+        write_atomically(beside, beside / RUN_FILE_NAME, text)
         beside.rename(folder)
-        fsync_folder(folder.parent)
+        fsync_folder(folder.parent, folder.parent)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise

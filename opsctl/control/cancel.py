@@ -33,7 +33,7 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
         client = client_for(cluster)
         return _chosen(live.look(paths, cluster, client), name, queued_only)
     # Nobody may submit between the look and the cancelling.
-    with locked(paths.lock, LOCK_WAIT_S, f"cancel {name}"):
+    with locked(paths.output, paths.lock, LOCK_WAIT_S, f"cancel {name}"):
         client = client_for(cluster)
         chosen = _chosen(live.settle_and_look(paths, cluster, client), name, queued_only)
         client.cancel(overlap.live_arrays(chosen.jobs), pending_only=queued_only)

@@ -25,6 +25,6 @@ def _text(published: Revision | None, name: str) -> str:
     if published is None:
         return ""
     try:
-        return read_text(published.folder / name) or ""
+        return read_text(published.root, published.folder / name) or ""
     except OSError as error:
         raise OpsctlError(f"cannot read {published.folder / name}: {error.strerror}") from None

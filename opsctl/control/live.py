@@ -94,7 +94,7 @@ def fixed_values(run: ExpandedRun) -> list[str]:
 
 def _other_cluster(paths: RunPaths, cluster: Cluster) -> Cluster | None:
     """The cluster the run was submitted to before, when that is another one which still exists."""
-    remembered = read_state(paths.cluster, Cluster)
+    remembered = read_state(paths.output, paths.cluster, Cluster)
     if remembered is None or remembered.slurm_conf == cluster.slurm_conf:
         return None
     if remembered.slurm_conf and not Path(remembered.slurm_conf).exists():

@@ -12,10 +12,11 @@ from opsctl.control import live, overlap
 from opsctl.control.difference import files_difference
 from opsctl.control.request import Wish, check
 from opsctl.control.sending import Submitted, send
-from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors, open_output
+from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.records import chains
 from opsctl.records.chains import Chain
+from opsctl.records.group_folder import open_output
 from opsctl.records.revisions import Revision, changed_values, contents, digest_of, newest, publish, withdraw
 from opsctl.records.state_files import locked
 from opsctl.runs.expanded import ExpandedRun
@@ -55,8 +56,8 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     if dry_run:
         return _planned(run, cluster, resubmit, warnings)
     with explained_disk_errors(run.paths):
-        open_output(run.paths, run.file.run.group)
-        with locked(run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"):
+        open_output(run.paths.output, run.file.run.group)
+        with locked(run.paths.output, run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"):
             return _done(run, cluster, resubmit, warnings)
 
 

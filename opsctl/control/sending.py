@@ -18,7 +18,7 @@ from opsctl.moments import now
 from opsctl.records import chains, kill_switch
 from opsctl.records.chains import Chain
 from opsctl.records.revisions import Revision, newest, publish, withdraw
-from opsctl.records.state_files import make_shared_folder, read_text, room_kept, write_back, write_state
+from opsctl.records.state_files import make_folder, read_text, room_kept, write_back, write_state
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
@@ -45,7 +45,7 @@ def send(run: ExpandedRun, cluster: Cluster, client: SlurmClient, wish: Wish, af
     paths = run.paths
     with ExitStack() as taken_back, ExitStack() as forgotten:
         kill_switch.arm(paths, run.file.run.group)
-        make_shared_folder(paths.job_outputs)
+        make_folder(paths.output, paths.job_outputs)
         before = newest(paths)
         revision = publish(run, note="submit")
         is_new = before is None or before.number != revision.number
@@ -59,10 +59,10 @@ def send(run: ExpandedRun, cluster: Cluster, client: SlurmClient, wish: Wish, af
         script = batch_text(run, cluster, chain, run_id, wish.hold)
         forgotten.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
-        forgotten.callback(write_back, paths.cluster, read_text(paths.cluster))
-        write_state(paths.cluster, cluster)
+        forgotten.callback(write_back, paths.output, paths.cluster, read_text(paths.output, paths.cluster))
+        write_state(paths.output, paths.cluster, cluster)
         # What Slurm has taken must not fail to be recorded for want of disk.
-        with room_kept(paths.state, ROOM_BYTES), _kept_by_outcome(taken_back, forgotten):
+        with room_kept(paths.output, paths.state, ROOM_BYTES), _kept_by_outcome(taken_back, forgotten):
             chain = msgspec.structs.replace(chain, chain=_sbatch(client, script, chain.token))
     _record(paths, chain)
     return Submitted(chain, revision, is_new)

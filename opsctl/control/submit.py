@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from opsctl.account import unix_group
 from opsctl.attempts.unseen import sees_others
 from opsctl.control import live, overlap
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
-from opsctl.errors import OpsctlError, RunFileError
+from opsctl.errors import OpsctlError
+from opsctl.records.group_folder import open_output
 from opsctl.records.locate import remember_run
-from opsctl.records.state_files import FULL_DISK, SHARED_FOLDER_MODE, locked, make_shared_folder
+from opsctl.records.state_files import FULL_DISK, locked
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -35,8 +34,8 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     run = asked.run
     paths, name = run.paths, run.file.run.name
     with explained_disk_errors(paths):
-        open_output(paths, run.file.run.group)
-        with locked(paths.lock, LOCK_WAIT_S, f"submit {name}"):
+        open_output(paths.output, run.file.run.group)
+        with locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"):
             client = client_for(cluster)
             after, more = _decided(asked, live.settle_and_look(paths, cluster, client), client)
             done = send(run, cluster, client, asked.wish, after)
@@ -64,17 +63,6 @@ def _decided(asked: Checked, seen: live.Seen, client: SlurmClient) -> tuple[tupl
         asked.wish.after, seen.queue, seen.unseen, lambda: not sees_others(seen.queue) and client.hides_others_jobs()
     )
     return after, [*warnings, *([nothing] if nothing else [])]
-
-
-def open_output(paths: RunPaths, group: str | None) -> None:
-    """Make the run's output folder and what every command needs in it, the group's from the first moment."""
-    if not paths.output.exists():
-        make_shared_folder(paths.output)
-        if group is not None:
-            with contextlib.suppress(RunFileError, PermissionError):  # arming the kill switch will say it
-                os.chown(paths.output, -1, unix_group(group).gr_gid)
-                paths.output.chmod(SHARED_FOLDER_MODE)
-    make_shared_folder(paths.state)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ def main() -> int:
     clusters = local_clusters_folder()
     clusters.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(clusters / f"{CLUSTER}.lock", 0, "start a demo beside another one"):
+        with locked(clusters, clusters / f"{CLUSTER}.lock", 0, "start a demo beside another one"):
             return _demo((given.folder / time.strftime("%Y%m%d-%H%M%S")).resolve(), given.keep)
     except OpsctlError as error:
         message(f"opsctl: {error}")

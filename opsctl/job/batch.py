@@ -32,7 +32,7 @@ from opsctl.output import message
 from opsctl.records import kill_switch
 from opsctl.records.attempt_folder import exit_report, set_aside
 from opsctl.records.own_jobs import recorded
-from opsctl.records.state_files import make_shared_folder
+from opsctl.records.state_files import make_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
@@ -99,7 +99,7 @@ def _train(task: Task, signals: Signals) -> int:
         return _stop_chain(task, attempts)
     folder = task.paths.attempt_folder(task.allocation.job_id)
     set_aside(folder)
-    make_shared_folder(folder)
+    make_folder(task.paths.output, folder)
     attempt = new_attempt(task, len(attempts) + 1)
     attempts_file.append_opened(task.paths, attempt)
     task.log.say(start_line(task, attempt))
@@ -111,7 +111,8 @@ def _train(task: Task, signals: Signals) -> int:
         step_end, note = StepEnd(exit_code=1), str(error)
     else:
         note = f"the job got {signals.names()}" if signals.any else ""
-    ended = closed(attempt, step_end, read_evidence(folder), last_checkpoint(task.paths.checkpoints), now(), note=note)
+    evidence = read_evidence(task.paths.output, folder)
+    ended = closed(attempt, step_end, evidence, last_checkpoint(task.paths.checkpoints), now(), note=note)
     task.log.say(end_line(ended))
     try:
         attempts_file.append_closed(task.paths, ended)
@@ -127,7 +128,8 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
         folder = task.paths.attempt_folder(attempt.job_id)
         if not attempt.is_open and attempt.job_id != task.allocation.job_id and folder.is_dir():
             with contextlib.suppress(OSError):
-                request_stop(task.paths.stop_request(attempt.job_id), f"job {task.allocation.job_id} goes on from here")
+                why = f"job {task.allocation.job_id} goes on from here"
+                request_stop(task.paths.output, task.paths.stop_request(attempt.job_id), why)
 
 
 def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
@@ -137,7 +139,10 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     launch = _launch(task, task.options, folder, ends_at)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
-    step = Step(launch.command(), environment, task.log, signals, stop_request, lambda: _leaves_early(folder))
+    root = task.paths.output
+    step = Step(
+        launch.command(), environment, task.log, signals, root, stop_request, lambda: _leaves_early(root, folder)
+    )
     code = step.run()
     told = signals.told_to_end
     limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
@@ -189,8 +194,8 @@ def _slurm_state(task: Task) -> str:
     return end.state if end else ""
 
 
-def _leaves_early(folder: Path) -> bool:
-    return exit_report(folder).reason in LEAVES_EARLY
+def _leaves_early(root: Path, folder: Path) -> bool:
+    return exit_report(root, folder).reason in LEAVES_EARLY
 
 
 def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:

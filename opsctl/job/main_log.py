@@ -7,10 +7,12 @@ import os
 import time
 from pathlib import Path
 
-from opsctl.records.state_files import append_bytes, make_shared_folder
+from opsctl.records.state_files import append_bytes, make_folder
 
 #: Longest that a whole line waits before it is in the file, seconds.
 FLUSH_S = 0.2
+#: Whoever holds the log is not waited for any longer: a line late is worse than two that run together.
+LOG_LOCK_WAIT_S = 0.2
 #: Bytes after which what has come is written at once.
 _FLUSH_BYTES = 64 * 1024
 #: A line without an end is cut here, so that a progress bar cannot grow for ever.
@@ -22,8 +24,9 @@ _MOST_KEPT_BYTES = 8 * 1024 * 1024
 class MainLog:
     """Appends to `path` and copies to this process's stdout (Slurm's own output file)."""
 
-    def __init__(self, path: Path, copy_to_fd: int | None = 1) -> None:
-        self.path = path
+    def __init__(self, root: Path, path: Path, copy_to_fd: int | None = 1) -> None:
+        """`root`: the run's output folder."""
+        self.root, self.path = root, path
         self.copy_to_fd = copy_to_fd
         self._whole = bytearray()
         self._partial = bytearray()
@@ -31,7 +34,7 @@ class MainLog:
         self._kept = b""
         self._troubled = False
         with contextlib.suppress(OSError):
-            make_shared_folder(path.parent)
+            make_folder(root, path.parent)
 
     def say(self, line: str) -> None:
         """One line of our own, now."""
@@ -76,7 +79,7 @@ class MainLog:
     def _write(self, data: bytes) -> None:
         self._copy(data)
         try:
-            append_bytes(self.path, self._kept + data)
+            append_bytes(self.root, self.path, self._kept + data, LOG_LOCK_WAIT_S)
             self._kept = b""
             self._troubled = False
         except OSError as error:

@@ -98,12 +98,16 @@ class Step:
         environment: Mapping[str, str],
         log: MainLog,
         signals: Signals,
+        root: Path,
         stop_request: Path,
         has_left: Callable[[], bool],
         leave_s: float = LEAVE_S,
     ) -> None:
-        """`has_left`: whether the trainer has noted that it leaves early."""
-        self.log, self.signals, self.stop_request = log, signals, stop_request
+        """`root`: the run's output folder, in which `stop_request` is.
+
+        `has_left`: whether the trainer has noted that it leaves early.
+        """
+        self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
         self.has_left, self.leave_s = has_left, leave_s
         self.ended_hard = False
         self.lost_nodes: list[str] = []
@@ -172,10 +176,10 @@ class Step:
         self._seen_end = seen[-_OVERLAP_BYTES:]
 
     def _pass_on_signals(self) -> None:
-        if self.signals.any and not self.stop_request.exists():
+        if self.signals.any and not os.path.lexists(self.stop_request):
             why = f"the job got {self.signals.names()}"
             try:
-                request_stop(self.stop_request, why)
+                request_stop(self.root, self.stop_request, why)
             except OSError as error:
                 self.log.say(f"opsctl: {why}, but {self.stop_request} cannot be written: {error.strerror}")
                 return

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from opsctl.moments import now
-from opsctl.records.state_files import make_shared_folder, write_state
+from opsctl.records.state_files import make_folder, write_state
 from trainer.formats.attempt_records import StopRequest
 
 WARNINGS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
@@ -59,11 +59,11 @@ def noted_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-def request_stop(path: Path, why: str) -> bool:
-    """Create the stop request at `path` unless it is there. Returns whether this call made it."""
-    if path.exists():
+def request_stop(root: Path, path: Path, why: str) -> bool:
+    """Create the stop request at `path`, under the run's `root`, unless it is there. Returns whether it did."""
+    if os.path.lexists(path):
         return False
-    make_shared_folder(path.parent)
+    make_folder(root, path.parent)
     by = f"job process {os.getpid()} on {socket.gethostname()}"
-    write_state(path, StopRequest(why, now().replace(microsecond=0), by))
+    write_state(root, path, StopRequest(why, now().replace(microsecond=0), by))
     return True

@@ -72,7 +72,7 @@ def this_task(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off
         one_off=tuple(one_off),
         options=understood(revision, one_off, len(allocation.nodes)),
         submitted_at=submitted_at,
-        log=MainLog(paths.main_log),
+        log=MainLog(paths.output, paths.main_log),
     )
 
 

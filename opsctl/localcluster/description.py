@@ -32,12 +32,12 @@ def write_description(places: Places, description: Description) -> None:
     """Write it so that anyone may read it."""
     rest = _Rest(description.user, description.ports, description.spec)
     value = {**msgspec.to_builtins(description.cluster), **msgspec.to_builtins(rest)}
-    write_state(places.description, value, mode=0o644)
+    write_state(places.folder, places.description, value, mode=0o644)
 
 
 def read_description(places: Places) -> Description | None:
     """What the last `up` in this folder wrote; None when there was none. Raises OpsctlError for a damaged file."""
     remedy = "remove it, then opsctl local-cluster up"
-    cluster = read_whole(places.description, Cluster, remedy)
-    rest = read_whole(places.description, _Rest, remedy)
+    cluster = read_whole(places.folder, places.description, Cluster, remedy)
+    rest = read_whole(places.folder, places.description, _Rest, remedy)
     return Description(cluster, rest.spec, rest.ports, rest.user) if cluster and rest else None

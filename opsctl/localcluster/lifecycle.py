@@ -50,7 +50,7 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda _line: None) -> Loc
     user = _user_name()
     folder.mkdir(parents=True, exist_ok=True)
     places = places_of(folder)
-    with locked(places.lock, _LOCK_WAIT_S, f"bring the cluster in {places.folder} up"):
+    with locked(places.folder, places.lock, _LOCK_WAIT_S, f"bring the cluster in {places.folder} up"):
         before = read_description(places)
         running = processes_of(places)
         if running and before is not None and before.spec != spec:
@@ -95,7 +95,7 @@ def down(folder: Path, progress: Progress = lambda _line: None) -> int:
     places = places_of(folder)
     if not places.folder.is_dir():
         return 0
-    with locked(places.lock, _LOCK_WAIT_S, f"take the cluster in {places.folder} down"):
+    with locked(places.folder, places.lock, _LOCK_WAIT_S, f"take the cluster in {places.folder} down"):
         ended = _end_all(places, progress)
         unlink_root(places)
     return ended

@@ -54,7 +54,7 @@ def rank_source(paths: RunPaths, rank: int) -> LogSource:
     folder = _newest_attempt_folder(paths)
     if folder is None:
         raise OpsctlError(f"no attempt has started its ranks yet: nothing under {paths.logs / 'attempts'}")
-    places = rank_map(folder)
+    places = rank_map(paths.output, folder)
     for place in places:
         if place.rank == rank and place.local_rank is not None:
             return LogSource(folder / f"{place.node}.out", place.local_rank)

@@ -1,4 +1,7 @@
-"""What one attempt's ranks left in its folder, read tolerantly: a crash may have cut any of it short."""
+"""What one attempt's ranks left in its folder, read tolerantly: a crash may have cut any of it short.
+
+The functions take the run's output folder as `root`, then the attempt's.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from trainer.formats.attempt_records import (
 )
 
 
-def rank_map(folder: Path) -> tuple[RankPlace, ...]:
+def rank_map(root: Path, folder: Path) -> tuple[RankPlace, ...]:
     """Where the ranks run, of all nodes, in order of rank."""
-    places = [place for path in folder.glob(RANKS_FILES) for place in read_state(path, list[RankPlace]) or ()]
+    places = [place for path in folder.glob(RANKS_FILES) for place in read_state(root, path, list[RankPlace]) or ()]
     return tuple(sorted(places, key=lambda place: place.rank))
 
 
-def noted_failures(folder: Path) -> tuple[Failure, ...]:
+def noted_failures(root: Path, folder: Path) -> tuple[Failure, ...]:
     """Each node's first rank to fail."""
-    noted = (read_state(path, Failure) for path in sorted(folder.glob(FAILURE_FILES)))
+    noted = (read_state(root, path, Failure) for path in sorted(folder.glob(FAILURE_FILES)))
     return tuple(failure for failure in noted if failure is not None)
 
 
-def exit_report(folder: Path) -> ExitReport:
+def exit_report(root: Path, folder: Path) -> ExitReport:
     """Why the trainer left and after which iteration; empty until it has said so."""
-    return read_state(folder / EXIT_REPORT, ExitReport) or ExitReport()
+    return read_state(root, folder / EXIT_REPORT, ExitReport) or ExitReport()
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -6,7 +6,6 @@ record: if it is there when a command looks, somebody was cut off, and Slurm is 
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +14,15 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from opsctl.records.state_files import append_state, read_lines, read_text, read_whole, write_atomically, write_state
+from opsctl.records.state_files import (
+    append_state,
+    read_lines,
+    read_text,
+    read_whole,
+    remove,
+    write_atomically,
+    write_state,
+)
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
@@ -47,23 +54,23 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_chains(paths: RunPaths) -> list[Chain]:
     """The run's chains, oldest first. Lines that are no chain are passed over."""
-    return read_lines(paths.chains, Chain)
+    return read_lines(paths.output, paths.chains, Chain)
 
 
 def append_chain(paths: RunPaths, chain: Chain) -> None:
     """Record a chain that Slurm has taken."""
-    append_state(paths.chains, chain)
+    append_state(paths.output, paths.chains, chain)
 
 
 def read_run_id(paths: RunPaths) -> str | None:
     """The run's id; None before its first submit."""
-    return (read_text(paths.run_id) or "").strip() or None
+    return (read_text(paths.output, paths.run_id) or "").strip() or None
 
 
 def make_run_id(paths: RunPaths) -> str:
     """Give the run its id. The caller holds the run's lock and has seen that there is none."""
     run_id = secrets.token_hex(8)
-    write_atomically(paths.run_id, run_id + "\n")
+    write_atomically(paths.output, paths.run_id, run_id + "\n")
     return run_id
 
 
@@ -80,18 +87,17 @@ def token_of(job: Job) -> str | None:
 
 def write_submitting(paths: RunPaths, chain: Chain) -> None:
     """Say that sbatch is about to be called."""
-    write_state(_submitting(paths), chain)
+    write_state(paths.output, _submitting(paths), chain)
 
 
 def clear_submitting(paths: RunPaths) -> None:
     """The outcome is known."""
-    with contextlib.suppress(FileNotFoundError):
-        _submitting(paths).unlink()
+    remove(paths.output, _submitting(paths))
 
 
 def read_submitting(paths: RunPaths) -> Chain | None:
     """The submission that somebody could not finish, None without one. Raises OpsctlError for a damaged record."""
-    return read_whole(_submitting(paths), Chain, "remove it and try again")
+    return read_whole(paths.output, _submitting(paths), Chain, "remove it and try again")
 
 
 def settle_submitting(paths: RunPaths, jobs: Iterable[Job]) -> Chain | None:

@@ -22,7 +22,7 @@ def find_cluster(name_or_folder: str) -> Cluster:
     folder = Path(name_or_folder)
     if os.sep not in name_or_folder:
         folder = local_clusters_folder() / name_or_folder
-    found = read_whole(folder / CLUSTER_FILE, Cluster, "opsctl local-cluster up writes it anew", UsageError)
+    found = read_whole(folder, folder / CLUSTER_FILE, Cluster, "opsctl local-cluster up writes it anew", UsageError)
     if found is None:
         raise UsageError(f"no cluster {name_or_folder!r} ({folder}): opsctl local-cluster status lists them")
     return found
@@ -33,5 +33,6 @@ def choose_cluster(flag: str | None, paths: RunPaths | None) -> Cluster:
     chosen = flag or os.environ.get("OPSCTL_CLUSTER")
     if chosen:
         return find_cluster(chosen)
-    recorded = read_whole(paths.cluster, Cluster, "remove it and submit with --cluster") if paths else None
-    return recorded or Cluster()
+    if paths is None:
+        return Cluster()
+    return read_whole(paths.output, paths.cluster, Cluster, "remove it and submit with --cluster") or Cluster()

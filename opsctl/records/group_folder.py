@@ -1,16 +1,44 @@
-"""Whether the group may write in a folder, and letting it."""
+"""Whom a run's output folder is open to: the group that its run file names, or nobody but its owner."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
-from opsctl.account import account_name, unix_group
-from opsctl.errors import OpsctlError
+from opsctl.account import account_name, membership_problem, unix_group
+from opsctl.errors import OpsctlError, RunFileError
+from opsctl.records.trusted import kind_of
 
-#: What lets every member of the folder's group make files there that are the group's again.
-_GROUP_MODE = 0o2070
+#: Every member may make files here, and they are the group's again; nobody else gets in.
+GROUP_FOLDER_MODE = 0o2770
+OWNER_FOLDER_MODE = 0o700
+
+
+def open_output(output: Path, group: str | None) -> None:
+    """Make the run's output folder, or let an older one be as the run file says: `group`'s, or with None its owner's.
+
+    What is made in it afterwards is as open as it is. When that changes, so does what is in it and the caller's own.
+    One that belongs to somebody else stays as it is. Raises RunFileError for a group that is not there or that
+    the caller is not in, OpsctlError when the owner has not opened the folder.
+    """
+    problem = None if group is None else membership_problem(group)
+    if problem is not None:
+        raise RunFileError(problem)
+    gid = None if group is None else unix_group(group).gr_gid
+    mode = OWNER_FOLDER_MODE if gid is None else GROUP_FOLDER_MODE
+    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(0o700)
+    except FileExistsError:
+        found = output.stat()
+        if found.st_uid != os.geteuid():
+            _refuse_what_is_closed(output, found, group, gid)
+            return
+        if stat.S_IMODE(found.st_mode) == mode and gid in (None, found.st_gid):
+            return
+    _settle(output, mode, gid)
 
 
 def is_open_to_group(folder: Path, group: str | None = None) -> bool:
@@ -23,27 +51,50 @@ def is_open_to_group(folder: Path, group: str | None = None) -> bool:
     return is_open and (group is None or found.st_gid == unix_group(group).gr_gid)
 
 
-def open_to_group(folder: Path, group: str | None = None) -> None:
-    """Let `group` (None: the folder's own) write in `folder`. Raises OpsctlError naming who can, where we may not."""
-    found = folder.stat()
-    try:
-        if group is not None and found.st_gid != unix_group(group).gr_gid:
-            os.chown(folder, -1, unix_group(group).gr_gid)
-        # chown clears the setgid bit, so the mode comes after it.
-        mode = stat.S_IMODE(found.st_mode) | _GROUP_MODE
-        if stat.S_IMODE(folder.stat().st_mode) != mode:
-            folder.chmod(mode)
-    except PermissionError:
-        owner = account_name(found.st_uid)
-        raise OpsctlError(
-            f"cannot open {folder} to the group: it belongs to {owner}; {owner} can run opsctl kill-switch arm"
-            + (f" (and must be in group {group})" if group else "")
-        ) from None
-
-
 def owner_of(path: Path) -> str:
     """The account that `path` belongs to; "its owner" where that cannot be seen."""
     try:
         return account_name(path.stat().st_uid)
     except OSError:
         return "its owner"
+
+
+def _refuse_what_is_closed(output: Path, found: os.stat_result, group: str | None, gid: int | None) -> None:
+    if not stat.S_ISDIR(found.st_mode):
+        raise OpsctlError(f"{output} is {kind_of(found.st_mode)}, not a run's output folder: choose another output")
+    if gid is not None and os.geteuid() and not is_open_to_group(output, group):
+        owner = account_name(found.st_uid)
+        raise OpsctlError(f"{output} is not open to group {group}: {owner} can open it with opsctl kill-switch arm")
+
+
+def _settle(output: Path, mode: int, gid: int | None) -> None:
+    """Give the folder, and what of the caller's is in it, this openness. No link is followed."""
+    fd = os.open(output, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if gid is not None and os.fstat(fd).st_gid != gid:
+            os.fchown(fd, -1, gid)
+        os.fchmod(fd, mode)  # after the chown, which clears the setgid bit
+        for _, folders, files, within in os.fwalk(".", dir_fd=fd):
+            for name in (*folders, *files):
+                with contextlib.suppress(OSError):  # a link, something gone or unreadable: not ours to open
+                    _settle_entry(within, name, mode, gid)
+    finally:
+        os.close(fd)
+
+
+def _settle_entry(within: int, name: str, mode: int, gid: int | None) -> None:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=within)
+    try:
+        found = os.fstat(fd)
+        is_folder, is_file = stat.S_ISDIR(found.st_mode), stat.S_ISREG(found.st_mode)
+        # A file with a second name may be one of the caller's that lies elsewhere.
+        if found.st_uid != os.geteuid() or not (is_folder or (is_file and found.st_nlink == 1)):
+            return
+        if gid is not None and found.st_gid != gid:
+            os.fchown(fd, -1, gid)
+        # A file keeps whether it is a program, and what its owner may not write the group may not either.
+        owners = stat.S_IMODE(found.st_mode) & 0o700
+        wanted = mode if is_folder else owners | (owners >> 3 & mode)
+        os.fchmod(fd, wanted | (stat.S_IMODE(found.st_mode) & stat.S_ISVTX if is_folder else 0))
+    finally:
+        os.close(fd)

@@ -19,8 +19,8 @@ from opsctl.account import account_name
 from opsctl.errors import OpsctlError
 from opsctl.moments import iso, now, to_the_second
 from opsctl.output import printable
-from opsctl.records.group_folder import is_open_to_group, open_to_group, owner_of
-from opsctl.records.state_files import create_state, make_shared_folder, read_state, write_state
+from opsctl.records.group_folder import is_open_to_group, open_output, owner_of
+from opsctl.records.state_files import create_state, make_folder, read_state, write_state
 from opsctl.runs.paths import RunPaths
 from trainer.formats.json_text import Moment
 
@@ -128,7 +128,7 @@ def state(paths: RunPaths) -> KillSwitchState:
     path = switch_path(paths)
     if not is_triggered(path):
         return KillSwitchState(path, _is_armed(paths, path), False)
-    note = read_state(path, Note, _LARGEST_BYTES) or Note()
+    note = read_state(_root(paths, path), path, Note, _LARGEST_BYTES) or Note()
     by, changed_at = _owner_and_time(path)
     at = note.at or changed_at
     return KillSwitchState(
@@ -148,12 +148,13 @@ def arm(paths: RunPaths, group: str | None = None, path: Path | None = None) -> 
     The switch's folder becomes group-writable and setgid. Raises OpsctlError when it is not so and cannot be made so.
     """
     wanted = path or switch_path(paths)
-    make_shared_folder(paths.state)
-    make_shared_folder(wanted.parent)
+    open_output(paths.output, group)
+    make_folder(paths.output, paths.state)
+    if wanted.is_relative_to(paths.output):
+        make_folder(paths.output, wanted.parent)
     before = _is_armed(paths, wanted, group)
     if not before:
-        open_to_group(wanted.parent, group)
-        write_state(_record_file(paths), Armed(str(wanted), account_name(), now().replace(microsecond=0)))
+        write_state(paths.output, _record_file(paths), Armed(str(wanted), account_name(), now().replace(microsecond=0)))
     return Change(state(paths), not before)
 
 
@@ -162,7 +163,7 @@ def trigger(paths: RunPaths, why: str = "") -> Change:
     path = switch_path(paths)
     note = Note(account_name(), socket.gethostname(), now().replace(microsecond=0), why)
     try:
-        changed = create_state(path, note)
+        changed = create_state(_root(paths, path), path, note)
     except FileNotFoundError:
         raise OpsctlError(f"no folder {path.parent}: the run has no output yet, nothing can be killed there") from None
     except PermissionError:
@@ -188,9 +189,14 @@ def _record_file(paths: RunPaths) -> Path:
     return paths.state / "kill-switch.json"
 
 
+def _root(paths: RunPaths, path: Path) -> Path:
+    """What of the way to the switch is judged: from the run's folder on, or its own folder where it is elsewhere."""
+    return paths.output if path.is_relative_to(paths.output) else path.parent
+
+
 def _recorded(paths: RunPaths) -> str:
     """The path that was recorded at arming; empty before."""
-    return (read_state(_record_file(paths), Armed) or Armed()).path
+    return (read_state(paths.output, _record_file(paths), Armed) or Armed()).path
 
 
 def _one_line(text: str) -> str:
@@ -207,7 +213,7 @@ def _owner_and_time(path: Path) -> tuple[str, datetime | None]:
 
 
 def _is_armed(paths: RunPaths, path: Path, group: str | None = None) -> bool:
-    return _recorded(paths) == str(path) and is_open_to_group(path.parent, group)
+    return _recorded(paths) == str(path) and (group is None or is_open_to_group(path.parent, group))
 
 
 def _no_permission(path: Path, verb: str) -> str:

@@ -43,7 +43,7 @@ def locate_run_file(
 
 def known_runs(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Run name -> run file, as this account has used them."""
-    return read_state(_registry(environment), dict[str, str]) or {}
+    return read_state(account_state_folder(environment), _registry(environment), dict[str, str]) or {}
 
 
 def remember_run(name: str, run_file: Path, environment: Mapping[str, str] = os.environ) -> None:
@@ -54,7 +54,7 @@ def remember_run(name: str, run_file: Path, environment: Mapping[str, str] = os.
         return
     try:
         registry.parent.mkdir(parents=True, exist_ok=True)
-        write_state(registry, {**known, name: str(run_file)}, mode=0o600)
+        write_state(registry.parent, registry, {**known, name: str(run_file)}, mode=0o600)
     except OSError:
         pass
 

@@ -26,9 +26,8 @@ from opsctl.errors import OpsctlError
 from opsctl.moments import now
 from opsctl.records.state_files import (
     FULL_DISK,
-    SHARED_FILE_MODE,
     fsync_folder,
-    make_shared_folder,
+    make_folder,
     read_needed,
     read_text,
     write_atomically,
@@ -85,6 +84,7 @@ class Revision:
 
     number: int
     digest: str  # sha256 of its content: two revisions with the same one train the same
+    root: Path  # the run's output folder
     folder: Path
     created_at: datetime  # with zone
     created_by: str  # user@host
@@ -100,12 +100,12 @@ class Revision:
     @cached_property
     def file(self) -> RunFile:
         """The run file as published: expanded, with absolute paths."""
-        return read_needed(self.folder / "run.json", RunFile, _PUBLISH_ANEW)
+        return read_needed(self.root, self.folder / "run.json", RunFile, _PUBLISH_ANEW)
 
     @cached_property
     def trainer_arguments(self) -> list[str]:
         """What the trainer is started with, before a chain's one-off arguments and what only the job knows."""
-        return read_needed(self.folder / "trainer-arguments.json", list[str], _PUBLISH_ANEW)
+        return read_needed(self.root, self.folder / "trainer-arguments.json", list[str], _PUBLISH_ANEW)
 
     def options(self, one_off: Sequence[str] = (), nodes: int | None = None) -> Options:
         """What the trainer makes of those arguments, a chain's `one_off` last, on `nodes` (default: the run file's).
@@ -120,7 +120,7 @@ class Revision:
     def step_script(self) -> str:
         """The text of what srun runs on every node of a task."""
         try:
-            text = read_text(self.folder / _STEP_SCRIPT)
+            text = read_text(self.root, self.folder / _STEP_SCRIPT)
         except OSError as error:
             raise OpsctlError(f"cannot read {self.folder / _STEP_SCRIPT}: {error.strerror}; {_PUBLISH_ANEW}") from None
         if text is None:
@@ -186,17 +186,16 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
     target = paths.revisions / f"{number:04d}-{digest[:12]}"
     building = paths.revisions / f".new-{socket.gethostname()}-{os.getpid()}"
     try:
-        make_shared_folder(paths.revisions)
-        make_shared_folder(building)
+        make_folder(paths.output, building)
         for name, text in {**files, "revision.json": json_file_text(about)}.items():
-            write_atomically(building / name, text, SHARED_FILE_MODE)
+            write_atomically(paths.output, building / name, text)
         building.rename(target)
-        fsync_folder(paths.revisions)
+        fsync_folder(paths.output, paths.revisions)
     except OSError as error:
         raise OpsctlError(_cannot_write(error, paths.revisions)) from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return _read(target)
+    return _read(paths.output, target)
 
 
 def withdraw(revision: Revision) -> None:
@@ -210,7 +209,7 @@ def withdraw(revision: Revision) -> None:
 def newest(paths: RunPaths) -> Revision | None:
     """The revision that tasks starting now would take; None before the first submit."""
     last = max(_folders(paths), default=None)
-    return None if last is None else _read(last[1])
+    return None if last is None else _read(paths.output, last[1])
 
 
 def differs_from_published(loaded: LoadedRun, revision: Revision) -> list[str]:
@@ -252,11 +251,12 @@ def _folders(paths: RunPaths) -> Iterator[tuple[int, Path]]:
             yield int(match["number"]), entry
 
 
-def _read(folder: Path) -> Revision:
-    about = read_needed(folder / "revision.json", _About, f"move {folder} away and run opsctl revise")
+def _read(root: Path, folder: Path) -> Revision:
+    about = read_needed(root, folder / "revision.json", _About, f"move {folder} away and run opsctl revise")
     return Revision(
         number=about.number,
         digest=about.digest,
+        root=root,
         folder=folder,
         created_at=about.created_at,
         created_by=about.created_by,

@@ -142,6 +142,6 @@ def append_to_log(paths: RunPaths, lines: Iterable[str]) -> None:
     """
     try:
         for line in lines:
-            append_line(paths.main_log, line)
+            append_line(paths.output, paths.main_log, line)
     except OSError as error:
         raise OpsctlError(f"not in the training log: cannot write {paths.main_log}: {error.strerror}") from None

@@ -85,7 +85,7 @@ def _check_where_the_ranks_run(training: Training) -> None:
 
 def _append_pulses(path: Path, number: int) -> None:
     for count in range(number):
-        append_line(path, f"[2026-11-21 08:00:00] PULSE: tiny is running for {count}")
+        append_line(path.parent, path, f"[2026-11-21 08:00:00] PULSE: tiny is running for {count}")
 
 
 def _check_that_no_line_is_split(training: Training, pulses: int) -> None:

@@ -35,4 +35,4 @@ def test_an_ending_is_a_plain_word_on_record(tmp_path: Path, ending: Ending) -> 
 
 def test_a_word_of_another_release_is_shown_as_it_stands(tmp_path: Path) -> None:
     (tmp_path / EXIT_REPORT).write_text('{"reason": "too-hot", "iteration": 5}')
-    assert reason_of(StepEnd(0), read_evidence(tmp_path)) == "too-hot"
+    assert reason_of(StepEnd(0), read_evidence(tmp_path, tmp_path)) == "too-hot"

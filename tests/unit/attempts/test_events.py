@@ -26,7 +26,9 @@ def minutes(number: float) -> datetime:
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path / "output")
+    paths = RunPaths(tmp_path / "output")
+    paths.output.mkdir()
+    return paths
 
 
 def opened(number: int = 1) -> Attempt:

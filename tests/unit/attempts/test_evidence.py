@@ -16,7 +16,7 @@ def test_the_rank_map_joins_every_nodes_file_in_rank_order(tmp_path: Path) -> No
             for rank in ranks
         ]
         (tmp_path / f"ranks-{node}.json").write_text(json.dumps(places))
-    assert read_evidence(tmp_path).ranks == (
+    assert read_evidence(tmp_path, tmp_path).ranks == (
         RankPlace(0, "x01", "0", 0, 1),
         RankPlace(1, "x01", "1", 1, 1),
         RankPlace(2, "x02", "0", 0, 1),
@@ -39,7 +39,7 @@ def test_failures_and_error_files_are_found(tmp_path: Path) -> None:
         "error_file": str(kept),
     }
     (tmp_path / "failure-1.json").write_text(json.dumps(record))
-    evidence = read_evidence(tmp_path)
+    evidence = read_evidence(tmp_path, tmp_path)
     assert [(item.rank, item.node, item.exit_code, item.message) for item in evidence.failures] == [
         (3, "x02", 1, "boom")
     ]
@@ -50,7 +50,7 @@ def test_an_error_file_that_no_failure_names_is_found_too(tmp_path: Path) -> Non
     kept = tmp_path / "x01" / "attempt_0" / "error.json"
     kept.parent.mkdir(parents=True)
     kept.write_text("{}")
-    assert read_evidence(tmp_path).error_files == (str(kept),)
+    assert read_evidence(tmp_path, tmp_path).error_files == (str(kept),)
 
 
 def test_the_last_iteration_comes_from_whichever_node_printed_it(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_last_iteration_comes_from_whichever_node_printed_it(tmp_path: Path)
     (tmp_path / "x02.out").write_text(
         "x" * 200_000 + "\n" + "".join(line.format(n) for n in (7, 8, 9)) + " iteration  1"
     )
-    assert read_evidence(tmp_path).logged_iteration == 9
+    assert read_evidence(tmp_path, tmp_path).logged_iteration == 9
 
 
 def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_damaged_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "ranks-1.json").write_text('[{"rank": "two"}, 3, {"rank": 1, "node": null, "gpu": null}]')
     (tmp_path / "failure-0.json").write_bytes(b"\xff")
     (tmp_path / "exit.json").write_text('{"reason": 3, "iteration": "x"}')
-    assert read_evidence(tmp_path) == Evidence(ranks=(RankPlace(1, ""),))
+    assert read_evidence(tmp_path, tmp_path) == Evidence(ranks=(RankPlace(1, ""),))
 
 
 def test_no_folder_is_no_evidence(tmp_path: Path) -> None:
-    assert read_evidence(tmp_path / "nothing") == Evidence()
+    assert read_evidence(tmp_path, tmp_path / "nothing") == Evidence()

@@ -24,7 +24,9 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
     for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
-    return RunPaths(tmp_path / "out")
+    paths = RunPaths(tmp_path / "out")
+    paths.output.mkdir()
+    return paths
 
 
 def call(*words: str) -> int:

@@ -115,11 +115,12 @@ def test_a_run_made_in_another_folder_is_named_after_its_last_part(tmp_path: Pat
     assert json.loads((tmp_path / ".state/opsctl/runs.json").read_text()) == {"x": str(tmp_path / "sub/x/run.toml")}
 
 
-def test_the_run_is_the_groups_whatever_the_umask() -> None:
-    before = os.umask(0o077)
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o700), (0o002, 0o775)])
+def test_the_run_is_as_open_as_the_umask_says(umask: int, mode: int) -> None:
+    before = os.umask(umask)
     try:
         init("ours")
     finally:
         os.umask(before)
-    assert Path("ours").stat().st_mode & 0o2070 == 0o2070
-    assert Path("ours/run.toml").stat().st_mode & 0o060 == 0o060
+    assert Path("ours").stat().st_mode & 0o777 == mode
+    assert Path("ours/run.toml").stat().st_mode & 0o777 == mode & 0o664

@@ -51,5 +51,5 @@ def test_a_file_that_an_older_release_did_not_publish_is_new(published: Revision
 def test_a_published_file_that_cannot_be_read_is_named(published: Revision, tmp_path: Path) -> None:
     (published.folder / "step.sh").unlink()
     (published.folder / "step.sh").mkdir()
-    with pytest.raises(OpsctlError, match=f"cannot read {published.folder}/step.sh: Is a directory"):
+    with pytest.raises(OpsctlError, match=f"cannot read {published.folder}/step.sh: is a folder where"):
         files_difference(published, contents(run_in(tmp_path)))

@@ -53,7 +53,7 @@ def test_a_chain_is_refused_when_its_own_arguments_have_the_training_at_its_end(
 def test_a_triggered_kill_switch_refuses(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     live.refuse_to_start(run)
-    run.paths.output.mkdir()
+    run.paths.output.mkdir(exist_ok=True)
     run.paths.kill_switch.touch()
     with pytest.raises(OpsctlError, match=r"kill switch of tiny is triggered .*opsctl kill-switch deactivate first"):
         live.refuse_to_start(run)

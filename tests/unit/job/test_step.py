@@ -23,8 +23,9 @@ def start(tmp_path: Path, script: str, signals: Signals | None = None, leave_s: 
     return Step(
         ["/bin/sh", "-c", script],
         {"PATH": "/usr/bin:/bin", "D": str(tmp_path)},
-        MainLog(tmp_path / "main_log.txt", copy_to_fd=None),
+        MainLog(tmp_path, tmp_path / "main_log.txt", copy_to_fd=None),
         signals or Signals(),
+        tmp_path,
         tmp_path / "stop-request",
         has_left=lambda: left,
         leave_s=leave_s,
@@ -142,8 +143,8 @@ def test_handlers_are_put_back() -> None:
 
 def test_asking_twice_leaves_the_first_request(tmp_path: Path) -> None:
     path = tmp_path / "attempt" / "stop-request"
-    assert request_stop(path, "first")
-    assert not request_stop(path, "second")
+    assert request_stop(tmp_path, path, "first")
+    assert not request_stop(tmp_path, path, "second")
     assert "first" in path.read_text()
 
 

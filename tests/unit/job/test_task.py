@@ -36,7 +36,7 @@ def task_in(folder: Path, *one_off: str) -> Task:
         one_off=one_off,
         options=understood(revision, one_off, len(NODES)),
         submitted_at=datetime.now(UTC),
-        log=MainLog(paths.main_log, copy_to_fd=None),
+        log=MainLog(paths.output, paths.main_log, copy_to_fd=None),
     )
 
 

@@ -26,11 +26,13 @@ from opsctl.errors import OpsctlError
 from opsctl.moments import now
 from opsctl.output import printable
 from opsctl.records import kill_switch
+from opsctl.records.group_folder import is_open_to_group
 from opsctl.records.kill_switch import Note
 from opsctl.runs.paths import RunPaths
 from tests.anything import any_json
 from tests.printed_json import printed
 
+OURS = grp.getgrgid(os.getegid()).gr_name
 ME = pwd.getpwuid(os.geteuid()).pw_name
 RUN_FILE = '[run]\nname = "small"\noutput = "out"\n'
 
@@ -61,11 +63,11 @@ def call(*words: str) -> int:
 
 def test_arming_opens_the_folder_to_the_group_and_records_the_path(paths: RunPaths) -> None:
     assert not kill_switch.state(paths).is_armed
-    assert kill_switch.arm(paths).changed
+    assert kill_switch.arm(paths, OURS).changed
     mode = paths.output.stat().st_mode
     assert mode & stat.S_ISGID and mode & 0o070 == 0o070
     assert kill_switch.state(paths) == kill_switch.KillSwitchState(paths.kill_switch, is_armed=True, is_triggered=False)
-    assert not kill_switch.arm(paths).changed
+    assert not kill_switch.arm(paths, OURS).changed
 
 
 def test_arming_makes_the_folder_where_there_is_none(tmp_path: Path) -> None:
@@ -74,11 +76,11 @@ def test_arming_makes_the_folder_where_there_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o775, 0o2755, 0o2750])
-def test_a_folder_closed_again_is_no_longer_armed(paths: RunPaths, mode: int) -> None:
-    kill_switch.arm(paths)
+def test_arming_opens_a_folder_that_was_closed_again(paths: RunPaths, mode: int) -> None:
+    kill_switch.arm(paths, OURS)
     paths.output.chmod(mode)
-    assert not kill_switch.state(paths).is_armed
-    assert kill_switch.arm(paths).changed and kill_switch.state(paths).is_armed
+    kill_switch.arm(paths, OURS)
+    assert kill_switch.state(paths).is_armed and is_open_to_group(paths.output, OURS)
 
 
 def test_an_unknown_group_is_named(paths: RunPaths) -> None:
@@ -93,7 +95,7 @@ def test_triggering_writes_who_when_and_why(paths: RunPaths) -> None:
     assert (change.state.by, change.state.why) == (ME, "the loss is NaN")
     assert change.state.at is not None and before <= change.state.at <= datetime.now(UTC)
     assert json.loads(paths.kill_switch.read_text())["why"] == "the loss is NaN"
-    assert paths.kill_switch.stat().st_mode & 0o060 == 0o060
+    assert stat.S_IMODE(paths.kill_switch.stat().st_mode) == stat.S_IMODE(paths.output.stat().st_mode) & 0o664
     assert [path.name for path in paths.output.iterdir()] == ["kill-switch"]
 
 
@@ -184,12 +186,12 @@ def test_triggering_a_run_without_output_says_so(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def somebody_else(*member_of: str) -> Iterator[None]:
-    """Be `nobody` for a while, in these groups."""
-    nobody, groups = pwd.getpwnam("nobody"), os.getgroups()
-    os.setgroups([grp.getgrnam(group).gr_gid for group in member_of])
-    os.setegid(nobody.pw_gid)
-    os.seteuid(nobody.pw_uid)
+def somebody_else(name: str = "nobody") -> Iterator[None]:
+    """Be that account for a while, in no group but its own."""
+    account, groups = pwd.getpwnam(name), os.getgroups()
+    os.setgroups([])
+    os.setegid(account.pw_gid)
+    os.seteuid(account.pw_uid)
     try:
         yield
     finally:
@@ -207,8 +209,8 @@ def test_without_permission_the_line_says_who_can_help() -> None:
         with somebody_else():
             with pytest.raises(OpsctlError, match=r"permission denied; root can open it .* opsctl kill-switch arm"):
                 kill_switch.trigger(paths)
-            with pytest.raises(OpsctlError, match="belongs to root; root can run opsctl kill-switch arm"):
-                kill_switch.arm(paths)
+            with pytest.raises(OpsctlError, match="games"):
+                kill_switch.arm(paths, "games")
         kill_switch.trigger(paths, "mine")
         with somebody_else():
             assert kill_switch.state(paths).by == "root"
@@ -228,7 +230,7 @@ def test_a_member_of_the_group_stops_somebody_elses_run_and_the_owner_can_undo_i
         with somebody_else("games"):
             assert kill_switch.trigger(paths, "not mine, but it diverges").changed
         state = kill_switch.state(paths)
-        assert (state.by, state.why) == ("nobody", "not mine, but it diverges")
+        assert (state.by, state.why) == ("games", "not mine, but it diverges")
         assert paths.kill_switch.stat().st_gid == grp.getgrnam("games").gr_gid
         assert kill_switch.deactivate(paths).changed
         kill_switch.trigger(paths, "mine")

@@ -101,7 +101,7 @@ def published_on_a_small_disk(folder: Path, files: int) -> tuple[str, list[str]]
     output = loaded(folder).paths.output
     output.mkdir()
     folders = 4  # of the disk itself, .opsctl, revisions, and the revision that is being built
-    mount = f'mount -t tmpfs -o nr_inodes={folders + files} none "$0" && exec "$@"'
+    mount = f'mount -t tmpfs -o mode=700,nr_inodes={folders + files} none "$0" && exec "$@"'
     script = f"""
 import json, pathlib
 from opsctl.errors import OpsctlError

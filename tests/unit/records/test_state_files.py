@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from opsctl.errors import OpsctlError, UsageError
 from opsctl.records import state_files as files
+from opsctl.records.trusted import Untrusted
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside(tmp_path: Path) -> None:
     target = tmp_path / "state.json"
-    files.write_state(target, {"old": 1})
+    files.write_state(target.parent, target, {"old": 1})
     before = target.read_bytes()
     import resource
 
@@ -28,7 +29,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside(tmp
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            files.write_atomically(target, "x" * 1000)
+            files.write_atomically(target.parent, target, "x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert target.read_bytes() == before
@@ -44,21 +45,21 @@ class Thing(msgspec.Struct, frozen=True):
 
 def test_what_is_not_there_is_none_or_no_lines(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
-    assert files.read_state(nothing, Thing) is None
-    assert files.read_whole(nothing, Thing, "mend it") is None
-    assert files.read_text(nothing) is None
-    assert files.read_lines(nothing, Thing) == []
+    assert files.read_state(nothing.parent, nothing, Thing) is None
+    assert files.read_whole(nothing.parent, nothing, Thing, "mend it") is None
+    assert files.read_text(nothing.parent, nothing) is None
+    assert files.read_lines(nothing.parent, nothing, Thing) == []
     with pytest.raises(OpsctlError, match=f"cannot read {nothing}: there is no such file; mend it"):
-        files.read_needed(nothing, Thing, "mend it")
+        files.read_needed(nothing.parent, nothing, Thing, "mend it")
 
 
 @given(st.builds(Thing, st.text() | st.just("caf\udce9"), st.integers()))
 def test_what_was_written_comes_back(tmp_path_factory: pytest.TempPathFactory, thing: Thing) -> None:
     path = tmp_path_factory.mktemp("state") / "thing.json"
-    files.write_state(path, thing)
-    assert files.read_state(path, Thing) == files.read_whole(path, Thing, "mend it") == thing
-    files.append_state(path.with_suffix(".jsonl"), thing)
-    assert files.read_lines(path.with_suffix(".jsonl"), Thing) == [thing]
+    files.write_state(path.parent, path, thing)
+    assert files.read_state(path.parent, path, Thing) == files.read_whole(path.parent, path, Thing, "mend it") == thing
+    files.append_state(path.parent, path.with_suffix(".jsonl"), thing)
+    assert files.read_lines(path.parent, path.with_suffix(".jsonl"), Thing) == [thing]
 
 
 def test_damage_is_passed_over_where_that_may_be_and_said_in_one_line_where_not(tmp_path: Path) -> None:
@@ -66,34 +67,34 @@ def test_damage_is_passed_over_where_that_may_be_and_said_in_one_line_where_not(
     for damage, said in (('{"name": "a", "size": "big"}', r"Expected `int`.*"), ("{", r"Expecting.*")):
         path.write_text(damage)
         with pytest.raises(UsageError, match=f"cannot read {path}: {said}; mend it$") as stop:
-            files.read_whole(path, Thing, "mend it", UsageError)
+            files.read_whole(path.parent, path, Thing, "mend it", UsageError)
         assert "\n" not in str(stop.value)
-    assert files.read_state(path, Thing) is None
+    assert files.read_state(path.parent, path, Thing) is None
     path.write_text('{"name": "a", "size": "big"}')
-    assert files.read_state(path, Thing) == Thing("a")
+    assert files.read_state(path.parent, path, Thing) == Thing("a")
 
 
 def test_a_file_that_is_much_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
     path.write_text(" " * 100 + '{"name": "a"}')
-    assert files.read_state(path, Thing, largest_bytes=113) == Thing("a")
-    assert files.read_state(path, Thing, largest_bytes=112) is None
+    assert files.read_state(path.parent, path, Thing, largest_bytes=113) == Thing("a")
+    assert files.read_state(path.parent, path, Thing, largest_bytes=112) is None
     with path.open("r+b") as file:
         file.truncate(files.LARGEST_BYTES + 1)
     with pytest.raises(OpsctlError, match=f"cannot read {path}: more than {files.LARGEST_BYTES} bytes; mend it"):
-        files.read_whole(path, Thing, "mend it")
+        files.read_whole(path.parent, path, Thing, "mend it")
 
 
 def test_lines_that_cannot_be_seen_are_not_no_lines(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
-        files.read_lines(tmp_path, Thing)
+    with pytest.raises(Untrusted, match="is a folder where a file is expected"):
+        files.read_lines(tmp_path.parent, tmp_path, Thing)
 
 
 def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
-    assert files.create_state(path, Thing("first"))
-    assert not files.create_state(path, Thing("second"))
-    assert files.read_state(path, Thing) == Thing("first")
+    assert files.create_state(path.parent, path, Thing("first"))
+    assert not files.create_state(path.parent, path, Thing("second"))
+    assert files.read_state(path.parent, path, Thing) == Thing("first")
     assert [one.name for one in tmp_path.iterdir()] == ["thing.json"]
 
 
@@ -102,15 +103,15 @@ def test_a_file_is_put_back_as_it_was_found(tmp_path: Path) -> None:
     for before in (None, '{"name": "a"}'):
         if before is not None:
             path.write_text(before)
-        found = files.read_text(path)
-        files.write_state(path, Thing("new"))
-        files.write_back(path, found)
-        assert files.read_text(path) == before
+        found = files.read_text(path.parent, path)
+        files.write_state(path.parent, path, Thing("new"))
+        files.write_back(path.parent, path, found)
+        assert files.read_text(path.parent, path) == before
 
 
 def write_lines(path: Path, word: str) -> None:
     for _ in range(200):
-        files.append_line(path, word * 50)
+        files.append_line(path.parent, path, word * 50)
 
 
 def test_lines_of_several_writers_never_split_each_other(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_lines_of_several_writers_never_split_each_other(tmp_path: Path) -> None
 def test_a_line_after_half_a_one_starts_afresh(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"whole\nhal")
-    files.append_line(log, "next")
+    files.append_line(log.parent, log, "next")
     assert log.read_text() == "whole\nhal\nnext\n"
 
 
@@ -151,9 +152,12 @@ def test_a_writer_that_hangs_with_the_lock_does_not_stop_the_log(
     hanging.start()
     try:
         assert has_it.wait(10)
-        files.append_line(log, "second")
+        files.append_line(log.parent, log, "second")
         assert log.read_text() == "first\nsecond\n"
-        with pytest.raises(OpsctlError, match="cannot try it: first holds"), files.locked(log, 0.2, "try it"):
+        with (
+            pytest.raises(OpsctlError, match="cannot try it: first holds"),
+            files.locked(log.parent, log, 0.2, "try it"),
+        ):
             pass
     finally:
         hanging.kill()
@@ -163,7 +167,7 @@ def test_a_writer_that_hangs_with_the_lock_does_not_stop_the_log(
 def test_a_lock_file_left_behind_blocks_nobody(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.write_text("somebody@elsewhere pid 1\n")
-    with files.locked(lock, 0.2, "try it"):
+    with files.locked(lock.parent, lock, 0.2, "try it"):
         assert str(os.getpid()) in lock.read_text()
 
 
@@ -171,5 +175,5 @@ def test_a_lock_names_the_real_account_whatever_the_environment_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("USER", "somebody-else")
-    with files.locked(tmp_path / "lock", 1, "test"):
+    with files.locked(tmp_path, tmp_path / "lock", 1, "test"):
         assert (tmp_path / "lock").read_text().startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@")

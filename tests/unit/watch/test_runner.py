@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.records.trusted import Untrusted
 from opsctl.watch.detector import Detector
 from opsctl.watch.registry import DETECTORS
 from opsctl.watch.runner import gather, settings_of
@@ -70,7 +71,7 @@ def test_what_nobody_asks_for_cannot_break_a_check(tmp_path: Path) -> None:
     run.paths.attempts.mkdir()
     (training,) = (detector for detector in DETECTORS if detector.name == "training")
     assert gather(run, slurm([job]), training.needs).jobs == (job,)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(Untrusted):
         gather(run, slurm([job]))
 
 

@@ -1,0 +1,241 @@
+"""Opening what lies under a folder so that nobody outside can have put it there.
+
+A run's folder is shared, and others' runs are looked at: what is in it is judged by what was opened, never by a name.
+From the root on every step is taken by descriptor and no link is followed. How one gets to the root is the caller's
+word, links and all; but nobody else may be able to put another folder in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.account import account_name, is_member
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: A FIFO must not keep anybody waiting, nor a terminal become ours.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: What opening says of what is no file, before it can be looked at.
+_NOT_A_FILE = {errno.ELOOP: "a link", errno.ENXIO: "a FIFO or a socket", errno.EISDIR: "a folder"}
+
+
+class Untrusted(OSError):
+    """Something that cannot be what it is taken for; `strerror` says why, `filename` where."""
+
+    def __init__(self, why: str, path: Path | str) -> None:
+        super().__init__(errno.EPERM, why, str(path))
+
+
+@dataclass(frozen=True)
+class Keepers:
+    """Whose files under a root are believed: the caller's, root's, the root's owner's, and those of its group."""
+
+    owner: int
+    group: int | None  # the root's, when its members may write there
+
+    def include(self, uid: int) -> bool:
+        """Whether what belongs to `uid` may be there."""
+        if uid in (os.geteuid(), 0, self.owner):
+            return True
+        return self.group is not None and is_member(uid, self.group)
+
+
+def keepers_of(root: Path) -> Keepers:
+    """Who may write under `root`. Raises OSError where it cannot be seen, Untrusted where anybody may."""
+    fd = _open_root(root)
+    try:
+        return _keepers(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tuple[int, Keepers]]:
+    """A descriptor of `folder`, which is `root` or under it, for use as `dir_fd`.
+
+    make: with the folders on the way that are missing, each as open as the one that it is made in. Raises OSError
+    where there is none, Untrusted.
+    """
+    fd = _open_root(root)
+    try:
+        keepers = _keepers(fd)
+        reached = root
+        for name in folder.relative_to(root).parts:
+            reached = reached / name
+            within, fd = fd, _step(fd, name, reached, make)
+            os.close(within)
+            _judge_folder(os.fstat(fd), keepers, reached)
+        yield fd, keepers
+    finally:
+        os.close(fd)
+
+
+def open_file(root: Path, path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of the file `path` under `root`; with O_CREAT one that is missing is made (see `new_file_mode`).
+
+    Raises OSError, or Untrusted for what is no regular file, has a second name, or belongs to somebody else.
+    """
+    with opened_folder(root, path.parent) as (folder, keepers):
+        with _named(path):
+            fd = _open_or_create(folder, path.name, flags)
+        try:
+            judge_file(os.fstat(fd), keepers, path)
+            os.set_blocking(fd, True)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def create_file(folder: int, path: Path, mode: int | None = None) -> int:
+    """A descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError where anything is."""
+    wanted = new_file_mode(folder) if mode is None else mode
+    with _named(path):
+        fd = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, wanted, dir_fd=folder)
+        os.fchmod(fd, wanted)  # whatever the caller's umask
+    return fd
+
+
+def new_file_mode(folder: int) -> int:
+    """The mode of a new file in `folder`: as open as that, and never to be written by everybody."""
+    return os.fstat(folder).st_mode & 0o664
+
+
+def judge_file(found: os.stat_result, keepers: Keepers, path: Path) -> None:
+    """Raise Untrusted unless this is one plain file that nobody but the keepers can have written."""
+    if not stat.S_ISREG(found.st_mode):
+        raise Untrusted(f"is {kind_of(found.st_mode)} where a file is expected: remove it", path)
+    if found.st_nlink > 1:
+        raise Untrusted("has a second name somewhere (a hard link): remove it", path)
+    _judge_owner(found, keepers, path)
+
+
+def kind_of(mode: int) -> str:
+    """What a file is, in words."""
+    kinds = (
+        (stat.S_ISREG, "a file"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISLNK, "a link"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((words for is_kind, words in kinds if is_kind(mode)), "a device")
+
+
+def who_else_can_write(path: Path) -> str | None:
+    """Why others than root and the caller can decide what is at `path`: one of the folders on the way, or itself.
+
+    None when nobody else can. For what is executed, or loaded by what is executed. Raises OSError where there is
+    nothing, or it cannot be seen.
+    """
+    real = path.resolve(strict=True)
+    for one in (real, *real.parents):
+        found = one.stat()
+        if found.st_uid not in (0, os.geteuid()):
+            return f"{one} belongs to {account_name(found.st_uid)}"
+        is_sticky_folder = one != real and bool(found.st_mode & stat.S_ISVTX)
+        if found.st_mode & 0o022 and not is_sticky_folder:
+            return f"{one} can be written by others"
+    return None
+
+
+def _open_root(root: Path) -> int:
+    """The reader's word is followed to wherever it leads; what everybody can swap on the way there is refused."""
+    with _named(root):
+        fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _judge_openness(os.fstat(fd), root)
+        for above in root.resolve().parents:
+            found = above.stat()
+            if not found.st_mode & stat.S_ISVTX:
+                _judge_openness(found, above)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _keepers(root: int) -> Keepers:
+    found = os.fstat(root)
+    return Keepers(found.st_uid, found.st_gid if found.st_mode & stat.S_IWGRP else None)
+
+
+def _step(within: int, name: str, path: Path, make: bool) -> int:
+    try:
+        with _named(path):
+            return os.open(name, _FOLDER, dir_fd=within)
+    except FileNotFoundError:
+        if not make:
+            raise
+        return _make_folder(within, name, path)
+    except NotADirectoryError:
+        with _named(path):
+            found = os.stat(name, dir_fd=within, follow_symlinks=False)
+        raise Untrusted(f"is {kind_of(found.st_mode)} where a folder is expected: remove it", path) from None
+
+
+def _make_folder(within: int, name: str, path: Path) -> int:
+    mode = stat.S_IMODE(os.fstat(within).st_mode) & ~0o002 & ~stat.S_ISVTX
+    with _named(path):
+        try:
+            os.mkdir(name, 0o700, dir_fd=within)
+            made = True
+        except FileExistsError:
+            made = False  # somebody else, this very moment
+        fd = os.open(name, _FOLDER, dir_fd=within)
+        try:
+            if made and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                # There is no fchmod for a descriptor that only names; its path in /proc is that very folder.
+                Path(f"/proc/self/fd/{fd}").chmod(mode)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _open_or_create(folder: int, name: str, flags: int) -> int:
+    flags |= _FILE
+    if not flags & os.O_CREAT:
+        return os.open(name, flags, dir_fd=folder)
+    mode = new_file_mode(folder)
+    while True:
+        try:
+            fd = os.open(name, flags | os.O_EXCL, mode, dir_fd=folder)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):  # gone again: make it
+                return os.open(name, flags & ~os.O_CREAT, dir_fd=folder)
+            continue
+        os.fchmod(fd, mode)
+        return fd
+
+
+def _judge_folder(found: os.stat_result, keepers: Keepers, path: Path) -> None:
+    _judge_owner(found, keepers, path)
+
+
+def _judge_owner(found: os.stat_result, keepers: Keepers, path: Path) -> None:
+    if not keepers.include(found.st_uid):
+        owner, whose = account_name(found.st_uid), account_name(keepers.owner)
+        raise Untrusted(f"belongs to {owner}, who is not one of those who share this folder of {whose}'s", path)
+    _judge_openness(found, path)
+
+
+def _judge_openness(found: os.stat_result, path: Path) -> None:
+    if found.st_mode & stat.S_IWOTH:
+        raise Untrusted("can be written by everybody: chmod o-w it", path)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors with the whole path, not only what stands after the descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NOT_A_FILE:
+            raise Untrusted(f"is {_NOT_A_FILE[error.errno]} where a file is expected: remove it", path) from None
+        raise OSError(error.errno, error.strerror, str(path)) from None
