@@ -33,6 +33,14 @@ def is_member(uid: int, gid: int) -> bool:
     return gid in os.getgrouplist(account.pw_name, account.pw_gid)
 
 
+def group_name(gid: int) -> str:
+    """The name of the group `gid`, or its number for one without a name."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
 def unix_group(name: str) -> grp.struct_group:
     """The Unix group that a run file's `[run] group` names. Raises RunFileError when there is none."""
     try:

@@ -33,6 +33,10 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Annotated[tuple[str, ...], Meta(description="Names of its nodes, in order.")] = ()
     opened_at: Annotated[Moment | None, Meta(description="When it began.")] = None
     kill_switch_path: Annotated[str, Meta(description="Where its trainer looks for the kill switch.")] = ""
+    kill_switch_inode: Annotated[
+        int | None,
+        Meta(description="Inode of the folder that path is in, the same after a move; null if not recorded."),
+    ] = None
     iteration_at_start: Annotated[
         int | None, Meta(description="Iteration of the last whole checkpoint then; null without one.")
     ] = None

@@ -9,8 +9,14 @@ import click
 from opsctl.cli.selection import json_option, pick, run_argument
 
 if TYPE_CHECKING:
-    from opsctl.records.kill_switch import Change, KillSwitchState
+    from collections.abc import Sequence
+
+    from opsctl.attempts.lookers import Looker
+    from opsctl.records.kill_switch import Change
     from opsctl.runs.paths import RunPaths
+
+#: How long `trigger` waits for the training's word: an iteration and a bit of most.
+WORD_WAIT_S = 10.0
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 
@@ -29,39 +35,64 @@ def command() -> None:
 @json_option
 @dry_run_option
 def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Let the group trigger the run's switch; submit does it as well."""
+    """Let the run file's group trigger the run's switch; submit does it as well."""
+    from opsctl.errors import OpsctlError
     from opsctl.records import kill_switch
 
     paths, group = _paths(run_argument, run)
+    if group is None:
+        raise OpsctlError(
+            "not armed: the run file names no group, so only its owner can trigger the switch; "
+            'write group = "NAME" under [run], and arm it again'
+        )
     if dry_run:
-        _say(f"would open {paths.output} to {group or 'its group'} and record the switch", None, as_json, paths)
+        _say(f"would open {paths.output} to group {group}", None, as_json, paths)
         return
     change = kill_switch.arm(paths, group)
     news = "armed" if change.changed else "was armed already"
-    _say(f"kill switch {change.state.path} {news}", change, as_json, paths)
-    _warn_of_jobs_that_look_elsewhere(paths, change.state)
+    _say(f"kill switch {change.state.path} {news}: group {group} can trigger it", change, as_json, paths)
+    _warn_of_jobs_that_look_elsewhere(paths)
 
 
 @command.command()
 @run_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever finds it.")
+@click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for the training to say that it saw it.")
 @json_option
 @dry_run_option
-def trigger(run_argument: str | None, run: str | None, reason: str, as_json: bool, dry_run: bool) -> None:
-    """Make the training save and leave, and queued tasks leave at their start."""
+def trigger(
+    run_argument: str | None, run: str | None, reason: str, no_wait: bool, as_json: bool, dry_run: bool
+) -> None:
+    """Make the training save and leave, and queued tasks leave at their start.
+
+    Fails when a live job looks where it cannot be triggered from here.
+    """
+    from opsctl.attempts.lookers import lookers
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message, print_json
     from opsctl.records import kill_switch
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
-        _say(f"would create {kill_switch.switch_path(paths)}", None, as_json, paths)
+        _say(f"would create {paths.kill_switch}", None, as_json, paths)
+        _warn_of_jobs_that_look_elsewhere(paths)
         return
     change = kill_switch.trigger(paths, reason)
     if change.changed:
         line = f"kill switch {change.state.path} triggered: the training saves and leaves at its next iteration"
     else:
         line = f"kill switch {change.state.path} was triggered already, {change.state.describe()}; that stands"
-    _say(line, change, as_json, paths)
-    _warn_of_jobs_that_look_elsewhere(paths, change.state)
+    message(line)
+    said = _hear(live := lookers(paths), paths, 0.0 if no_wait else WORD_WAIT_S)
+    if as_json:
+        jobs = tuple(looker.printed(said.get(looker.attempt.id)) for looker in live)
+        print_json("kill_switch", kill_switch.printed_switch(change.state, change.changed, jobs))
+    not_reached = [looker for looker in live if not looker.sees_it and looker.attempt.id not in said]
+    if not_reached:
+        raise OpsctlError(
+            f"not reached: {_where(not_reached)}, which is not in {paths.output}: touch that if it is this run's too, "
+            "or let the job's owner run opsctl cancel"
+        )
 
 
 @command.command()
@@ -74,7 +105,7 @@ def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
-        _say(f"would remove {kill_switch.switch_path(paths)}", None, as_json, paths)
+        _say(f"would remove {paths.kill_switch}", None, as_json, paths)
         return
     change = kill_switch.deactivate(paths)
     was = change.state
@@ -93,7 +124,7 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     from opsctl.output import print_json, show
     from opsctl.records import kill_switch
 
-    paths, _ = _paths(run_argument, run)
+    paths, group = _paths(run_argument, run)
     state = kill_switch.state(paths)
     if as_json:
         print_json("kill_switch", kill_switch.printed_switch(state))
@@ -103,15 +134,24 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
     elif state.is_armed:
         line = "armed, not triggered"
     else:
-        line = "not armed: its owner can run opsctl kill-switch arm"
+        line = state.readiness() + (
+            f"; opsctl kill-switch arm lets group {group}"
+            if group
+            else '; to share it, write group = "NAME" under [run] of the run file, then opsctl kill-switch arm'
+        )
     show(f"{state.path}: {line}")
 
 
 def _paths(run_argument: str | None, run: str | None) -> tuple[RunPaths, str | None]:
+    from opsctl.output import message
+    from opsctl.records import kill_switch
     from opsctl.records.run_view import glance
 
     seen = glance(pick(run_argument, run))
-    return seen.paths, seen.table.group
+    paths, elsewhere = seen.paths, kill_switch.path_passed_over(seen.paths)
+    if elsewhere:
+        message(f"{paths.state}/kill-switch.json names {elsewhere}: passed over, the switch is {paths.kill_switch}")
+    return paths, seen.table.group
 
 
 def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> None:
@@ -125,11 +165,40 @@ def _say(line: str, change: Change | None, as_json: bool, paths: RunPaths) -> No
         print_json("kill_switch", kill_switch.printed_switch(kill_switch.state(paths), changed))
 
 
-def _warn_of_jobs_that_look_elsewhere(paths: RunPaths, state: KillSwitchState) -> None:
-    """A live job keeps the path it was started with."""
-    from opsctl.attempts.events import read
+def _hear(live: Sequence[Looker], paths: RunPaths, wait_s: float) -> dict[str, str]:
+    """Attempt -> what it says within `wait_s` seconds; said here as well, and that others say nothing."""
+    from opsctl.attempts.lookers import wait_for_words
     from opsctl.output import message
 
-    for attempt in read(paths):
-        if attempt.is_open and attempt.kill_switch_path not in ("", str(state.path)):
-            message(f"job {attempt.display_id} looks at another switch: touch {attempt.kill_switch_path}")
+    heard: dict[str, str] = {}
+
+    def hear(looker: Looker, said: str) -> None:
+        heard[looker.attempt.id] = said
+        message(f"job {looker.job} {said}")
+
+    if live and wait_s:
+        message(f"waiting up to {wait_s:g} s for the word of job {_jobs(live)}")
+    silent = [looker for looker in wait_for_words(paths, live, wait_s, hear) if looker.sees_it]
+    if silent and wait_s:
+        message(
+            f"no word yet of job {_jobs(silent)}: its start, a long iteration, an evaluation, a save or a full disk "
+            "delays it; the switch stays triggered, and opsctl status shows when it has left"
+        )
+    return heard
+
+
+def _warn_of_jobs_that_look_elsewhere(paths: RunPaths) -> None:
+    from opsctl.attempts.lookers import lookers
+    from opsctl.output import message
+
+    elsewhere = [looker for looker in lookers(paths) if not looker.sees_it]
+    if elsewhere:
+        message(f"{_where(elsewhere)}, which is not in {paths.output}: triggering here does not reach it")
+
+
+def _jobs(live: Sequence[Looker]) -> str:
+    return ", ".join(looker.job for looker in live)
+
+
+def _where(live: Sequence[Looker]) -> str:
+    return "; ".join(f"job {looker.job} looks at {looker.attempt.kill_switch_path}" for looker in live)

@@ -11,7 +11,7 @@ from opsctl.control import live, overlap
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
-from opsctl.records.group_folder import open_output
+from opsctl.records.group_folder import open_output, way_in
 from opsctl.records.locate import remember_run
 from opsctl.records.state_files import FULL_DISK, locked
 from opsctl.runs.load import LoadedRun
@@ -72,9 +72,7 @@ def explained_disk_errors(paths: RunPaths) -> Iterator[None]:
         yield
     except PermissionError as error:
         where = error.filename or paths.output
-        raise OpsctlError(
-            f"may not write {where}: permission denied; its owner opens the run to the group: opsctl kill-switch arm"
-        ) from None
+        raise OpsctlError(f"may not write {where}: permission denied; {way_in(paths.output)}") from None
     except OSError as error:
         full = FULL_DISK.get(error.errno or 0)
         if not full:

@@ -9,6 +9,7 @@ from opsctl.attempts.cause import describe
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
+from opsctl.attempts.lookers import folder_inode
 from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.job.task import Task
@@ -32,6 +33,7 @@ def new_attempt(task: Task, number: int) -> Attempt:
         nodes=job.nodes,
         opened_at=now(),
         kill_switch_path=str(task.kill_switch),
+        kill_switch_inode=folder_inode(task.kill_switch),
         iteration_at_start=checkpoint.iteration if checkpoint else None,
     )
 

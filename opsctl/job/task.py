@@ -13,7 +13,6 @@ from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError
 from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.main_log import MainLog
-from opsctl.records import kill_switch
 from opsctl.records.revisions import Revision, newest
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -49,7 +48,7 @@ class Task:
         """Where the trainer looks; where the run's switch is when nobody can say that."""
         if isinstance(self.options, Options) and self.options.kill_switch_path:
             return Path(self.options.kill_switch_path)
-        return kill_switch.switch_path(self.paths)
+        return self.paths.kill_switch
 
     def is_finished(self) -> bool:
         """Whether nothing is left to train."""

@@ -11,9 +11,11 @@ from opsctl.records.state_files import read_state
 from trainer.formats.attempt_records import (
     EXIT_REPORT,
     FAILURE_FILES,
+    LEAVING_NOTE,
     RANKS_FILES,
     ExitReport,
     Failure,
+    LeavingNote,
     RankPlace,
 )
 
@@ -28,6 +30,11 @@ def noted_failures(root: Path, folder: Path) -> tuple[Failure, ...]:
     """Each node's first rank to fail."""
     noted = (read_state(root, path, Failure) for path in sorted(folder.glob(FAILURE_FILES)))
     return tuple(failure for failure in noted if failure is not None)
+
+
+def leaving_note(root: Path, folder: Path) -> LeavingNote:
+    """Why the trainer is about to leave, as it says before it saves; empty until then."""
+    return read_state(root, folder / LEAVING_NOTE, LeavingNote) or LeavingNote()
 
 
 def exit_report(root: Path, folder: Path) -> ExitReport:

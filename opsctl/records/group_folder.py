@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from opsctl.account import account_name, membership_problem, unix_group
+from opsctl.account import account_name, group_name, membership_problem, unix_group
 from opsctl.errors import OpsctlError, RunFileError
 from opsctl.records.trusted import kind_of
 
@@ -49,6 +49,18 @@ def is_open_to_group(folder: Path, group: str | None = None) -> bool:
         return False
     is_open = bool(found.st_mode & stat.S_ISGID) and found.st_mode & 0o070 == 0o070
     return is_open and (group is None or found.st_gid == unix_group(group).gr_gid)
+
+
+def way_in(folder: Path) -> str:
+    """What the caller, who may not do something in `folder`, can do about it, and who can help."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return "ask its owner for access"
+    owner = account_name(found.st_uid)
+    if not found.st_mode & stat.S_IWGRP:
+        return f"only {owner} may: `group` in the run file's [run], then opsctl kill-switch arm lets a group"
+    return membership_problem(group_name(found.st_gid)) or f"ask {owner}, whose folder it is"
 
 
 def owner_of(path: Path) -> str:

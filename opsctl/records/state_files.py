@@ -169,6 +169,55 @@ def create_state(root: Path, path: Path, value: Any) -> bool:
     return True
 
 
+def touch_new(path: Path) -> bool:
+    """Make an empty file where nothing is, without a judgement of the folder. Returns False where anything is.
+
+    For what counts by being there and must come into being, also in a folder that everybody may write.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o660))
+    except FileExistsError:
+        return False
+    return True
+
+
+def write_reserve(root: Path, path: Path, value: Any, size_bytes: int) -> None:
+    """Keep a file of that size ready for `take_reserve`. `value`: what it says until somebody writes over it."""
+    try:
+        with opened_folder(root, path.parent) as (folder, _):
+            found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode) and found.st_size == size_bytes:
+            return
+    except FileNotFoundError:
+        pass
+    write_atomically(root, path, _padded(value, size_bytes))
+
+
+def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
+    """Let `reserve` become `path`, in place of what is there, and say `value`: where a disk has no room for a file.
+
+    It is written over where it lies and keeps its length; neither that nor a new name needs room. Raises OSError.
+    """
+    fd = open_file(root, reserve, os.O_WRONLY)
+    try:
+        # A file system that copies what it writes has no room for this either: then it says what it said before.
+        with contextlib.suppress(OSError):
+            os.utime(fd)
+            _write_all(fd, _padded(value, os.fstat(fd).st_size))
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    with opened_folder(root, reserve.parent) as (source, _), opened_folder(root, path.parent) as (target, _):
+        os.rename(reserve.name, path.name, src_dir_fd=source, dst_dir_fd=target)
+        _fsync_folder(target)
+
+
+def _padded(value: Any, size_bytes: int) -> bytes:
+    """JSON of `value`, with blanks up to the size; none of it where it would be longer."""
+    data = json_line(value).encode()
+    return data.ljust(size_bytes - 1) + b"\n" if len(data) < size_bytes else b""
+
+
 def remove(root: Path, path: Path) -> bool:
     """Remove a file, or a link itself. Returns False where there is none. Raises OSError."""
     try:

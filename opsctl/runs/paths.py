@@ -42,8 +42,13 @@ class RunPaths:
 
     @property
     def kill_switch(self) -> Path:
-        """Where the kill switch is unless arming recorded another path. Its presence stops the training."""
+        """The kill switch. Its presence stops the training."""
         return self.output / "kill-switch"
+
+    @property
+    def kill_switch_reserve(self) -> Path:
+        """A file kept ready to become the kill switch where a full disk takes no new one."""
+        return self.state / "kill-switch.reserve"
 
     @property
     def state(self) -> Path:

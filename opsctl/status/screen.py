@@ -211,7 +211,7 @@ def _kill_switch(seen: Snapshot) -> str:
         return "not known"
     if switch.is_triggered:
         return f"TRIGGERED {switch.describe()}"
-    return "not triggered; armed" if switch.is_armed else "not triggered; not armed: opsctl kill-switch arm"
+    return f"not triggered; {switch.readiness()}"
 
 
 def _revision(seen: Snapshot) -> str:

@@ -12,7 +12,7 @@ from opsctl.errors import OpsctlError
 from opsctl.job.allocation import Allocation
 from opsctl.job.main_log import MainLog
 from opsctl.job.task import Task, understood
-from opsctl.records import kill_switch, revisions
+from opsctl.records import revisions
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
@@ -66,11 +66,10 @@ def test_the_task_is_over_when_the_trainer_has_nothing_left_to_do(
 
 def test_arguments_of_another_release_leave_the_runs_kill_switch_to_look_at(published: Path) -> None:
     write_checkpoint(published, 10, 4000)
-    kill_switch.arm(RunPaths(published / "output"), path=published / "elsewhere" / "switch")
     task = task_in(published, "--of-another-release")
     assert isinstance(task.options, OpsctlError)
     assert "\n" not in str(task.options) and "--of-another-release is no option" in str(task.options)
-    assert task.kill_switch == published / "elsewhere" / "switch" and not task.is_finished()
+    assert task.kill_switch == published / "output" / "kill-switch" and not task.is_finished()
 
 
 @pytest.mark.parametrize("file", ["run.json", "trainer-arguments.json"])

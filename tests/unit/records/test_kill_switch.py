@@ -1,18 +1,18 @@
-"""The kill switch's file, and the commands that handle it."""
+"""The kill switch's file: who may make and remove it, and what counts as one."""
 
 from __future__ import annotations
 
-import contextlib
-import grp
 import json
 import os
 import pwd
+import signal
+import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,21 +20,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.attempts.events import Attempt, append_opened
-from opsctl.cli import main
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
 from opsctl.output import printable
 from opsctl.records import kill_switch
-from opsctl.records.group_folder import is_open_to_group
-from opsctl.records.kill_switch import Note
+from opsctl.records.kill_switch import LONGEST_WORDS, Note
 from opsctl.runs.paths import RunPaths
 from tests.anything import any_json
-from tests.printed_json import printed
 
-OURS = grp.getgrgid(os.getegid()).gr_name
 ME = pwd.getpwuid(os.geteuid()).pw_name
-RUN_FILE = '[run]\nname = "small"\noutput = "out"\n'
+#: Puts something else in the switch's place, and what it is called.
+ODD_THINGS: dict[str, Callable[[Path], object]] = {
+    "a link": lambda path: path.symlink_to("/nowhere/at all"),
+    "a FIFO": lambda path: os.mkfifo(path),
+    "a socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "a folder": lambda path: path.mkdir(),
+}
+AS_A_COMMAND = (
+    "import sys; from pathlib import Path; from opsctl.records.kill_switch import trigger; "
+    "from opsctl.runs.paths import RunPaths; print(trigger(RunPaths(Path(sys.argv[1])), sys.argv[2]).changed)"
+)
 
 
 @pytest.fixture
@@ -45,47 +50,55 @@ def paths(tmp_path: Path) -> RunPaths:
     return paths
 
 
-@pytest.fixture
-def in_run(tmp_path: Path, paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
-    """A run's folder as the current one. The run file lacks [slurm]: the switch works with a broken one too."""
-    (tmp_path / "run.toml").write_text(RUN_FILE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
-    monkeypatch.delenv("OPSCTL_RUN", raising=False)
-    return paths
+def test_it_is_ready_for_whom_the_folder_is_open(paths: RunPaths) -> None:
+    before = kill_switch.state(paths)
+    assert (before.is_armed, before.is_triggered, before.readiness()) == (
+        False,
+        False,
+        f"not armed: only {ME} can trigger it",
+    )
+    paths.output.chmod(0o2770)
+    assert kill_switch.state(paths).readiness() == "armed"
 
 
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(["kill-switch", *words])
-    return int(stop.value.code or 0)
-
-
-def test_arming_opens_the_folder_to_the_group_and_records_the_path(paths: RunPaths) -> None:
+@pytest.mark.parametrize("mode", [0o700, 0o775, 0o2755, 0o2750])
+def test_a_folder_closed_again_is_no_longer_armed(paths: RunPaths, mode: int) -> None:
+    paths.output.chmod(mode)
     assert not kill_switch.state(paths).is_armed
-    assert kill_switch.arm(paths, OURS).changed
-    mode = paths.output.stat().st_mode
-    assert mode & stat.S_ISGID and mode & 0o070 == 0o070
-    assert kill_switch.state(paths) == kill_switch.KillSwitchState(paths.kill_switch, is_armed=True, is_triggered=False)
-    assert not kill_switch.arm(paths, OURS).changed
+
+
+def test_without_a_group_arming_opens_nothing(paths: RunPaths) -> None:
+    assert not kill_switch.arm(paths).changed
+    assert stat.S_IMODE(paths.output.stat().st_mode) == 0o700
+    assert not kill_switch.state(paths).is_armed
 
 
 def test_arming_makes_the_folder_where_there_is_none(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "new" / "out")
-    assert kill_switch.arm(paths).state.is_armed
-
-
-@pytest.mark.parametrize("mode", [0o700, 0o775, 0o2755, 0o2750])
-def test_arming_opens_a_folder_that_was_closed_again(paths: RunPaths, mode: int) -> None:
-    kill_switch.arm(paths, OURS)
-    paths.output.chmod(mode)
-    kill_switch.arm(paths, OURS)
-    assert kill_switch.state(paths).is_armed and is_open_to_group(paths.output, OURS)
+    kill_switch.arm(paths)
+    assert paths.state.is_dir()
 
 
 def test_an_unknown_group_is_named(paths: RunPaths) -> None:
     with pytest.raises(OpsctlError, match="no-such-group"):
         kill_switch.arm(paths, "no-such-group")
+
+
+def test_a_recorded_path_elsewhere_is_no_authority(paths: RunPaths, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o755)
+    thesis = home / "thesis.txt"
+    thesis.write_text("mine")
+    paths.state.mkdir()
+    (paths.state / "kill-switch.json").write_text(json.dumps({"path": str(thesis), "armed_by": ME}))
+    assert kill_switch.path_passed_over(paths) == str(thesis)
+    assert not kill_switch.state(paths).is_triggered
+    kill_switch.arm(paths)
+    assert kill_switch.trigger(paths).state.path == paths.kill_switch
+    kill_switch.deactivate(paths)
+    assert not kill_switch.deactivate(paths).changed
+    assert thesis.read_text() == "mine" and stat.S_IMODE(home.stat().st_mode) == 0o755
 
 
 def test_triggering_writes_who_when_and_why(paths: RunPaths) -> None:
@@ -95,7 +108,6 @@ def test_triggering_writes_who_when_and_why(paths: RunPaths) -> None:
     assert (change.state.by, change.state.why) == (ME, "the loss is NaN")
     assert change.state.at is not None and before <= change.state.at <= datetime.now(UTC)
     assert json.loads(paths.kill_switch.read_text())["why"] == "the loss is NaN"
-    assert stat.S_IMODE(paths.kill_switch.stat().st_mode) == stat.S_IMODE(paths.output.stat().st_mode) & 0o664
     assert [path.name for path in paths.output.iterdir()] == ["kill-switch"]
 
 
@@ -117,12 +129,25 @@ def test_of_many_at_once_one_triggers(paths: RunPaths) -> None:
 
 
 def _trigger_elsewhere(paths: RunPaths, number: int) -> bool:
-    code = (
-        "import sys; from pathlib import Path; from opsctl.records.kill_switch import trigger; "
-        "from opsctl.runs.paths import RunPaths; print(trigger(RunPaths(Path(sys.argv[1])), sys.argv[2]).changed)"
-    )
-    words = [sys.executable, "-c", code, str(paths.output), str(number)]
+    words = [sys.executable, "-c", AS_A_COMMAND, str(paths.output), str(number)]
     return subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout.strip() == "True"
+
+
+def test_whenever_a_trigger_is_killed_it_has_triggered_or_can_be_made_again(paths: RunPaths) -> None:
+    kill_switch.arm(paths)
+    for number in range(12):
+        child = os.fork()
+        if not child:
+            kill_switch.trigger(paths, "a reason")
+            os._exit(0)
+        time.sleep(0.0004 * number)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if kill_switch.is_triggered(paths.kill_switch):
+            assert kill_switch.state(paths).by == ME
+        else:
+            assert kill_switch.trigger(paths).changed
+        kill_switch.deactivate(paths)
 
 
 def test_a_plain_touch_triggers_as_the_files_owner(paths: RunPaths) -> None:
@@ -146,29 +171,56 @@ def test_any_json_in_the_file_counts(tmp_path_factory: pytest.TempPathFactory, v
     assert kill_switch.state(paths).is_triggered
 
 
-@given(st.text(st.characters(codec="utf-8")), st.from_regex(r"[^/\0]{1,40}", fullmatch=True))
-def test_where_it_is_and_what_was_said_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, why: str, name: str
-) -> None:
+@given(st.text(st.characters(codec="utf-8"), max_size=LONGEST_WORDS))
+def test_what_was_said_is_read_back(tmp_path_factory: pytest.TempPathFactory, why: str) -> None:
     paths = RunPaths(tmp_path_factory.mktemp("run"))
-    path = paths.output / "switches" / f"at {name}"
-    kill_switch.arm(paths, path=path)
     found = kill_switch.trigger(paths, why).state
-    assert (found.path, found.is_armed, found.is_triggered) == (path, True, True)
     assert (found.by, found.why) == (ME, printable(why, " ").strip())
     assert found.at is not None and abs(now() - found.at) < timedelta(minutes=1)
 
 
-def test_words_in_the_file_come_out_as_one_printable_line(paths: RunPaths) -> None:
+def test_a_reason_of_a_megabyte_of_escapes_becomes_one_short_printable_line(paths: RunPaths) -> None:
+    why = kill_switch.trigger(paths, "\x1b]0;owned\x07\n\u202e\udcff" + "x" * 1_000_000).state.why
+    assert why.isprintable() and "owned" in why and why.endswith("...") and len(why) <= LONGEST_WORDS
+    assert paths.kill_switch.stat().st_size < 2000
+
+
+def test_words_in_the_file_come_out_as_one_short_printable_line(paths: RunPaths) -> None:
     paths.kill_switch.write_text(json.dumps({"by": "ann", "why": "a\x1b[31m\nb", "at": "2026-11-21T08:00:00"}))
     assert kill_switch.state(paths).why == "a [31m b"
     assert kill_switch.state(paths).at == datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+    paths.kill_switch.write_text(json.dumps({"by": "b" * 9000, "why": "w" * 9000}))
+    assert len(kill_switch.state(paths).describe()) < 3 * LONGEST_WORDS
 
 
-def test_a_folder_or_a_dangling_link_in_its_place_is_told_apart(paths: RunPaths) -> None:
+@pytest.mark.parametrize("kind", ODD_THINGS)
+def test_whatever_else_is_in_its_place_counts_and_is_named_and_keeps_nobody_waiting(paths: RunPaths, kind: str) -> None:
+    ODD_THINGS[kind](paths.kill_switch)
+    assert kill_switch.is_triggered(paths.kill_switch)
+    again = kill_switch.trigger(paths, "me too")
+    assert not again.changed and again.state.is_triggered
+    assert f"({kind} is in its place, which counts)" in again.state.describe()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ODD_THINGS if kind != "a folder"])
+def test_deactivating_removes_what_is_in_its_place(paths: RunPaths, kind: str) -> None:
+    ODD_THINGS[kind](paths.kill_switch)
+    assert kill_switch.deactivate(paths).changed
+    assert not os.path.lexists(paths.kill_switch)
+
+
+def test_deactivating_removes_a_link_and_not_what_it_points_to(paths: RunPaths, tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text(json.dumps({"by": "eve", "why": "as the switch says"}))
+    paths.kill_switch.symlink_to(thesis)
+    assert "as the switch says" not in kill_switch.state(paths).describe()
+    kill_switch.deactivate(paths)
+    assert thesis.exists() and not kill_switch.state(paths).is_triggered
+
+
+def test_a_folder_in_its_place_is_refused_by_name(paths: RunPaths) -> None:
     paths.kill_switch.mkdir()
-    assert kill_switch.state(paths).is_triggered
-    with pytest.raises(OpsctlError, match="is a folder"):
+    with pytest.raises(OpsctlError, match=r"kill-switch is a folder, which counts as triggered"):
         kill_switch.deactivate(paths)
 
 
@@ -181,117 +233,17 @@ def test_deactivating_says_what_it_was(paths: RunPaths) -> None:
 
 
 def test_triggering_a_run_without_output_says_so(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "nothing")
+    assert kill_switch.state(paths).readiness() == "no output folder yet"
     with pytest.raises(OpsctlError, match="no output yet"):
-        kill_switch.trigger(RunPaths(tmp_path / "nothing"))
+        kill_switch.trigger(paths)
 
 
-@contextlib.contextmanager
-def somebody_else(name: str = "nobody") -> Iterator[None]:
-    """Be that account for a while, in no group but its own."""
-    account, groups = pwd.getpwnam(name), os.getgroups()
-    os.setgroups([])
-    os.setegid(account.pw_gid)
-    os.seteuid(account.pw_uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
-def test_without_permission_the_line_says_who_can_help() -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        paths = RunPaths(Path(folder))
-        paths.state.mkdir()
-        with somebody_else():
-            with pytest.raises(OpsctlError, match=r"permission denied; root can open it .* opsctl kill-switch arm"):
-                kill_switch.trigger(paths)
-            with pytest.raises(OpsctlError, match="games"):
-                kill_switch.arm(paths, "games")
-        kill_switch.trigger(paths, "mine")
-        with somebody_else():
-            assert kill_switch.state(paths).by == "root"
-            with pytest.raises(OpsctlError, match="may not remove"):
-                kill_switch.deactivate(paths)
-        Path(folder).chmod(0o700)
-        with somebody_else(), pytest.raises(OpsctlError, match="cannot look at the kill switch"):
-            kill_switch.state(paths)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
-def test_a_member_of_the_group_stops_somebody_elses_run_and_the_owner_can_undo_it() -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        paths = RunPaths(Path(folder) / "out")
-        kill_switch.arm(paths, "games")
-        with somebody_else("games"):
-            assert kill_switch.trigger(paths, "not mine, but it diverges").changed
-        state = kill_switch.state(paths)
-        assert (state.by, state.why) == ("games", "not mine, but it diverges")
-        assert paths.kill_switch.stat().st_gid == grp.getgrnam("games").gr_gid
-        assert kill_switch.deactivate(paths).changed
-        kill_switch.trigger(paths, "mine")
-        with somebody_else("games"):
-            assert kill_switch.deactivate(paths).changed
-
-
-def test_the_four_words_work_in_a_runs_folder_without_slurm(
-    in_run: RunPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("status") == 0
-    assert "not armed" in capsys.readouterr().out
-    assert call("arm") == 0
-    assert call("status") == 0
-    assert "armed, not triggered" in capsys.readouterr().out
-    assert call("trigger", "--reason", "a spike") == 0
-    assert call("trigger") == 0
-    assert f"was triggered already, by {ME}" in capsys.readouterr().err
-    assert call("status") == 0
-    assert "a spike" in capsys.readouterr().out
-    assert call("deactivate") == 0
-    assert not in_run.kill_switch.exists()
-    assert call("deactivate") == 0
-    assert "nothing to deactivate" in capsys.readouterr().err
-
-
-def test_json_says_whether_something_changed(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    call("trigger", "--json")
-    first = printed("kill-switch trigger", capsys.readouterr().out)
-    assert first["triggered"] and first["changed"] and first["story"].startswith(f"by {ME} at ")
-    call("trigger", "--json")
-    assert printed("kill-switch trigger", capsys.readouterr().out)["changed"] is False
-    call("status", "--json")
-    looked_at = printed("kill-switch status", capsys.readouterr().out)
-    assert "changed" not in looked_at and looked_at["by"] == ME
-    call("deactivate", "--json")
-    gone = printed("kill-switch deactivate", capsys.readouterr().out)
-    assert (gone["triggered"], gone["by"], gone["story"], gone["changed"]) == (False, None, None, True)
-    call("arm", "--dry-run", "--json")
-    assert printed("kill-switch arm", capsys.readouterr().out)["changed"] is False
-
-
-def test_a_dry_run_changes_nothing(in_run: RunPaths) -> None:
-    assert call("trigger", "--dry-run") == 0
-    assert call("arm", "--dry-run") == 0
-    assert list(in_run.output.iterdir()) == []
-    in_run.kill_switch.touch()
-    assert call("deactivate", "--dry-run") == 0
-    assert in_run.kill_switch.exists()
-
-
-def test_a_live_job_that_looks_elsewhere_is_named(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    append_opened(in_run, Attempt(number=1, id="a", job_id=12, kill_switch_path="/elsewhere/switch"))
-    call("arm")
-    assert "job 12 looks at another switch: touch /elsewhere/switch" in capsys.readouterr().err
-
-
-def test_no_run_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPSCTL_RUN", raising=False)
-    assert call("status") == 2
+def test_where_everybody_may_write_it_triggers_all_the_same(paths: RunPaths) -> None:
+    paths.output.chmod(0o777)
+    assert kill_switch.trigger(paths, "at once").changed
+    assert kill_switch.state(paths).is_triggered and kill_switch.state(paths).by == ME
+    assert not kill_switch.trigger(paths, "again").changed
 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
@@ -301,3 +253,7 @@ def test_a_switch_that_claims_an_end_of_the_calendar_still_counts(tmp_path: Path
     state = kill_switch.state(paths)
     assert state.is_triggered and state.describe() == f"by ann at {at}"
     assert kill_switch.printed_switch(state).by == "ann"
+
+
+def test_the_switch_says_the_host(paths: RunPaths) -> None:
+    assert kill_switch.trigger(paths).state.host == socket.gethostname()

@@ -1,0 +1,149 @@
+"""The kill switch on real file systems that are full to the last byte, or to the last file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import OpsctlError
+from opsctl.records import kill_switch, state_files
+from opsctl.runs.paths import RunPaths
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
+
+@contextmanager
+def tmpfs(folder: Path) -> Iterator[Path]:
+    """A file system in memory, of 128 KiB and 64 files."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k,nr_inodes=64,mode=755", "none", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@contextmanager
+def ext4(folder: Path) -> Iterator[Path]:
+    """One of 2 MiB in a file."""
+    image = folder.with_name("image")
+    with image.open("wb") as file:
+        file.truncate(2 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-N", "64", image], check=True)
+    if subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True).returncode:
+        pytest.skip("no loop device here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture(params=[tmpfs, ext4], ids=["tmpfs", "ext4"])
+def armed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunPaths]:
+    """A run that has been armed, in a small file system of its own."""
+    if os.getuid():
+        pytest.skip("mounting needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    with request.param(folder) as mounted:
+        paths = RunPaths(mounted / "out")
+        kill_switch.arm(paths)
+        yield paths
+
+
+def fill_with_data(folder: Path) -> None:
+    """Write to one file until not another byte goes in."""
+    with (folder / "data").open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            while _goes(lambda: file.write(b"x" * size)):  # noqa: B023 - called at once
+                pass
+
+
+def fill_with_files(folder: Path) -> None:
+    """Make empty files until not another one goes in."""
+    number = 0
+    while _goes((folder / f"file{number}").touch):
+        number += 1
+
+
+def _goes(do: Callable[[], object]) -> bool:
+    try:
+        do()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+def test_with_no_byte_left_it_triggers_and_says_who_and_why(armed: RunPaths) -> None:
+    fill_with_data(armed.output)
+    change = kill_switch.trigger(armed, "the disk is full")
+    assert change.changed and (change.state.by, change.state.why) == (ME, "the disk is full")
+
+
+def test_with_no_file_left_it_triggers_and_says_who_and_why(armed: RunPaths) -> None:
+    fill_with_data(armed.output)
+    fill_with_files(armed.output)
+    change = kill_switch.trigger(armed, "the disk is full")
+    assert change.changed and (change.state.by, change.state.why) == (ME, "the disk is full")
+    assert not kill_switch.trigger(armed, "again").changed
+
+
+def test_after_deactivating_on_a_full_disk_it_triggers_again(armed: RunPaths) -> None:
+    fill_with_data(armed.output)
+    fill_with_files(armed.output)
+    for number in range(3):
+        assert kill_switch.trigger(armed, f"reason {number}").state.why == f"reason {number}"
+        assert kill_switch.deactivate(armed).changed
+
+
+def test_without_its_reserve_a_full_disk_still_takes_an_empty_file(armed: RunPaths) -> None:
+    armed.kill_switch_reserve.unlink()
+    fill_with_data(armed.output)
+    change = kill_switch.trigger(armed, "the disk is full")
+    assert change.changed and (change.state.by, change.state.why) == (ME, "")
+
+
+def test_what_failed_is_named_where_nothing_helps(armed: RunPaths) -> None:
+    armed.kill_switch_reserve.unlink()
+    fill_with_files(armed.output)
+    with pytest.raises(
+        OpsctlError, match=r"cannot create .*kill-switch: no space left, nor rename .*reserve.*: No such"
+    ):
+        kill_switch.trigger(armed)
+    assert not kill_switch.state(armed).is_triggered
+
+
+def test_with_no_quota_left_the_reserve_becomes_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the refusal: kernels without quotas cannot give it. The rest is real."""
+    paths = RunPaths(tmp_path / "out")
+    kill_switch.arm(paths)
+
+    def refuse(_folder: int, path: Path, _mode: int | None = None) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
+
+    monkeypatch.setattr(state_files, "create_file", refuse)
+    assert kill_switch.trigger(paths, "over quota").state.why == "over quota"
+
+
+def test_the_reserve_says_so_where_not_even_it_can_be_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a file system that copies what is written over, and has no room for that."""
+    paths = RunPaths(tmp_path / "out")
+    kill_switch.arm(paths)
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(state_files, "create_file", refuse)
+    monkeypatch.setattr(state_files, "_write_all", refuse)
+    story = kill_switch.trigger(paths, "a reason").state
+    assert story.by == "somebody" and "full disk" in story.why

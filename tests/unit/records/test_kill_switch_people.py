@@ -1,0 +1,106 @@
+"""The kill switch between Unix users: its owner, members of the group, others."""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import OpsctlError
+from opsctl.records import kill_switch
+from opsctl.runs.paths import RunPaths
+from tests.users import as_user
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
+
+
+@dataclass(frozen=True)
+class People:
+    """An owner and a member of one group, and somebody who is in none, in a folder where all can make theirs."""
+
+    owner: str
+    member: str
+    stranger: str
+    group: str
+    paths: RunPaths
+
+
+@pytest.fixture
+def people(unix_user: Callable[..., str]) -> Iterator[People]:
+    group = f"ocks{os.getpid()}"
+    ann, ben = unix_user("ann", groups_of=[group]), unix_user("ben", groups_of=[group])
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o1777)
+        yield People(ann, ben, unix_user("eve"), group, RunPaths(Path(folder) / "out"))
+
+
+def test_a_member_stops_somebody_elses_run_and_each_can_undo_it(people: People) -> None:
+    paths = people.paths
+    as_user(people.owner, lambda: kill_switch.arm(paths, people.group))
+    assert as_user(people.member, lambda: kill_switch.trigger(paths, "not mine, but it diverges")).changed
+    state = as_user(people.owner, lambda: kill_switch.state(paths))
+    assert (state.by, state.why) == (people.member, "not mine, but it diverges")
+    assert as_user(people.owner, lambda: kill_switch.deactivate(paths)).changed
+    as_user(people.owner, lambda: kill_switch.trigger(paths, "mine"))
+    assert as_user(people.member, lambda: kill_switch.deactivate(paths)).changed
+
+
+def test_what_arming_makes_before_the_first_submit_is_the_groups(people: People) -> None:
+    paths = people.paths
+    as_user(people.owner, lambda: kill_switch.arm(paths, people.group))
+    for path in (paths.output, paths.state, paths.kill_switch_reserve):
+        found = path.stat()
+        assert grp.getgrgid(found.st_gid).gr_name == people.group
+        assert found.st_mode & stat.S_IWGRP and not found.st_mode & stat.S_IRWXO
+    assert as_user(people.member, lambda: kill_switch.arm(paths, people.group)).state.is_armed
+
+
+def test_somebody_outside_the_group_is_told_so(people: People) -> None:
+    paths = people.paths
+    as_user(people.owner, lambda: kill_switch.arm(paths, people.group))
+    told = f"{people.stranger} is not in group {people.group}, with which"
+    for do in (
+        lambda: kill_switch.state(paths),
+        lambda: kill_switch.trigger(paths),
+        lambda: kill_switch.deactivate(paths),
+    ):
+        with pytest.raises(OpsctlError, match=told):
+            as_user(people.stranger, do)
+    with pytest.raises(OpsctlError, match=f"{people.stranger} is not in group {people.group}"):
+        as_user(people.stranger, lambda: kill_switch.arm(paths, people.group))
+
+
+def test_without_a_group_only_the_owner_can_trigger_and_all_are_told_who_that_is(people: People) -> None:
+    paths = people.paths
+    as_user(people.owner, lambda: kill_switch.arm(paths))
+    assert stat.S_IMODE(paths.output.stat().st_mode) == 0o700
+    assert as_user(people.owner, lambda: kill_switch.state(paths)).readiness() == (
+        f"not armed: only {people.owner} can trigger it"
+    )
+    with pytest.raises(OpsctlError, match=rf"only {people.owner} may: `group` in the run file's \[run\]"):
+        as_user(people.member, lambda: kill_switch.trigger(paths))
+    assert as_user(people.owner, lambda: kill_switch.trigger(paths)).changed
+
+
+def test_nothing_outside_the_output_folder_is_opened_or_removed(people: People) -> None:
+    paths, home = people.paths, people.paths.output.parent / "home"
+
+    def lay_a_trap() -> None:
+        kill_switch.arm(paths, people.group)
+        (paths.state / "kill-switch.json").write_text(f'{{"path": "{home}/switch"}}')
+
+    def have_a_home() -> None:
+        home.mkdir(mode=0o755)
+        (home / "switch").write_text("hers")
+
+    as_user(people.member, lay_a_trap)
+    as_user(people.owner, have_a_home)
+    as_user(people.owner, lambda: kill_switch.arm(paths, people.group))
+    as_user(people.owner, lambda: kill_switch.deactivate(paths))
+    assert (home / "switch").read_text() == "hers" and stat.S_IMODE(home.stat().st_mode) == 0o755
