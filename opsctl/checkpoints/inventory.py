@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.formats.manifest import latest_reached
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import latest_folder, latest_reached, read_manifest
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,26 @@ class Checkpoint:
 
 
 def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
-    """The checkpoint that `latest` names, if it is whole (has its manifest); None when there is none yet."""
+    """The checkpoint that `latest` names, if it is whole (has its manifest).
+
+    None when there is none yet, and also where nobody can tell: `latest_problem` says which.
+    """
     found = latest_reached(checkpoints)
     if found is None:
         return None
     folder, reached = found
     return Checkpoint(folder, reached.iteration, reached.consumed_train_samples)
+
+
+def latest_problem(checkpoints: Path) -> str | None:
+    """Why nobody can tell which checkpoint a training goes on from, and the way out; None when that can be told.
+
+    Checkpoints without a `latest`, one that names nothing, and a manifest that cannot be read are not "none yet".
+    """
+    try:
+        folder = latest_folder(checkpoints)
+        if folder is not None:
+            read_manifest(folder)
+    except CheckpointError as error:
+        return str(error)
+    return None

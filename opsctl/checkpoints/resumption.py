@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opsctl.runs.expanded import ExpandedRun
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import latest_folder, read_manifest
+from trainer.formats.manifest import latest_checkpoint
 from trainer.formats.resumable import Identity, schedule_to_resume_with
 from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import padded_vocab_size
@@ -14,16 +14,16 @@ def resumption_problem(run: ExpandedRun) -> str | None:
     """Why the trainer would refuse the newest checkpoint, in its own words; None when there is none or it would not."""
     options = run.options
     try:
-        folder = latest_folder(run.paths.checkpoints)
-        if folder is None:
+        found = latest_checkpoint(run.paths.checkpoints)
+        if found is None:
             return None
-        manifest = read_manifest(folder)
+        manifest = found.manifest
         # Without a vocabulary size of its own the tokenizer decides, and only the trainer can ask that.
         padded: int = manifest.model.get("padded_vocab_size", 0)
         if options.vocab_size is not None:
             padded = padded_vocab_size(options.vocab_size, options)
         identity = Identity.of(options, run.layout.world_size, padded)
-        schedule_to_resume_with(folder, manifest, identity, LearningRateSchedule.of(options), options)
+        schedule_to_resume_with(found.folder, manifest, identity, LearningRateSchedule.of(options), options)
     except (CheckpointError, ValueError) as error:
         return str(error)
     return None

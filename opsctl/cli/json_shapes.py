@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from opsctl.attempts.table import PrintedAttempt
+from opsctl.checkpoints.listing import ListedCheckpoint
 from opsctl.control.printed import CancelledJobs, PrintedChain, RenderedFiles, RevisedRun, WouldSubmit
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
@@ -41,6 +42,7 @@ PRINTED = (
     Printed("queue", "jobs", list[PrintedJob]),
     Printed("watch training", "findings", list[PrintedFinding]),
     Printed("attempts", "attempts", list[PrintedAttempt]),
+    Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),
     *(
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)
         for verb in ("arm", "trigger", "deactivate", "status")

@@ -135,6 +135,8 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
 def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     if isinstance(task.options, OpsctlError):
         raise task.options
+    if problem := task.checkpoint_problem():
+        raise OpsctlError(problem)
     ends_at = _ends_at(task)
     launch = _launch(task, task.options, folder, ends_at)
     stop_request = task.paths.stop_request(task.allocation.job_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.inventory import last_checkpoint, latest_problem
 from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError
 from opsctl.job.allocation import Allocation, read_allocation
@@ -51,8 +51,13 @@ class Task:
         return self.paths.kill_switch
 
     def is_finished(self) -> bool:
-        """Whether nothing is left to train."""
+        """Whether nothing is left to train. Where nobody can tell, there is: see `checkpoint_problem`."""
         return isinstance(self.options, Options) and is_finished(self.options, last_checkpoint(self.paths.checkpoints))
+
+    def checkpoint_problem(self) -> str | None:
+        """Why nobody can tell where the trainer would go on, so that it must not start."""
+        load = self.options.load if isinstance(self.options, Options) else None
+        return latest_problem(Path(load)) if load else None
 
 
 def this_task(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str]) -> Task:

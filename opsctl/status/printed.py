@@ -105,6 +105,9 @@ class Status(Struct, frozen=True, kw_only=True):
     finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
     loss: Annotated[Loss | None, Meta(description="The last iteration in the log.")]
     checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]
+    checkpoint_problem: Annotated[
+        str | None, Meta(description="Why it cannot be told which checkpoint the next task goes on from.")
+    ]
     attempts: Annotated[list[PrintedAttempt], Meta(description="The last three attempts, oldest first.")]
     attempts_without_progress: Annotated[
         int, Meta(description="How many of this chain's last attempts, in a row, made no checkpoint.")
@@ -140,6 +143,7 @@ def printed_status(overview: Overview, findings: Sequence[Finding]) -> Status:
         finishes_at=to_the_second(overview.finishes_at),
         loss=_loss(seen),
         checkpoint=_checkpoint(seen),
+        checkpoint_problem=seen.checkpoint_problem,
         attempts=[printed_attempt(attempt, _is_seen(seen, attempt)) for attempt in seen.attempts[-ATTEMPTS_TOLD:]],
         attempts_without_progress=seen.attempts_without_progress,
         kill_switch=None if seen.kill_switch is None else printed_switch(seen.kill_switch),

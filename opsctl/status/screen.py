@@ -176,6 +176,8 @@ def _loss(seen: Snapshot) -> str:
 
 def _checkpoint(seen: Snapshot) -> str:
     checkpoint, at = seen.checkpoint, seen.checkpoint_at
+    if seen.checkpoint_problem:
+        return "not known"  # what is wrong stands above, among the findings
     if checkpoint is None:
         return "none yet"
     said = f"iteration {checkpoint.iteration}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.brake import without_progress
 from opsctl.attempts.unseen import unseen
-from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.inventory import last_checkpoint, latest_problem
 from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable
 from opsctl.logs.measured import recent
@@ -84,6 +84,7 @@ def _with_progress(seen: Snapshot, run: RunView) -> Snapshot:
     return replace(
         seen,
         checkpoint=checkpoint,
+        checkpoint_problem=latest_problem(run.paths.checkpoints),
         checkpoint_at=_changed_at(checkpoint.folder / MANIFEST) if checkpoint else None,
         is_finished=options is not None and is_finished(options, checkpoint),
         total_samples=options.train_samples if options else None,

@@ -55,6 +55,7 @@ class Snapshot:
     # Part.PROGRESS
     checkpoint: Checkpoint | None = None
     checkpoint_at: datetime | None = None
+    checkpoint_problem: str | None = None  # why nobody can tell which one the next task goes on from
     is_finished: bool = False  # `checkpoint` is the training's end
     total_samples: int | None = None
     total_iterations: int | None = None

@@ -33,7 +33,7 @@ OPSCTL = {
     "localcluster": {"records", "slurm"},
     "demo": {"localcluster", "logs", "records", "runs", "trainer.formats"},
     "cli": {
-        *("attempts", "control", "job", "localcluster", "logs", "planning", "records", "runs", "slurm"),
+        *("attempts", "checkpoints", "control", "job", "localcluster", "logs", "planning", "records", "runs", "slurm"),
         *("status", "watch", "trainer.formats"),
     },
 }

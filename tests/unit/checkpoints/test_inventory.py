@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint
+from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint, latest_problem
+from tests.tiny_run import write_checkpoint
 
 
 def save(folder: Path, iteration: int, samples: int, tag: str | None = None) -> None:
@@ -41,3 +42,36 @@ def test_a_damaged_manifest_counts_as_none(tmp_path: Path, manifest: str) -> Non
     save(tmp_path, 10, 40)
     (tmp_path / "global_step10" / "manifest.json").write_text(manifest)
     assert last_checkpoint(tmp_path) is None
+
+
+def test_no_checkpoint_yet_is_no_problem(tmp_path: Path) -> None:
+    assert latest_problem(tmp_path / "checkpoints") is None
+    (tmp_path / "checkpoints").mkdir()
+    assert latest_problem(tmp_path / "checkpoints") is None
+
+
+def test_a_whole_latest_is_no_problem(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10, 80)
+    assert latest_problem(tmp_path / "output" / "checkpoints") is None
+
+
+@pytest.mark.parametrize("latest", [None, "", "global_step99", "\x1b[2Jmain"])
+def test_a_latest_that_cannot_be_gone_on_from_is_said_with_the_way_out(tmp_path: Path, latest: str | None) -> None:
+    write_checkpoint(tmp_path, 10, 80)
+    write_checkpoint(tmp_path, 20, 160)
+    pointer = tmp_path / "output" / "checkpoints" / "latest"
+    pointer.unlink()
+    if latest is not None:
+        pointer.write_text(latest)
+    problem = latest_problem(pointer.parent) or ""
+    assert problem.startswith(str(pointer)) and problem.isprintable()
+    assert "the newest complete checkpoint is global_step20: opsctl checkpoints repoint" in problem
+
+
+def test_a_damaged_manifest_of_the_latest_is_said_with_an_older_one_to_go_on_from(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10, 80)
+    write_checkpoint(tmp_path, 20, 160)
+    manifest = tmp_path / "output" / "checkpoints" / "global_step20" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-20])
+    problem = latest_problem(manifest.parent.parent) or ""
+    assert problem.startswith(str(manifest)) and "newest complete checkpoint is global_step10" in problem

@@ -54,7 +54,7 @@ def slurm(jobs: Iterable[Job] | None) -> SlurmClient:
 
 
 def troubled_run(folder: Path) -> tuple[RunView, Job]:
-    """A run that is silent, came to nothing twice, has its kill switch triggered and its run file edited; its job."""
+    """A run that is silent and came to nothing twice, its switch triggered, its file edited, no latest; and its job."""
     run = load_run_file(write_run(folder))
     publish(expand(run))
     run_id, paths = make_run_id(run.paths), run.paths
@@ -68,6 +68,7 @@ def troubled_run(folder: Path) -> tuple[RunView, Job]:
         append_closed(paths, structs.replace(opened, reason="failed", closed_at=at + timedelta(minutes=1)))
     _write_log(paths.main_log, begun)
     trigger(paths, "bad data")
+    (paths.checkpoints / "global_step5").mkdir(parents=True)
     job = replace(RUNNING, started_at=begun, submitted_at=begun, comment=f"opsctl run={run_id} submit=t")
     return view(str(folder / "run.toml")), job
 

@@ -1,0 +1,22 @@
+"""What is said where nobody can tell which checkpoint a training goes on from."""
+
+from __future__ import annotations
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import checkpoints
+from opsctl.watch.finding import Severity
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
+
+SETTINGS = Settings("tr11-176B-ml", "Eng WG")
+PROBLEM = "latest is missing, and /c has 159 checkpoints; opsctl checkpoints repoint"
+
+
+def test_it_is_critical_while_nothing_trains_and_a_warning_beside_a_training_that_will_save() -> None:
+    for jobs, severity in (((WAITING_FOR_TASK,), Severity.CRITICAL), ((RUNNING,), Severity.WARNING)):
+        (found,) = checkpoints.find(Snapshot(NOW, jobs, checkpoint_problem=PROBLEM), SETTINGS)
+        assert (found.severity, found.text) == (severity, PROBLEM)
+
+
+def test_nothing_is_said_of_checkpoints_in_order() -> None:
+    assert checkpoints.find(Snapshot(NOW, (RUNNING,)), SETTINGS) == []
