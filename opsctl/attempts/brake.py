@@ -13,14 +13,16 @@ from opsctl.slurm.types import Job
 BRAKE_ATTEMPTS = 3
 #: Ways to leave that say nothing about the training's health, unless a checkpoint came of them. What was cancelled, a
 #: person ended; preemption counts, since three in a row without a checkpoint get nowhere.
-_NEUTRAL_REASONS = frozenset({Ending.KILL_SWITCH, Ending.FINISHED, Ending.OVERTAKEN, Ending.BRAKE, Ending.CANCELLED})
+_NEUTRAL_REASONS = frozenset(
+    {Ending.KILL_SWITCH, Ending.FINISHED, Ending.OVERTAKEN, Ending.HELD, Ending.BRAKE, Ending.CANCELLED}
+)
 
 
 def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
     """How many attempts in a row, up to the last, ended after `since` without a new checkpoint.
 
     Attempts that left through the kill switch at their start, found the training finished, were overtaken by another
-    writer, or that a person cancelled, neither count nor break the row.
+    writer or left the lease to it, or that a person cancelled, neither count nor break the row.
     """
     row = 0
     for attempt in attempts:

@@ -26,6 +26,7 @@ class Ending(StrEnum):
     OUT_OF_MEMORY = End.OUT_OF_MEMORY.value
 
     BRAKE = "brake"  # too many attempts before it made no checkpoint
+    HELD = "held"  # another writer had the lease and went on
     COMPLETED = "completed"  # exit code 0, and nobody said why
     FAILED = "failed"
     REQUEUED = "requeued"  # Slurm has put the job back into the queue

@@ -30,6 +30,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     chain_submitted_at: Annotated[Moment | None, Meta(description="When its chain was submitted.")] = None
     revision: Annotated[str, Meta(description="Name of the revision that it trained.")] = ""
     user: Annotated[str, Meta(description="The job's owner.")] = ""
+    cluster: Annotated[str, Meta(description="Slurm's name of its cluster; empty where that is not known.")] = ""
     nodes: Annotated[tuple[str, ...], Meta(description="Names of its nodes, in order.")] = ()
     opened_at: Annotated[Moment | None, Meta(description="When it began.")] = None
     kill_switch_path: Annotated[str, Meta(description="Where its trainer looks for the kill switch.")] = ""

@@ -33,21 +33,24 @@ class Settled:
     unseen: frozenset[str] = frozenset()  # ids of the open ones whose jobs Slurm does not show to the caller
 
 
-def close_lost_attempts(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
+def close_lost_attempts(
+    paths: RunPaths, client: SlurmClient, own_job_id: int | None = None, cluster: str = ""
+) -> list[Attempt]:
     """All attempts, those settled that can be; see `settle`."""
-    return settle(paths, client, own_job_id).attempts
+    return settle(paths, client, own_job_id, cluster).attempts
 
 
-def settle(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None) -> Settled:
+def settle(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None, cluster: str = "") -> Settled:
     """Write a closing for each open attempt whose job has ended.
 
     An attempt of somebody else stays open where Slurm has no word of its job and shows nobody's but the caller's. Two
     callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
     not write here still gets the answer. `own_job_id`: of a job that has opened nothing yet, so that what is open under
-    its id is from before a requeue. Raises SlurmUnreachable when nothing can be known.
+    its id is from before a requeue. `cluster`: Slurm's name of the one that `client` asks; what is known to be another
+    one's stays open, for its ids mean nothing here. Raises SlurmUnreachable when nothing can be known.
     """
     attempts = read(paths)
-    still_open = [attempt for attempt in attempts if attempt.is_open]
+    still_open = [attempt for attempt in attempts if attempt.is_open and may_be_of(attempt, cluster)]
     if not still_open:
         return Settled(attempts)
     ids = {attempt.job_id for attempt in still_open}
@@ -79,6 +82,11 @@ def _hidden(gone: Sequence[Attempt], client: SlurmClient) -> frozenset[str]:
     return others if others and client.hides_others_jobs() else frozenset()
 
 
+def may_be_of(attempt: Attempt, cluster: str) -> bool:
+    """Whether its job can be one of that cluster's: yes where either name is not known."""
+    return not cluster or not attempt.cluster or attempt.cluster == cluster
+
+
 def holds(attempt: Attempt, job: Job | None) -> bool:
     """Whether the queue's row for an open attempt's job is that very job, on its nodes.
 
@@ -107,7 +115,7 @@ def closings(
         evidence = read_evidence(paths.output, paths.attempt_folder(attempt.job_id))
         step = StepEnd(exit_code=_exit_code(end), slurm_state=state)
         ended_at = (end.ended_at if end else None) or now()
-        reached = _checkpoint_of(attempt, attempts, last_checkpoint(paths.checkpoints))
+        reached = checkpoint_of(attempt, attempts, last_checkpoint(paths.checkpoints))
         found.append(closed(attempt, step, evidence, reached, ended_at, closed_by, note))
     return found
 
@@ -141,7 +149,7 @@ def _starts_after(started_at: datetime | None, attempt: Attempt) -> bool:
     return started_at is not None and attempt.opened_at is not None and started_at > attempt.opened_at + CLOCK_TOLERANCE
 
 
-def _checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpoint | None) -> Checkpoint | None:
+def checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpoint | None) -> Checkpoint | None:
     """The last checkpoint that can be this attempt's: a later attempt may have made newer ones since."""
     later = [other for other in attempts if other.number > attempt.number]
     if not later or newest is None:

@@ -39,14 +39,17 @@ class StepEnd:
     slurm_state: str = ""  # Slurm's word or `LOST`, "" when it has none
     lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
     first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
+    overtaken: str = ""  # why the lease was lost while it ran; empty when it was not
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
     """Why an attempt ended: an Ending, or a word of the trainer's own that this release does not know.
 
-    What the trainer wrote as it left comes first, unless it left because a node was lost; then what Slurm did to the
-    job; then what the ranks' launchers saw.
+    That another writer has overtaken it comes before all that followed from it. Then what the trainer wrote as it left,
+    unless it left because a node was lost; then what Slurm did to the job; then what the ranks' launchers saw.
     """
+    if step.overtaken and evidence.exit_reason != Ending.FINISHED:
+        return Ending.OVERTAKEN
     node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
     if node_lost and evidence.exit_reason in (None, Ending.STOP_REQUEST):
         return Ending.NODE_FAILURE

@@ -20,11 +20,17 @@ class Allocation:
     nodes: tuple[str, ...]  # in Slurm's order: the place of a node is its launcher's rank
     user: str
     cpus_per_task: int | None = None  # None when the job asked for no number
+    cluster: str = ""  # Slurm's name of it
 
     @property
     def display_id(self) -> str:
         """The id as squeue shows it."""
         return f"{self.array_job_id}_{self.array_task}" if self.array_task else str(self.job_id)
+
+    @property
+    def requeued_id(self) -> int | None:
+        """The job's id where it runs again after a requeue, so that what is open under it is from before; else None."""
+        return self.job_id if self.restart_count else None
 
 
 def read_allocation(environment: Mapping[str, str], nodes_of: Callable[[str], list[str]]) -> Allocation:
@@ -43,6 +49,7 @@ def read_allocation(environment: Mapping[str, str], nodes_of: Callable[[str], li
         restart_count=_number(environment, "SLURM_RESTART_COUNT", 0),
         nodes=tuple(nodes_of(folded)),
         cpus_per_task=_number(environment, "SLURM_CPUS_PER_TASK", 0) or None,
+        cluster=environment.get("SLURM_CLUSTER_NAME", ""),
         user=environment.get("SLURM_JOB_USER") or environment.get("USER") or str(os.getuid()),
     )
 

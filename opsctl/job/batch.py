@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,21 +16,24 @@ from opsctl.attempts.cause import describe
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import read_evidence
-from opsctl.attempts.lost import close_lost_attempts
+from opsctl.attempts.lost import checkpoint_of, close_lost_attempts
 from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.errors import OpsctlError, SlurmError
+from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.limit import exit_duration_arguments, exit_minutes
-from opsctl.job.own_attempt import end_line, new_attempt, record_short, start_line
+from opsctl.job.own_attempt import end_line, new_attempt, new_attempt_id, record_short, start_line
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.job.task import Task, this_task
+from opsctl.job.turn import wait_for_turn
 from opsctl.logs.pulse import alert_line
 from opsctl.moments import now
 from opsctl.output import message
-from opsctl.records import kill_switch
+from opsctl.records import kill_switch, lease
 from opsctl.records.attempt_folder import exit_report, set_aside
+from opsctl.records.lease import Held, OwnLease
 from opsctl.records.own_jobs import recorded
 from opsctl.records.state_files import make_folder
 from opsctl.runs.paths import RunPaths
@@ -72,7 +75,7 @@ def _leave_at_once(task: Task) -> int | None:
 def _leave(task: Task, reason: Reason, line: str) -> int:
     task.log.say(line)
     # Whoever leaves in seconds does not wait long for Slurm either.
-    _close_lost(task, client_for(task.cluster), task.allocation.job_id)
+    _close_lost(task, client_for(task.cluster), task.allocation.requeued_id)
     record_short(task, Ending(reason), 0)
     return 0
 
@@ -80,16 +83,16 @@ def _leave(task: Task, reason: Reason, line: str) -> int:
 def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
     """Attempts so far, those left open closed; as the file has them when Slurm does not say."""
     try:
-        return close_lost_attempts(task.paths, client, own_job_id)
+        return close_lost_attempts(task.paths, client, own_job_id, task.allocation.cluster)
     except SlurmError as error:
         task.log.say(f"opsctl: attempts that were left open stay open: {error}")
         return attempts_file.read(task.paths)
 
 
 def _train(task: Task, signals: Signals) -> int:
-    """Open the attempt, run the step, close the attempt."""
+    """Wait for the turn to train, and train."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
-    attempts = _close_lost(task, task.client, task.allocation.job_id)
+    attempts = _close_lost(task, task.client, task.allocation.requeued_id)
     deadline = time.monotonic() + _COMPLETING_S
     while any(attempt.is_open for attempt in attempts) and time.monotonic() < deadline and not signals.any:
         time.sleep(1)
@@ -97,22 +100,76 @@ def _train(task: Task, signals: Signals) -> int:
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if brake_trips(attempts, task.submitted_at):
         return _stop_chain(task, attempts)
+    attempt_id = new_attempt_id(task)
+    try:
+        turn = _turn(task, attempt_id, signals)
+    except OSError as error:
+        return _leave_without_lease(task, Ending.FAILED, f"no lease to be had: {error.filename}: {error.strerror}")
+    if not isinstance(turn, OwnLease):
+        code = _leave_at_once(task)
+        return _leave_without_lease(task, Ending.HELD, _why_held(turn, signals)) if code is None else code
+    try:
+        with kept(turn) as keeper:
+            return _train_with_lease(task, signals, attempt_id, keeper)
+    finally:
+        try:
+            turn.end("released", END_WAIT_S)
+        except OSError as error:
+            task.log.say(f"opsctl: the lease could not be given back: {error.strerror}; it ends when Slurm says so")
+
+
+def _turn(task: Task, attempt_id: str, signals: Signals) -> OwnLease | Held | None:
+    """The lease, or who goes on with it; None where there is no more reason to wait for it."""
+    job = task.allocation
+
+    def take(why_over: Callable[[Held], str | None]) -> OwnLease | Held:
+        return lease.take(task.paths, attempt_id, job.job_id, job.user, why_over)
+
+    def attempts(ask: bool) -> list[Attempt]:
+        return _close_lost(task, client_for(task.cluster)) if ask else attempts_file.read(task.paths)
+
+    def leaves() -> bool:
+        return signals.any or kill_switch.is_triggered(task.kill_switch) or task.is_finished()
+
+    return wait_for_turn(take, attempts, job.requeued_id, task.log, leaves)
+
+
+def _why_held(turn: Held | None, signals: Signals) -> str:
+    if turn is None:
+        return f"the job got {signals.names()} while it waited for the lease"
+    return f"{turn.holder.named()} trains this run (lease {turn.holder.number}, its heartbeat goes on)"
+
+
+def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
+    """Nothing was started: say why, put it on record, fail."""
+    task.log.say(f"opsctl: {why}: this job leaves")
+    record_short(task, ending, 1, why)
+    what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "mend that"
+    message(f"opsctl: {why}; nothing was trained: {what}")
+    return 1
+
+
+def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Keeper) -> int:
+    """Open the attempt, run the step, close the attempt."""
+    code = _leave_at_once(task)  # while this one waited, another may have come to the end
+    if code is not None:
+        return code
     folder = task.paths.attempt_folder(task.allocation.job_id)
     set_aside(folder)
     make_folder(task.paths.output, folder)
-    attempt = new_attempt(task, len(attempts) + 1)
+    attempts = attempts_file.read(task.paths)
+    attempt = new_attempt(task, len(attempts) + 1, attempt_id)
     attempts_file.append_opened(task.paths, attempt)
     task.log.say(start_line(task, attempt))
     try:
-        step_end = _run_step(task, signals, folder)
+        step_end = _run_step(task, signals, folder, keeper)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
         task.log.say(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
     else:
         note = f"the job got {signals.names()}" if signals.any else ""
-    evidence = read_evidence(task.paths.output, folder)
-    ended = closed(attempt, step_end, evidence, last_checkpoint(task.paths.checkpoints), now(), note=note)
+    ended = _ended(task, attempt, step_end, note)
     task.log.say(end_line(ended))
     try:
         attempts_file.append_closed(task.paths, ended)
@@ -120,6 +177,16 @@ def _train(task: Task, signals: Signals) -> int:
         task.log.say(f"opsctl: the attempt stays open on record: {error.strerror}")
     _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
+
+
+def _ended(task: Task, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
+    """The attempt as it is now closed. Checkpoints of one that has overtaken it are not its own."""
+    reached = last_checkpoint(task.paths.checkpoints)
+    if step_end.overtaken:
+        reached = checkpoint_of(attempt, attempts_file.read(task.paths), reached)
+        note = f"overtaken: {step_end.overtaken}"
+    folder = task.paths.attempt_folder(task.allocation.job_id)
+    return closed(attempt, step_end, read_evidence(task.paths.output, folder), reached, now(), note=note)
 
 
 def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
@@ -132,7 +199,7 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
                 request_stop(task.paths.output, task.paths.stop_request(attempt.job_id), why)
 
 
-def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
+def _run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> StepEnd:
     if isinstance(task.options, OpsctlError):
         raise task.options
     if problem := task.checkpoint_problem():
@@ -143,13 +210,20 @@ def _run_step(task: Task, signals: Signals, folder: Path) -> StepEnd:
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
     root = task.paths.output
     step = Step(
-        launch.command(), environment, task.log, signals, root, stop_request, lambda: _leaves_early(root, folder)
+        launch.command(),
+        environment,
+        task.log,
+        signals,
+        root,
+        stop_request,
+        lambda: _leaves_early(root, folder),
+        keeper,
     )
     code = step.run()
     told = signals.told_to_end
     limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     state = _slurm_state(task) if code else ""
-    return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes), step.first_exit)
+    return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes), step.first_exit, keeper.lost)
 
 
 def _launch(task: Task, options: Options, folder: Path, ends_at: datetime | None) -> Launch:

@@ -17,19 +17,25 @@ from opsctl.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_en
 from opsctl.moments import now
 
 
-def new_attempt(task: Task, number: int) -> Attempt:
+def new_attempt_id(task: Task) -> str:
+    """Unique also where job ids start over."""
+    return f"{task.allocation.job_id}-{secrets.token_hex(4)}"
+
+
+def new_attempt(task: Task, number: int, attempt_id: str) -> Attempt:
     """The attempt that `task` opens now."""
     checkpoint = last_checkpoint(task.paths.checkpoints)
     job = task.allocation
     return Attempt(
         number=number,
-        id=f"{job.job_id}-{secrets.token_hex(4)}",
+        id=attempt_id,
         job_id=job.job_id,
         array_job_id=job.array_job_id,
         array_task=job.array_task,
         chain_submitted_at=task.submitted_at,
         revision=task.revision.name,
         user=job.user,
+        cluster=job.cluster,
         nodes=job.nodes,
         opened_at=now(),
         kill_switch_path=str(task.kill_switch),
@@ -38,12 +44,12 @@ def new_attempt(task: Task, number: int) -> Attempt:
     )
 
 
-def record_short(task: Task, ending: Ending, exit_code: int) -> None:
+def record_short(task: Task, ending: Ending, exit_code: int, note: str = "left at its start") -> None:
     """An attempt that started no step: opened and closed at once."""
-    attempt = new_attempt(task, 0)
+    attempt = new_attempt(task, 0, new_attempt_id(task))
     evidence = Evidence(exit_reason=ending)
     checkpoint = last_checkpoint(task.paths.checkpoints)
-    ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, now(), note="left at its start")
+    ended = closed(attempt, StepEnd(exit_code), evidence, checkpoint, now(), note=note)
     attempts_file.append_opened(task.paths, attempt)
     attempts_file.append_closed(task.paths, ended)
 

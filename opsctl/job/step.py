@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.attempts.outcome import LauncherExit
+from opsctl.job.keeper import Keeper
 from opsctl.job.main_log import FLUSH_S, MainLog
 from opsctl.job.stop import Signals, request_stop
 from trainer.formats.leave_lines import EARLY_MARKS
@@ -101,18 +102,20 @@ class Step:
         root: Path,
         stop_request: Path,
         has_left: Callable[[], bool],
+        keeper: Keeper | None = None,
         leave_s: float = LEAVE_S,
     ) -> None:
-        """`root`: the run's output folder, in which `stop_request` is.
+        """`root`: the run's output folder, in which `stop_request` is. keeper: of the lease that it trains under.
 
         `has_left`: whether the trainer has noted that it leaves early.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
-        self.has_left, self.leave_s = has_left, leave_s
+        self.has_left, self.keeper, self.leave_s = has_left, keeper, leave_s
         self.ended_hard = False
         self.lost_nodes: list[str] = []
         self.first_exit: LauncherExit | None = None
         self._leaving_since: float | None = None
+        self._is_overtaken = False
         self._looked_at = 0.0
         self._seen_end = b""
         # A session of its own: what the terminal or Slurm sends to the batch process's group does not reach srun.
@@ -138,6 +141,7 @@ class Step:
                 time.sleep(0.05)
             self.log.flush_if_due()
             self._pass_on_signals()
+            self._see_to_the_lease()
             self._see_to_leaving()
             if self.ended_hard and self._srun.poll() is not None:
                 break  # a process that outlived srun may hold the pipe for ever
@@ -185,6 +189,22 @@ class Step:
                 return
             self.log.say(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
 
+    def _see_to_the_lease(self) -> None:
+        """Say how its heartbeat goes; once it is lost, have the trainer leave as long as that takes at the end."""
+        if self.keeper is None:
+            return
+        if news := self.keeper.news():
+            self.log.say(news)
+        if self.keeper.lost and not self._is_overtaken:
+            self._is_overtaken = True
+            self.log.say(f"opsctl: the lease is lost: {self.keeper.lost}; the trainer is asked to leave")
+            try:
+                request_stop(self.root, self.stop_request, f"the lease is lost: {self.keeper.lost}")
+            except OSError as error:
+                self.log.say(f"opsctl: {self.stop_request} cannot be written: {error.strerror}")
+            if self._leaving_since is None:
+                self._leaving_since = time.monotonic()
+
     def _see_to_leaving(self) -> None:
         now = time.monotonic()
         if self._leaving_since is None and now - self._looked_at >= 1.0:
@@ -196,7 +216,8 @@ class Step:
         late_s = now - self._leaving_since - self.leave_s
         if late_s > 0 and not self.ended_hard:
             self.ended_hard = True
-            self.log.say(f"opsctl: the trainer left {self.leave_s:.0f} s ago and the step is still there: ending it")
+            what = "was asked to leave" if self._is_overtaken else "left"
+            self.log.say(f"opsctl: the trainer {what} {self.leave_s:.0f} s ago and the step is still there: ending it")
             self._signal_srun(signal.SIGTERM)  # srun has Slurm kill the step's processes
         elif late_s > SRUN_END_S:
             self._signal_srun(signal.SIGKILL)  # a node does not answer; Slurm ends the rest when this process leaves

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from opsctl.slurm.cluster import CLUSTER_FILE
 from trainer.formats.attempt_records import STOP_REQUEST
+from trainer.formats.lease import LEASE_FILE
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class RunPaths:
     def lock(self) -> Path:
         """Held while the run is submitted, revised or cancelled, one at a time."""
         return self.state / "lock"
+
+    @property
+    def lease(self) -> Path:
+        """Who may train into this folder: a line for each taking and each end of one; its mtime is the heartbeat."""
+        return self.state / LEASE_FILE
 
     @property
     def run_id(self) -> Path:

@@ -85,7 +85,7 @@ class Opsctl:
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder that every Unix user can reach and write to."""
+    """A folder that every Unix user can reach and write to, each what is their own."""
     with tempfile.TemporaryDirectory(prefix="or", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o777)
+        Path(folder).chmod(0o1777)
         yield Path(folder)

@@ -43,8 +43,9 @@ def test_a_new_checkpoint_starts_the_row_again() -> None:
 def test_leaving_through_the_kill_switch_at_the_end_or_to_another_writer_is_neutral() -> None:
     failures = [ended(1), ended(2)]
     neutral = [ended(3, "kill-switch"), ended(4, "finished"), ended(5, "brake"), ended(5, "overtaken")]
+    neutral.append(ended(6, "held"))
     assert without_progress(failures + neutral, NOON) == 2
-    assert without_progress([*failures, *neutral, ended(6)], NOON) == 3
+    assert without_progress([*failures, *neutral, ended(7)], NOON) == 3
 
 
 def test_what_a_person_cancels_is_no_failure() -> None:

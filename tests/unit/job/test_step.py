@@ -13,13 +13,23 @@ import pytest
 
 from opsctl.attempts.outcome import LauncherExit
 from opsctl.job import step as step_module
+from opsctl.job.keeper import Keeper, kept
 from opsctl.job.main_log import MainLog
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
+from opsctl.records.lease import OwnLease, take
 from opsctl.render.step import LARGEST_BYTES
+from opsctl.runs.paths import RunPaths
 
 
-def start(tmp_path: Path, script: str, signals: Signals | None = None, leave_s: float = 60, left: bool = False) -> Step:
+def start(
+    tmp_path: Path,
+    script: str,
+    signals: Signals | None = None,
+    leave_s: float = 60,
+    left: bool = False,
+    keeper: Keeper | None = None,
+) -> Step:
     return Step(
         ["/bin/sh", "-c", script],
         {"PATH": "/usr/bin:/bin", "D": str(tmp_path)},
@@ -28,6 +38,7 @@ def start(tmp_path: Path, script: str, signals: Signals | None = None, leave_s: 
         tmp_path,
         tmp_path / "stop-request",
         has_left=lambda: left,
+        keeper=keeper,
         leave_s=leave_s,
     )
 
@@ -168,6 +179,39 @@ def test_a_step_that_resists_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_step_that_leaves_in_time_is_left_alone(tmp_path: Path) -> None:
     assert start(tmp_path, "echo '[Detected kill switch at /k. Exiting]'; sleep 0.5", leave_s=5).run() == 0
     assert "ending it" not in log_of(tmp_path)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_step_whose_lease_was_taken_is_asked_to_leave_and_ended_when_it_does_not(
+    tmp_path: Path, leaves: bool
+) -> None:
+    tmp_path.chmod(0o750)
+    paths = RunPaths(tmp_path)
+    own = take(paths, "a", 7, "ann", lambda _: None)
+    assert isinstance(own, OwnLease)
+    asked = 'while [ ! -e "$D/stop-request" ]; do sleep 0.05; done; echo saw-it;'
+    begin = time.monotonic()
+    with kept(own, every_s=0.05) as keeper:
+        step = start(tmp_path, f"{asked} {'exit 0' if leaves else 'exec sleep 60'}", leave_s=0.5, keeper=keeper)
+        assert isinstance(take(paths, "b", 8, "ben", lambda _: "no heartbeat for 180 s"), OwnLease)
+        code = step.run()
+    said = log_of(tmp_path)
+    assert code == (0 if leaves else 143) and time.monotonic() - begin < 40
+    assert said.count("the lease is lost: job 8 of ben") == 1 and "saw-it" in said
+    assert "job 8 of ben" in (tmp_path / "stop-request").read_text()
+    assert ("was asked to leave 0 s ago and the step is still there: ending it" in said) is not leaves
+
+
+def test_a_heartbeat_that_fails_is_said_in_the_log_and_ends_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir(mode=0o750)
+    own = take(RunPaths(run), "a", 7, "ann", lambda _: None)
+    assert isinstance(own, OwnLease)
+    run.rename(tmp_path / "moved")
+    with kept(own, every_s=0.02) as keeper:
+        assert start(tmp_path, "sleep 1; echo trained", keeper=keeper).run() == 0
+    said = log_of(tmp_path)
+    assert said.count("heartbeat fails, the training goes on") == 1 and said.endswith("trained\n")
 
 
 def test_lost_nodes_are_noted_also_when_the_words_come_in_pieces(tmp_path: Path) -> None:
