@@ -60,8 +60,8 @@ def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot
 
 
 def _with_queue(seen: Snapshot, paths: RunPaths, known: Recorded, slurm: SlurmClient) -> Snapshot:
-    seen = replace(seen, was_submitted=bool(known.chains))
-    if not known.run_id and not known.chains:
+    seen = replace(seen, was_submitted=bool(known.run_id or known.chains))
+    if not seen.was_submitted:
         return seen
     try:
         queue = slurm.jobs()

@@ -33,6 +33,20 @@ def test_status_joins_the_queue_the_log_and_the_checkpoints(local_cluster: Runni
     assert "demo  RUNNING for 0:00:" in screen and "iteration 100 of 160" in screen and "iteration 80, saved" in screen
 
 
+def test_a_drained_node_of_the_running_job_is_shown_with_its_reason(
+    local_cluster: RunningCluster, tmp_path: Path
+) -> None:
+    run = make_run(local_cluster, tmp_path)
+    local_cluster.wait_for_state(run.sbatch("--nodelist=node2"), "RUNNING")
+    assert "of the running job" not in run.opsctl.ok("status")
+    for node in ("node2", "node3"):
+        local_cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=bad GPU 3; ask, then mend")
+    found = printed("status", run.opsctl.ok("status", "--json"))["findings"]
+    assert [(one["check"], one["severity"], one["text"]) for one in found] == [
+        ("nodes", "warning", "node node2 of the running job is draining: bad GPU 3; ask, then mend")
+    ]
+
+
 def test_watching_goes_on_until_control_c(local_cluster: RunningCluster, tmp_path: Path) -> None:
     child = make_run(local_cluster, tmp_path).opsctl.start("status", "--watch")
     assert child.stdout is not None

@@ -149,7 +149,7 @@ def test_status_says_which_task_runs_and_what_is_behind_it(runs: dict[str, Watch
 
 
 @pytest.mark.parametrize(
-    ("name", "state"), [("later", "waiting"), ("held", "held"), ("never", "held"), ("gone", "unsubmitted")]
+    ("name", "state"), [("later", "waiting"), ("held", "held"), ("never", "held"), ("gone", "absent")]
 )
 def test_status_names_the_other_states(runs: dict[str, WatchedRun], name: str, state: str) -> None:
     assert printed("status", runs[name].opsctl.ok("status", "--json"))["state"] == state

@@ -56,6 +56,14 @@ def test_a_run_that_was_never_submitted_needs_no_slurm_to_say_so(tmp_path: Path)
     assert answer.stdout.startswith("tiny  NOT SUBMITTED YET")
 
 
+def test_a_check_of_a_run_that_was_never_submitted_says_just_that_and_nothing_of_a_log(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    answer = opsctl(tmp_path, "watch", "training")
+    assert (answer.returncode, answer.stderr) == (3, "")
+    assert "PULSE: tiny was never submitted" in answer.stdout and answer.stdout.count("\n") == 1
+    assert not (tmp_path / "output").exists()
+
+
 def test_without_slurm_the_check_is_unknown_and_its_log_says_so(published: Path) -> None:
     answer = opsctl(published, "watch", "training")
     assert (answer.returncode, answer.stderr, answer.stdout.count("\n")) == (3, "", 1)
