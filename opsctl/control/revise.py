@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opsctl.account import account_name
-from opsctl.control import live, overlap
+from opsctl.control import live, overlap, writer
 from opsctl.control.difference import files_difference
 from opsctl.control.request import Wish, check
 from opsctl.control.sending import Submitted, send
@@ -83,7 +83,8 @@ def _done(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[st
     if not to_replace:
         return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
     live.refuse_to_start(run)
-    behind = overlap.what_to_wait_for(seen.live, overlap.AUTO, run.file.run.name, seen.unseen)
+    name = run.file.run.name
+    behind = writer.what_to_wait_for(run.paths, name, seen, client, lambda: cluster.name or "", overlap.AUTO)
     replaced = _replace(run, cluster, client, list(behind), to_replace)
     return Revised(before, replaced[-1][1].revision, values, difference, tuple(replaced), warnings)
 

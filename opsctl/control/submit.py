@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from opsctl.attempts.unseen import sees_others
-from opsctl.control import live, overlap
+from opsctl.control import live, overlap, writer
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
@@ -37,7 +37,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
         open_output(paths.output, run.file.run.group)
         with locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"):
             client = client_for(cluster)
-            after, more = _decided(asked, live.settle_and_look(paths, cluster, client), client)
+            after, more = _decided(asked, live.settle_and_look(paths, cluster, client), cluster, client)
             done = send(run, cluster, client, asked.wish, after)
     remember_run(name, run.path)
     return replace(done, warnings=(*asked.warnings, *more))
@@ -47,14 +47,17 @@ def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tu
     """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing."""
     asked = check(loaded, wish)
     client = client_for(cluster)
-    after, more = _decided(asked, live.look(asked.run.paths, cluster, client), client)
+    after, more = _decided(asked, live.look(asked.run.paths, cluster, client), cluster, client)
     return preview(asked.run, cluster, asked.wish, after), (*asked.warnings, *more)
 
 
-def _decided(asked: Checked, seen: live.Seen, client: SlurmClient) -> tuple[tuple[str, ...], list[str]]:
+def _decided(
+    asked: Checked, seen: live.Seen, cluster: Cluster, client: SlurmClient
+) -> tuple[tuple[str, ...], list[str]]:
     """What the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
     live.refuse_to_start(asked.chain)
-    after = overlap.what_to_wait_for(seen.live, asked.wish.after, asked.run.file.run.name, seen.unseen)
+    paths, name, wanted = asked.run.paths, asked.run.file.run.name, asked.wish.after
+    after = writer.what_to_wait_for(paths, name, seen, client, lambda: cluster.name or "", wanted)
     live.refuse_what_slurm_has_fixed(asked.run, seen.live)
     warnings = overlap.warn_of_waiting_unseen(seen.unseen)
     if seen.unseen:

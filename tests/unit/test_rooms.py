@@ -26,7 +26,9 @@ OPSCTL = {
     "planning": {"logs", "runs", "slurm", "trainer.recipe"},
     "checkpoints": {"runs", "trainer.recipe", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
-    "control": {"attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm"},
+    "control": {
+        *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats")
+    },
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
     "status": {"attempts", "records", "slurm", "watch", "trainer.formats"},
     "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},

@@ -1,0 +1,65 @@
+"""Whoever trains into the run's folder though the queue does not show it as the run's, and what a new chain does then.
+
+The queue is one Slurm's, as it shows itself to one account; the lease is in the folder, whoever looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opsctl.attempts.events import read
+from opsctl.attempts.holding import attempt_of, over_by_slurm
+from opsctl.attempts.lost import may_be_of
+from opsctl.control import overlap
+from opsctl.control.live import Seen
+from opsctl.errors import OpsctlError
+from opsctl.records import lease
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.types import Job
+from trainer.formats.lease import Holder
+
+
+def what_to_wait_for(
+    paths: RunPaths, name: str, seen: Seen, client: SlurmClient, here: Callable[[], str], after: str | None
+) -> tuple[str, ...]:
+    """What a new chain of run `name` depends on: what `overlap.what_to_wait_for` says, and the lease's holder.
+
+    here: Slurm's name of the cluster that is asked. Raises OpsctlError where it would run beside somebody, or nobody
+    can see that, UsageError for an `--after` that is no job.
+    """
+    try:
+        found = lease.look(paths)
+    except OSError as error:
+        where = error.filename or paths.lease
+        raise OpsctlError(f"who trains {name} cannot be seen: {where}: {error.strerror}; mend that first") from None
+    if found.is_silent:
+        found = lease.Seen()  # the task that comes to train settles that
+    unmarked = _unmarked(found.holder, seen)
+    waits = overlap.what_to_wait_for((*seen.live, *unmarked), after, name, seen.unseen)
+    holder = found.holder
+    if holder is None or any(job.job_id == holder.job_id for job in (*seen.live, *unmarked)):
+        return waits
+    attempt = attempt_of(holder, read(paths))
+    chain = attempt.array_job_id if attempt else None
+    if any(one.array_job_id in (chain, holder.job_id) for one in seen.unseen):
+        return waits
+    cluster = here()
+    if over_by_slurm(holder, paths, client, seen.queue, cluster):
+        return waits
+    if attempt is not None and not may_be_of(attempt, cluster):
+        what = f"it is a job of cluster {attempt.cluster}: wait for its end, or cancel it there"
+    elif after == overlap.AUTO and holder.job_id is not None:
+        return (*waits, str(holder.job_id))
+    else:
+        what = "wait for its end, or chain behind it with opsctl submit --after auto"
+    raise OpsctlError(f"{name} is being trained by {found.told()}, which the queue does not show here; {what}")
+
+
+def _unmarked(holder: Holder | None, seen: Seen) -> tuple[Job, ...]:
+    """The holder's jobs in the queue that nothing else shows to be the run's, as after its id was lost."""
+    if holder is None:
+        return ()
+    own = (job for job in seen.queue if job.job_id == holder.job_id and job.user == holder.user and not job.is_pending)
+    array = next((job.array_job_id for job in own), None)
+    return tuple(job for job in seen.queue if job.array_job_id == array and job not in seen.live)

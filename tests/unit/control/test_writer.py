@@ -1,0 +1,101 @@
+"""A holder of the lease that the queue does not show as the run's. The file is real, a stand-in answers for Slurm."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opsctl.attempts.events import Attempt, append_opened
+from opsctl.attempts.unseen import Unseen
+from opsctl.control.live import Seen
+from opsctl.control.writer import what_to_wait_for
+from opsctl.errors import OpsctlError
+from opsctl.records.lease import OwnLease, take
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm.types import Job, JobEnd
+from tests.unit.attempts.test_lost import NOON, end, job, slurm
+from trainer.formats.lease import SILENT_S
+
+TWELVE = job(12, user="ann", comment="opsctl run=lost submit=t")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A run whose lease job 12 of ann has, on cluster alps."""
+    tmp_path.chmod(0o750)
+    paths = RunPaths(tmp_path)
+    append_opened(paths, Attempt(number=1, id="a", job_id=12, opened_at=NOON, user="ann", cluster="alps"))
+    assert isinstance(take(paths, "a", 12, "ann", lambda _: None), OwnLease)
+    return paths
+
+
+def waits(
+    paths: RunPaths,
+    after: str | None = None,
+    queue: Sequence[Job] = (),
+    live: Sequence[Job] = (),
+    ends: Sequence[JobEnd] = (),
+    here: str = "alps",
+    unseen: Sequence[Unseen] = (),
+) -> tuple[str, ...]:
+    return what_to_wait_for(paths, "tiny", Seen(queue, live, unseen), slurm(queue, ends), lambda: here, after)
+
+
+def test_a_writer_that_the_queue_does_not_show_refuses_a_chain_by_name(paths: RunPaths) -> None:
+    with pytest.raises(OpsctlError) as refused:
+        waits(paths)
+    said = str(refused.value)
+    assert "tiny is being trained by job 12 of ann on " in said and "heartbeat 0 s ago" in said and "\n" not in said
+    assert said.endswith("chain behind it with opsctl submit --after auto")
+
+
+def test_a_chain_lines_up_behind_it_when_asked(paths: RunPaths) -> None:
+    other = job(20, user="ben")
+    assert waits(paths, "auto", [other], [other]) == ("20", "12")
+
+
+def test_behind_a_job_of_another_cluster_nothing_can_line_up(paths: RunPaths) -> None:
+    for after in (None, "auto"):
+        with pytest.raises(OpsctlError, match="it is a job of cluster alps: wait for its end, or cancel it there"):
+            waits(paths, after, here="jura")
+
+
+def test_another_clusters_job_of_the_same_id_is_no_sign_of_its_end(paths: RunPaths) -> None:
+    with pytest.raises(OpsctlError, match="a job of cluster alps"):
+        waits(paths, ends=[end(12, "COMPLETED")], here="jura")
+
+
+def test_a_holders_job_whose_comment_is_another_runs_is_the_runs(paths: RunPaths) -> None:
+    """As after the run's id was lost."""
+    rest = replace(TWELVE, job_id=13, state="PENDING", array_task="2-3", array_job_id=12)
+    with pytest.raises(OpsctlError, match=r"tiny is live: 12 RUNNING \(ann\), 12_\[2-3\] PENDING \(ann\)"):
+        waits(paths, queue=[TWELVE, rest])
+    assert waits(paths, "auto", [TWELVE, rest]) == ("12",)
+    with pytest.raises(OpsctlError, match="does not show"):
+        waits(paths, queue=[replace(TWELVE, user="ben")])  # an id that started over
+
+
+def test_a_holder_that_the_queue_shows_is_named_once(paths: RunPaths) -> None:
+    assert waits(paths, "auto", [TWELVE], [TWELVE]) == ("12",)
+    assert waits(paths, "auto", unseen=[Unseen(12, "ann")]) == ("12",)
+
+
+def test_a_heartbeat_that_stopped_or_a_job_that_slurm_knows_to_be_gone_refuses_nothing(paths: RunPaths) -> None:
+    assert waits(paths, ends=[end(12, "NODE_FAIL")]) == ()
+    with pytest.raises(OpsctlError, match="does not show"):
+        waits(paths)  # that Slurm does not know the job says nothing
+    at = time.time() - SILENT_S - 5
+    os.utime(paths.lease, (at, at))
+    assert waits(paths) == ()
+
+
+def test_a_lease_that_cannot_be_read_refuses_in_a_line(paths: RunPaths) -> None:
+    paths.lease.unlink()
+    paths.lease.symlink_to("elsewhere")
+    with pytest.raises(OpsctlError, match=r"who trains tiny cannot be seen: .*lease\.jsonl: .*link"):
+        waits(paths)
