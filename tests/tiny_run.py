@@ -13,7 +13,7 @@ RUN_FILE = """\
 [run]
 name = "{name}"
 output = "output"
-
+{group}
 [slurm]
 nodes = {nodes}
 gpus_per_node = 2
@@ -96,12 +96,22 @@ def write_run(
     slurm: str = "",
     train_samples: int = 4000,
     lr: str = "1e-3",
+    group: str = "",
 ) -> Path:
     """Write (over) the run file in `folder`, with its data beside it; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     write_data(folder / "data")
     path = folder / "run.toml"
-    path.write_text(RUN_FILE.format(name=name, nodes=nodes, time=time, slurm=slurm, train_samples=train_samples, lr=lr))
+    text = RUN_FILE.format(
+        name=name,
+        nodes=nodes,
+        time=time,
+        slurm=slurm,
+        train_samples=train_samples,
+        lr=lr,
+        group=f'group = "{group}"\n' if group else "",
+    )
+    path.write_text(text)
     return path
 
 

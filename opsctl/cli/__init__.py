@@ -103,6 +103,6 @@ def main(argv: list[str] | None = None) -> None:
         message(f"opsctl: {error}")
         sys.exit(3 if is_check else error.exit_code)
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        message(f"opsctl: {error.strerror or error}{where}")
+        where = f"{error.filename}: " if error.filename else ""
+        message(f"opsctl: {where}{error.strerror or error}")
         sys.exit(3 if is_check else 1)

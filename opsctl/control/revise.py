@@ -56,7 +56,7 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     if dry_run:
         return _planned(run, cluster, resubmit, warnings)
     with explained_disk_errors(run.paths):
-        open_output(run.paths.output, run.file.run.group)
+        open_output(run.paths, run.file.run.group)
         with locked(run.paths.output, run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"):
             return _done(run, cluster, resubmit, warnings)
 

@@ -34,7 +34,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     run = asked.run
     paths, name = run.paths, run.file.run.name
     with explained_disk_errors(paths):
-        open_output(paths.output, run.file.run.group)
+        open_output(paths, run.file.run.group)
         with locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"):
             client = client_for(cluster)
             after, more = _decided(asked, live.settle_and_look(paths, cluster, client), cluster, client)

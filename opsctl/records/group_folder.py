@@ -9,20 +9,28 @@ from pathlib import Path
 
 from opsctl.account import account_name, group_name, membership_problem, unix_group
 from opsctl.errors import OpsctlError, RunFileError
+from opsctl.records.state_files import make_folder
 from opsctl.records.trusted import kind_of
+from opsctl.runs.paths import RunPaths
 
 #: Every member may make files here, and they are the group's again; nobody else gets in.
 GROUP_FOLDER_MODE = 0o2770
 OWNER_FOLDER_MODE = 0o700
 
 
-def open_output(output: Path, group: str | None) -> None:
-    """Make the run's output folder, or let an older one be as the run file says: `group`'s, or with None its owner's.
+def open_output(paths: RunPaths, group: str | None) -> None:
+    """Make the run's output folder and its state's, or let older ones be as the run file says: `group`'s or, with None,
+    their owner's.
 
     What is made in it afterwards is as open as it is. When that changes, so does what is in it and the caller's own.
     One that belongs to somebody else stays as it is. Raises RunFileError for a group that is not there or that
     the caller is not in, OpsctlError when the owner has not opened the folder.
     """
+    _open(paths.output, group)
+    make_folder(paths.output, paths.state)
+
+
+def _open(output: Path, group: str | None) -> None:
     problem = None if group is None else membership_problem(group)
     if problem is not None:
         raise RunFileError(problem)

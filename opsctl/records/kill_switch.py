@@ -26,7 +26,6 @@ from opsctl.records.group_folder import is_open_to_group, open_output, owner_of,
 from opsctl.records.state_files import (
     FULL_DISK,
     create_state,
-    make_folder,
     read_state,
     remove,
     take_reserve,
@@ -190,8 +189,7 @@ def arm(paths: RunPaths, group: str | None = None) -> Change:
     Raises RunFileError for a group that is not there, OpsctlError when the folder cannot be opened to it.
     """
     before = group is not None and is_open_to_group(paths.output, group)
-    open_output(paths.output, group)
-    make_folder(paths.output, paths.state)
+    open_output(paths, group)
     write_reserve(paths.output, paths.kill_switch_reserve, _OF_NOBODY, RESERVE_BYTES)
     return Change(state(paths), group is not None and not before)
 

@@ -105,6 +105,7 @@ def test_arguments_of_another_release_fail_on_record_until_the_brake_holds_and_t
 
 def test_with_a_hung_controller_attempts_are_listed_within_the_deadline(training: Training) -> None:
     training.write()
+    training.paths.output.mkdir()
     append_opened(training.paths, Attempt(number=1, id="a", job_id=1, opened_at=datetime.now(UTC)))
     with training.opsctl.cluster.stopped("slurmctld"):
         began = time.monotonic()

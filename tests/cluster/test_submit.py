@@ -1,5 +1,6 @@
 """What a submit leaves in Slurm and on disk, and what it refuses before asking."""
 
+import grp
 import json
 import os
 import re
@@ -228,9 +229,14 @@ def test_a_hostile_run_name_is_refused(opsctl: Opsctl, name: str) -> None:
     assert not (opsctl.folder / "output").exists()
 
 
-def test_files_are_the_groups_whatever_the_umask(opsctl: Opsctl) -> None:
+def test_files_are_the_groups_that_the_run_file_names_and_else_the_owners_alone(opsctl: Opsctl) -> None:
     opsctl.submit()
     for path in [opsctl.folder / "output", *(opsctl.folder / "output").rglob("*")]:
+        assert not Path(path).stat().st_mode & 0o077, path
+    write_run(opsctl.folder, group=grp.getgrgid(os.getegid()).gr_name)
+    opsctl.ok("revise")
+    for path in [opsctl.folder / "output", *(opsctl.folder / "output").rglob("*")]:
         mode = Path(path).stat().st_mode
-        assert mode & 0o020, path
+        assert mode & 0o007 == 0, path
+        assert mode & 0o040, path
         assert not path.is_dir() or mode & 0o2000, path

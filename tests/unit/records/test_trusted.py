@@ -17,6 +17,7 @@ import pytest
 from opsctl.records.group_folder import open_output
 from opsctl.records.state_files import append_line, locked, make_folder, read_text, room_kept, write_atomically
 from opsctl.records.trusted import Untrusted, open_file, who_else_can_write
+from opsctl.runs.paths import RunPaths
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
 #: Accounts of every Debian: games and man are each in a group of the same name.
@@ -53,7 +54,7 @@ def shared(root: Path) -> Path:
     folder = root / "run"
     root.chmod(0o1777)
     with being(OWNER):
-        open_output(folder, GROUP)
+        open_output(RunPaths(folder), GROUP)
         make_folder(folder, folder / "state")
     return folder
 
@@ -177,7 +178,7 @@ def test_without_a_group_nobody_else_gets_in_and_a_members_file_is_not_believed(
     root.chmod(0o1777)
     folder = root / "run"
     with being(MEMBER):
-        open_output(folder, None)
+        open_output(RunPaths(folder), None)
         write_atomically(folder, folder / "file", "mine")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "file").stat().st_mode) == 0o600
@@ -194,17 +195,17 @@ def test_naming_a_group_opens_what_was_there_and_taking_it_away_closes_it(root: 
     (root / "thesis").write_text("private")
     (root / "thesis").chmod(0o600)
     with being(OWNER):
-        open_output(folder, None)
+        open_output(RunPaths(folder), None)
         make_folder(folder, folder / "state")
         append_line(folder, folder / "state" / "file", "x")
         (folder / "out").symlink_to(root / "thesis")
-        open_output(folder, GROUP)
+        open_output(RunPaths(folder), GROUP)
     with being(MEMBER):
         append_line(folder, folder / "state" / "file", "y")
     assert {path.stat().st_gid for path in (folder, folder / "state", folder / "state" / "file")} == {gid}
     assert stat.S_IMODE((root / "thesis").stat().st_mode) == 0o600
     with being(OWNER):
-        open_output(folder, None)
+        open_output(RunPaths(folder), None)
     with being(MEMBER), pytest.raises(PermissionError):
         read_text(folder, folder / "state" / "file")
 
