@@ -24,12 +24,21 @@ if __name__ == "__main__" and "--help" in sys.argv[1:]:  # before torch is impor
     sys.exit(0)
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
+from trainer.checkpoint.destination import (
+    Destination,
+    Overtaken,
+    OwnLease,
+    open_destination,
+    refuse_if_overtaken,
+)
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.engine import build_engine, initialize, padded_vocab_size
 from trainer.formats.error_file import write_error_file
 from trainer.formats.errors import CheckpointError, SampleError
+from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.log_lines import argument_lines, stamp
 from trainer.formats.resumable import Identity
+from trainer.held_folder import HeldFolder
 from trainer.loop.batches import end_of_document_id, open_items
 from trainer.loop.evaluate import Evaluations, evaluate
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
@@ -94,17 +103,28 @@ def _run(options: Options, parallel: Parallel) -> None:
         leaving.announce(reason, progress.iteration)
         leaving.report(reason, progress)
         return
+    lease = OwnLease(Path(options.lease_path), options.lease_number) if options.lease_path else None
+    try:
+        refuse_if_overtaken(lease)
+    except Overtaken as error:
+        _say(parallel, leave_line(Reason.OVERTAKEN, error))
+        leaving.report(Reason.OVERTAKEN, progress_on_disk(options))
+        return
     _say(parallel, argument_lines({**options, "world_size": parallel.world_size}))
     for notice in options.notices:
         _say(parallel, notice)
     _keep_arguments(options)
     _say(parallel, stamp("after megatron is initialized"))
-    training = _build(options, parallel, leaving)
-    reason = train(training)
+    training = _build(options, parallel, leaving, lease)
+    try:
+        reason = train(training)
+    except Overtaken as error:
+        reason = Reason.OVERTAKEN
+        _say(parallel, leave_line(reason, error))
     leaving.report(reason, training.progress)
 
 
-def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
+def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLease | None) -> Training:
     """What is refused soonest first: options, checkpoint, data; then the model, and what the checkpoint has of it."""
     tokens = vocab_size(options)
     with _as_options_error():
@@ -112,6 +132,9 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
         padded = padded_vocab_size(tokens, options)
     identity = Identity.of(options, parallel.world_size, padded)
     resumption = find_resumption(options, identity, schedule)
+    destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None
+    if destination is not None:
+        open_destination(destination, resumption.progress.iteration)
     datasets = build_datasets(
         options,
         wanted.train_samples,
@@ -141,8 +164,8 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving) -> Training:
         curves,
         Evaluations(options, datasets, partial(evaluate, engine, **of_model), tell, curves),
     ]
-    save = saver(engine, options, identity, resumption.schedule)
-    if save is not None:
+    if destination is not None:
+        save = saver(engine, destination, options, identity, resumption.schedule)
         observers.append(Saves(save, options.save_interval, _saved_iteration(options, resumption), tell, curves))
     return Training(
         engine=engine,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import shutil
 import signal
@@ -40,15 +41,18 @@ MOMENTS: dict[str, tuple[list[str], int]] = {
 }
 
 
-def act_of(root: str, tag: str, event: str, args: Sequence[Any]) -> str | None:
+def act_of(tag: str, event: str, args: Sequence[Any]) -> str | None:
     """Which of the acts Python is about to do for the save of `tag`, by its audit event."""
-    folder = f"{root}/.tmp-{tag}"
+    held = re.compile(r"/proc/self/fd/\d+")  # how a rank calls the root, wherever that has been moved to
+    first, *others = (held.sub("ROOT", str(arg)) for arg in args[:2])
+    in_folder = first.startswith(f"ROOT/.tmp-{tag}.")
     if event == "os.rename":
-        return FOLDER if str(args[0]) == folder else LATEST if str(args[1]) == f"{root}/latest" else None
-    path = str(args[0]) if event == "open" else ""
-    if path.startswith(f"{folder}/.manifest"):
+        if in_folder and "/" not in first.removeprefix("ROOT/"):
+            return FOLDER
+        return LATEST if others == ["ROOT/latest"] else None
+    if in_folder and "/.manifest" in first:
         return MANIFEST
-    return FILE if path.startswith(folder) and path.endswith(".pt") else ROOT if path == root else None
+    return FILE if in_folder and first.endswith(".pt") else ROOT if first == "ROOT" else None
 
 
 def die() -> None:
@@ -67,7 +71,7 @@ def run_and_die(options: dict[str, Any], acts: list[str], victim: int = 0, tag: 
     left = list(acts) or [FILE]
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
-        if event in ("open", "os.rename") and left and act_of(options["save"], tag, event, args) == left[0]:
+        if event in ("open", "os.rename") and left and act_of(tag, event, args) == left[0]:
             left.pop(0)
             if not left:
                 die() if acts else die_in_the_next_file()
@@ -125,14 +129,20 @@ def test_a_kill_of_another_rank_in_a_save_leaves_a_checkpoint_that_loads(
     assert [len(rank.losses) for rank in ranks] == [4, 4]
 
 
+def roll_back(root: Path, iteration: int) -> None:
+    """Let a checkpoint be the latest again, as a repointing does."""
+    (root / "latest").write_text(f"global_step{iteration}")
+
+
 def test_a_tag_that_exists_is_replaced_as_a_whole(pool: Pool, corpus: str, tmp_path: Path) -> None:
-    """A training that starts again in a folder meets its predecessor's checkpoints."""
+    """A training that was rolled back meets its own later checkpoints."""
     pool.run(1, run_training, saving(corpus, tmp_path))
-    stale = tmp_path / "global_step2" / "stale"
-    stale.write_text("of the run before")
-    (again,) = pool.run(1, run_training, {**saving(corpus, tmp_path), "load": None})
+    stale = tmp_path / "global_step4" / "stale"
+    stale.write_text("from before it was rolled back")
+    roll_back(tmp_path, 2)
+    (again,) = pool.run(1, run_training, saving(corpus, tmp_path))
     assert again.status == 0, again.errors
-    assert len(again.losses) == 6
+    assert len(again.losses) == 4
     assert not stale.exists()
     assert not list(tmp_path.glob(".tmp-*"))
     (last,) = pool.run(1, run_training, {**saving(corpus, tmp_path), "train_iters": 7, "override_lr_scheduler": True})
@@ -154,7 +164,7 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_the_checkpoint_before(
     failed = pool.run(ranks, run_on_a_small_disk, saving(corpus, tmp_path), failing)
     assert [rank.status for rank in failed] == [1] * ranks
     assert [len(rank.losses) for rank in failed] == [2] * ranks
-    assert f"cannot write {tmp_path}/.tmp-global_step4/" in failed[0].errors
+    assert f"cannot write {tmp_path}/.tmp-global_step4." in failed[0].errors
     assert "File too large" in failed[0].errors
     assert failed[0].errors.count("\n") == 1
     assert [rank.errors for rank in failed[1:]] == [""] * (ranks - 1)
@@ -174,22 +184,23 @@ class CannotSwap(ctypes.CDLL):
 
 def run_where_names_cannot_be_swapped(options: dict[str, Any], acts: list[str] | None = None) -> Seen:
     setattr(ctypes, "CDLL", CannotSwap)  # noqa: B010 - a name that mypy lets nobody assign
-    return run_training(options) if acts is None else run_and_die(options, acts, tag="global_step2")
+    return run_training(options) if acts is None else run_and_die(options, acts)
 
 
 def test_where_names_cannot_be_swapped_the_old_folder_goes_aside_until_the_new_one_is_there(
     pool: Pool, corpus: str, tmp_path: Path
 ) -> None:
     pool.run(1, run_training, saving(corpus, tmp_path))
-    stale = tmp_path / "global_step2" / "stale"
-    stale.write_text("of the run before")
+    stale = tmp_path / "global_step4" / "stale"
+    stale.write_text("from before it was rolled back")
+    roll_back(tmp_path, 2)
     with pytest.raises(RanksFailed, match="died without an answer"):
-        pool.run(1, run_where_names_cannot_be_swapped, {**saving(corpus, tmp_path), "load": None}, [FOLDER])
-    aside = tmp_path / ".tmp-replaced-global_step2"
+        pool.run(1, run_where_names_cannot_be_swapped, saving(corpus, tmp_path), [FOLDER])
+    aside = tmp_path / ".tmp-replaced-global_step4"
     assert (aside / "stale").is_file() and (aside / "manifest.json").is_file()
-    (again,) = pool.run(1, run_where_names_cannot_be_swapped, {**saving(corpus, tmp_path), "load": None})
+    (again,) = pool.run(1, run_where_names_cannot_be_swapped, saving(corpus, tmp_path))
     assert again.status == 0, again.errors
-    assert (tmp_path / "global_step2" / "manifest.json").is_file()
+    assert (tmp_path / "global_step4" / "manifest.json").is_file()
     assert not stale.exists()
     assert not list(tmp_path.glob(".tmp-*"))
 

@@ -13,6 +13,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine
 from trainer.formats.manifest import Manifest
+from trainer.held_folder import HeldFolder
 
 pytestmark = pytest.mark.distributed
 
@@ -37,17 +38,19 @@ def step(options: Any, parallel: Any, engine: Any, number: int) -> float:
 
 def save_after_one_step(root: str, changes: dict[str, Any], copied: bool) -> list[float]:
     """Save the state after the first step, written by a thread after two more; the losses of these."""
+    from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.publish import make_room, publish
     from trainer.checkpoint.snapshot import snapshot
     from trainer.checkpoint.write import write
 
     options, parallel, engine = tiny_engine(**changes)
     step(options, parallel, engine, 0)
-    folder = make_room(Path(root), 1)
+    destination = Destination(HeldFolder(Path(root)))
+    folder = destination.folder.place() / make_room(destination, 1)
     taken = snapshot(engine, {"iteration": 1}, copied=copied)
     losses = [step(options, parallel, engine, number) for number in (1, 2)]
     with ThreadPoolExecutor(1) as thread:
-        publish(Path(root), folder, manifest_of_step_one(), thread.submit(write, taken, folder).result)
+        publish(destination, folder.name, manifest_of_step_one(), thread.submit(write, taken, folder).result)
     return losses
 
 
@@ -103,12 +106,14 @@ def test_a_plain_snapshot_holds_no_copy_of_the_weights(pool: Pool, changes: dict
 
 def write_one_after_the_other(root: str) -> list[str]:
     """Rank 1 waits with its write until rank 0 has ended its own; the names that both have written."""
+    from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.publish import make_room, publish
     from trainer.checkpoint.snapshot import snapshot
     from trainer.checkpoint.write import write
 
     _, _, engine = tiny_engine(bf16=True)
-    folder, turn = make_room(Path(root), 1), Path(root) / "rank 0 has written"
+    destination, turn = Destination(HeldFolder(Path(root))), Path(root) / "rank 0 has written"
+    folder = destination.folder.place() / make_room(destination, 1)
     taken = snapshot(engine, {})
     if os.environ["RANK"] == "1":
         until = time.monotonic() + 30
@@ -117,7 +122,7 @@ def write_one_after_the_other(root: str) -> list[str]:
             time.sleep(0.01)
     written = write(taken, folder)
     turn.touch()
-    publish(Path(root), folder, manifest_of_step_one(), lambda: written)
+    publish(destination, folder.name, manifest_of_step_one(), lambda: written)
     return sorted(written)
 
 
@@ -130,12 +135,13 @@ def test_no_rank_waits_for_another_while_it_writes(pool: Pool, tmp_path: Path) -
 
 def save_twice(ours: str, deepspeeds: str, changes: dict[str, Any]) -> None:
     """The same state saved by us and by DeepSpeed alone."""
+    from trainer.checkpoint.destination import Destination
     from trainer.checkpoint.save import save_checkpoint
 
     options, parallel, engine = tiny_engine(**changes)
     step(options, parallel, engine, 0)
     state = {"iteration": 1, "args": dict(options)}
-    save_checkpoint(engine, Path(ours), manifest_of_step_one(), state)
+    save_checkpoint(engine, Destination(HeldFolder(Path(ours))), manifest_of_step_one(), state)
     engine.save_checkpoint(deepspeeds, tag="global_step1", client_state=state)
 
 

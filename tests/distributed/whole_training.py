@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ class Seen:
 def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None) -> Seen:
     """Train in this rank with TINY and `options`; every step's loss, exactly.
 
-    disturb: after_step (this process's own count) with one of touch=PATH (first rank), signal=NUMBER (every rank) or
+    disturb: after_step (this process's own count) with any of move=(FROM, TO), touch=PATH, append=(PATH, TEXT) or
+    wait=PATH, which is made and waited for until it is gone (first rank, in this order), signal=NUMBER (every rank) or
     kill_rank=RANK (with -9), or loss=VALUE, which stands for that step's loss.
     """
     from trainer import pretrain_gpt
@@ -94,11 +96,29 @@ def _disturbed(result: Any, disturb: dict[str, Any]) -> Any:
     import signal
 
     rank = int(os.environ["RANK"])
-    if "touch" in disturb and rank == 0:
-        Path(disturb["touch"]).touch()
+    if rank == 0:
+        _disturb_files(disturb)
     if "signal" in disturb:
         os.kill(os.getpid(), disturb["signal"])
         os.kill(os.getpid(), disturb["signal"])
     if disturb.get("kill_rank") == rank:
         os.kill(os.getpid(), signal.SIGKILL)
     return dataclasses.replace(result, loss=disturb["loss"]) if "loss" in disturb else result
+
+
+def _disturb_files(disturb: dict[str, Any]) -> None:
+    if "move" in disturb:
+        old, new = disturb["move"]
+        Path(old).rename(new)
+    if "touch" in disturb:
+        Path(disturb["touch"]).touch()
+    if "append" in disturb:
+        path, text = disturb["append"]
+        with Path(path).open("a") as file:
+            file.write(text)
+    if "wait" in disturb:
+        gate = Path(disturb["wait"])
+        gate.touch()
+        until = time.monotonic() + 60
+        while gate.exists() and time.monotonic() < until:
+            time.sleep(0.02)

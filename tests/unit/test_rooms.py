@@ -50,14 +50,14 @@ TRAINER = {
     "data": {"formats"},
     "checkpoint": {"formats"},
     "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
-    "pretrain_gpt": {"data", "engine", "formats", "loop", "parallel", "recipe"},
+    "pretrain_gpt": {"checkpoint", "data", "engine", "formats", "loop", "parallel", "recipe"},
     "launch": {"formats"},
 }
 #: What is no folder: module -> room.
 SINGLE = {
     **{f"opsctl.{name}": "ground" for name in ("", "account", "errors", "moments", "output", "shipped", "tcp_ports")},
     "opsctl.__main__": "cli",
-    **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "preload", "say")},
+    **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "held_folder", "preload", "say")},
     **{f"trainer.{name}": "launch" for name in ("launch", "attempt_records", "first_failure")},
     **{f"trainer.{name}": name for name in ("engine", "pretrain_gpt")},
 }

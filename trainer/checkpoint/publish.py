@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +15,11 @@ import msgspec
 import torch.distributed as dist
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
-from trainer.files import SHARED_PROGRAM_MODE, fsync, make_shared_folder, write_atomically
+from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error, refuse_if_overtaken
+from trainer.files import SHARED_PROGRAM_MODE, fsync, write_atomically
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
-from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, tag_of
+from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, latest_beyond, tag_of
 
 # What DeepSpeed calls a file with one rank's part of the optimizer's states, and where its programs for those are.
 _SHARD = "_optim_states.pt"
@@ -27,45 +29,89 @@ _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
 
-def make_room(root: Path, iteration: int) -> Path:
-    """The folder to write a checkpoint into, without what a crash left in `root`. Collective. Raises Refusal."""
-    from_first_rank(lambda: _without_leftovers(root), (OSError,))
-    return root / f"{TEMPORARY}{tag_of(iteration)}"
+def make_room(destination: Destination, iteration: int) -> str:
+    """The name of a folder to write a checkpoint into, without what a crash left beside it.
+
+    No other save has the name: what is left of a killed job may still be writing. Collective. Raises Refusal, of a
+    training that was overtaken Overtaken: what is beside it may be its successor's.
+    """
+    refuse_if_overtaken(destination.lease)
+
+    def make() -> str:
+        with as_checkpoint_error(destination.folder):
+            destination.make()
+            for leftover in destination.folder.place().glob(f"{TEMPORARY}*"):
+                shutil.rmtree(leftover)
+        return f"{TEMPORARY}{tag_of(iteration)}.{secrets.token_hex(4)}"
+
+    return from_first_rank(make, (CheckpointError,))
 
 
-def publish(root: Path, folder: Path, manifest: Manifest, written: Callable[[], Mapping[str, SavedFile]]) -> None:
-    """Make `folder`, in which every rank has its files, the checkpoint that `manifest` describes, and the latest.
+def publish(
+    destination: Destination, name: str, manifest: Manifest, written: Callable[[], Mapping[str, SavedFile]]
+) -> None:
+    """Make the folder `name`, in which every rank has its files, the checkpoint of the manifest, and the latest.
 
     written: what `write` returned on this rank, or raises its CheckpointError. Collective. Raises Refusal on every rank
-    when one of them could not write or the first could not publish; `folder` is gone then, and the checkpoint before
-    stays the latest. `manifest` comes with no files.
+    when one of them could not write or the first could not publish, and Overtaken when that is another writer's to do;
+    the folder is gone then, and the checkpoint before stays the latest. `manifest` comes with no files.
     """
     try:
-        own = on_every_rank(written, (CheckpointError,))
+        own = on_every_rank(lambda: _written(destination, written), (CheckpointError,))
         parts: list[Mapping[str, SavedFile]] = [{}] * dist.get_world_size()
         dist.all_gather_object(parts, own)
         files = {name: file for part in parts for name, file in sorted(part.items())}
         whole = msgspec.structs.replace(manifest, files=files)
-        from_first_rank(lambda: _publish(root, folder, whole), (OSError, CheckpointError))
-    except Refusal:
+        lost = from_first_rank(lambda: _publish(destination, name, whole), (CheckpointError,))
+        if lost is not None:
+            raise Overtaken(lost)
+    except Refusal as refusal:
         if dist.get_rank() == 0:
-            # On a full disk its room is what the record of this failure, and the next task, cannot do without.
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                # On a full disk its room is what the record of this failure, and the next task, cannot do without.
+                shutil.rmtree(destination.folder.place() / name, ignore_errors=True)
+        if not isinstance(refusal, Overtaken):  # who overtakes clears away what is half written: no failure of ours
+            refuse_if_overtaken(destination.lease)
         raise
 
 
-def _without_leftovers(root: Path) -> None:
-    make_shared_folder(root)
-    for leftover in root.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(leftover)
+def _written(destination: Destination, written: Callable[[], Mapping[str, SavedFile]]) -> Mapping[str, SavedFile]:
+    with as_checkpoint_error(destination.folder):
+        return written()
 
 
-def _publish(root: Path, folder: Path, manifest: Manifest) -> None:
-    """On the first rank: check, describe, rename, point at it."""
+def _publish(destination: Destination, name: str, manifest: Manifest) -> str | None:
+    """On the first rank: check, describe, rename, point at it; returns why another writer would have to do it.
+
+    Raises CheckpointError, also where `latest` is further: a writer without a lease, or with a lost one, has been here.
+    """
+    with as_checkpoint_error(destination.folder):
+        root = destination.folder.place()
+        folder = root / name
+        _check_sizes(folder, manifest)
+        with destination.shown() as lost:
+            if lost is not None:
+                return lost
+            later = latest_beyond(root, manifest.iteration)
+            if later is not None:
+                raise CheckpointError(
+                    f"{root / LATEST} names {later.name}, which another writer has published, so "
+                    f"{tag_of(manifest.iteration)} is not: see opsctl attempts; opsctl checkpoints repoint goes back"
+                )
+            _point_at(root, folder, manifest)
+        for replaced in root.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(replaced, ignore_errors=True)
+    return None
+
+
+def _check_sizes(folder: Path, manifest: Manifest) -> None:
     for name, file in manifest.files.items():
         size = (folder / name).stat().st_size
         if size != file.bytes:
             raise CheckpointError(f"{folder / name} has {size} bytes, {file.bytes} were written: see the file system")
+
+
+def _point_at(root: Path, folder: Path, manifest: Manifest) -> None:
     if any(name.endswith(_SHARD) for name in manifest.files):
         _leave_scripts(root)
     write_atomically(folder / MANIFEST, json_file_text(manifest.as_json()))
@@ -76,8 +122,6 @@ def _publish(root: Path, folder: Path, manifest: Manifest) -> None:
         folder.rename(final)
     fsync(root)
     write_atomically(root / LATEST, final.name)
-    for replaced in root.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _leave_scripts(root: Path) -> None:

@@ -127,7 +127,7 @@ def fold(data: bytes) -> Lease:
 
 
 def why_lost(lease: Lease, own: Holder) -> str | None:
-    """Why `own` may not write any more, in a clause that ends a sentence; None while nothing says that.
+    """Why `own` may not write any more, in a clause; None while nothing says that.
 
     A lease that never knew the number, because its file was lost or is older, says nothing against it.
     """
@@ -135,9 +135,11 @@ def why_lost(lease: Lease, own: Holder) -> str | None:
     if last is None or last.number < own.number:
         return None
     if last.number > own.number or last.attempt != own.attempt:
-        return f"{last.named()} has taken it with number {last.number}" + ("" if lease.holder else ", and has ended it")
+        return f"{last.named()} has taken the lease with number {last.number}" + (
+            "" if lease.holder else ", and has ended it"
+        )
     if lease.end is not None:
-        return f"{lease.end.by or 'somebody'} has ended it ({lease.end.why or 'no reason given'})"
+        return f"{lease.end.by or 'somebody'} has ended the lease ({lease.end.why or 'no reason given'})"
     return None
 
 

@@ -205,6 +205,15 @@ def latest_reached(root: Path) -> tuple[Path, Reached] | None:
     return (folder, found) if folder and found else None
 
 
+def latest_beyond(root: Path, iteration: int) -> Path | None:
+    """The folder that `root/latest` names, if it is finished and later than `iteration`; None without.
+
+    Whatever would make an earlier one the latest has to ask: only a rollback on record goes back.
+    """
+    found = latest_reached(root)
+    return found[0] if found is not None and found[1].iteration > iteration else None
+
+
 def check_sizes(folder: Path, manifest: Manifest) -> None:
     """Raise CheckpointError naming the first file that is missing or has another size than it was written with."""
     with _saying_the_way_out(folder.parent):

@@ -20,6 +20,7 @@ from trainer.formats.attempt_records import LEAVING_NOTE, ExitReport, LeavingNot
 from trainer.formats.json_text import json_file_text
 from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.progress import Progress
+from trainer.held_folder import HeldFolder
 
 # The order is the collective's, and the one in which reasons win over each other.
 _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_DURATION)
@@ -48,6 +49,9 @@ class Leaving:
         self._settings = settings
         self._device = device
         self._looks = dist.get_rank() == 0
+        self._kill_switch = _Place(settings.kill_switch_path if self._looks else None)
+        self._stop_request = _Place(settings.stop_request_path if self._looks else None)
+        self._exit_report = _Place(settings.exit_report_path if self._looks else None)
         self._told_by_signal = False
         earliest = torch.tensor([started_at], dtype=torch.float64, device=device)
         dist.all_reduce(earliest, op=dist.ReduceOp.MIN)
@@ -72,8 +76,8 @@ class Leaving:
         limit = self._settings.exit_duration_minutes
         minutes = self.minutes()
         seen = (
-            self._looks and _exists(self._settings.kill_switch_path),
-            self._looks and _exists(self._settings.stop_request_path),
+            self._kill_switch.is_taken(),
+            self._stop_request.is_taken(),
             self._told_by_signal,
             limit is not None and minutes > limit,
         )
@@ -103,16 +107,34 @@ class Leaving:
 
         Whoever triggered the kill switch waits for it, and a save may take long; it is no record.
         """
-        if self._looks and self._settings.exit_report_path is not None:
-            note = LeavingNote(reason, iteration, datetime.now().astimezone())
-            with contextlib.suppress(OSError):
-                write_atomically(self._settings.exit_report_path.with_name(LEAVING_NOTE), json_file_text(note))
+        note = LeavingNote(reason, iteration, datetime.now().astimezone())
+        with contextlib.suppress(OSError):
+            self._exit_report.write(json_file_text(note), LEAVING_NOTE)
 
     def report(self, reason: Reason, progress: Progress) -> None:
         """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""
-        if self._looks and self._settings.exit_report_path is not None:
-            report = ExitReport(reason, progress.iteration, progress.consumed_train_samples)
-            write_atomically(self._settings.exit_report_path, json_file_text(report))
+        report = ExitReport(reason, progress.iteration, progress.consumed_train_samples)
+        self._exit_report.write(json_file_text(report))
+
+
+class _Place:
+    """A file's place in a folder that is held from now on; none without a path."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._folder = HeldFolder(path.parent) if path is not None else None
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # it may come later
+                self._folder.descriptor()
+
+    def is_taken(self) -> bool:
+        """Whether anything is there: what it is, nobody asks, and nobody opens it."""
+        return self._folder is not None and self._path is not None and self._folder.has(self._path.name)
+
+    def write(self, text: str, name: str | None = None) -> None:
+        """Write the file, or the one called `name` beside it. Raises OSError."""
+        if self._folder is not None and self._path is not None:
+            write_atomically(self._folder.place() / (name or self._path.name), text)
 
 
 class HardEnd:
@@ -134,11 +156,3 @@ class HardEnd:
     def _end(after_s: float) -> None:
         os.write(2, f"this rank had decided to leave and did not within {after_s:g} s: ending it\n".encode())
         os._exit(_HARD_END_STATUS)
-
-
-def _exists(path: Path | None) -> bool:
-    """Whether the file is there; a file system that does not answer properly says no more than "not seen"."""
-    try:
-        return path is not None and path.exists()
-    except OSError:
-        return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from trainer.checkpoint.destination import Destination
 from trainer.checkpoint.random_states import random_states
 from trainer.checkpoint.save import save_checkpoint
 from trainer.formats.log_lines import Timers, write_timers
@@ -53,12 +53,13 @@ class Saves(Observer):
 
 
 def saver(
-    engine: PipelineEngine, options: Options, identity: Identity, schedule: LearningRateSchedule
-) -> Callable[[Progress], float] | None:
-    """What saves a checkpoint into --save and returns its milliseconds; None without --save."""
-    if not options.save:
-        return None
-    root = Path(options.save)
+    engine: PipelineEngine,
+    destination: Destination,
+    options: Options,
+    identity: Identity,
+    schedule: LearningRateSchedule,
+) -> Callable[[Progress], float]:
+    """What saves a checkpoint to `destination` and returns its milliseconds."""
     layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
 
     def save(progress: Progress) -> float:
@@ -83,6 +84,6 @@ def saver(
             },
             **({} if options.no_save_rng else random_states()),
         }
-        return save_checkpoint(engine, root, manifest, state, with_optimizer=not options.no_save_optim)
+        return save_checkpoint(engine, destination, manifest, state, with_optimizer=not options.no_save_optim)
 
     return save

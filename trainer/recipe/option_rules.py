@@ -34,6 +34,7 @@ def combination_errors(options: Mapping[str, Any], world_size: int | None) -> li
         *_precision_errors(options),
         *_vocabulary_errors(options),
         *_data_errors(options),
+        *_lease_errors(options),
     ]
 
 
@@ -187,3 +188,9 @@ def _data_errors(options: Mapping[str, Any]) -> list[str]:
         elif any(weight(word) is None for word in path[::2]):
             errors.append("--data-path: every first of two values must be a weight above 0")
     return errors
+
+
+def _lease_errors(options: Mapping[str, Any]) -> list[str]:
+    if (options["lease_path"] is None) == (options["lease_number"] is None):
+        return []
+    return ["--lease-path and --lease-number go together: the file, and the number that this job has in it"]

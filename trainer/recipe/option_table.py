@@ -387,6 +387,10 @@ OPTIONS: tuple[Option, ...] = (
         ),
         _option("--kill-switch-path", str, None, "When this file exists: save, leave, exit 0."),
         _option("--stop-request-path", str, None, "As the kill switch, for this job alone."),
+        _option(
+            "--lease-path", str, None, "Lease on the training: checked at the start and before a checkpoint counts."
+        ),
+        _option("--lease-number", int, None, "The number under which this job has taken the lease.", at_least=1),
         _option("--exit-report-path", str, None, "File that says why the trainer left and at which iteration."),
         _option("--exit-duration-in-mins", float, None, "Save and leave after this long.", unit="minutes", at_least=0),
         _flag("--deepspeed", "Train through DeepSpeed.", notice="training is always through DeepSpeed"),

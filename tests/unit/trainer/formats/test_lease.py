@@ -114,11 +114,14 @@ def test_a_writer_is_told_who_has_overtaken_it() -> None:
     assert why_lost(Lease(), ADA) is None, "a lost file says nothing against it"
     assert why_lost(Lease(ADA), ADA) is None
     assert why_lost(Lease(ADA), BEN) is None, "nor does one that is older"
-    assert why_lost(Lease(BEN), ADA) == "job 4712 of ben on x02 has taken it with number 2"
-    assert why_lost(Lease(BEN, End(2)), ADA) == "job 4712 of ben on x02 has taken it with number 2, and has ended it"
-    assert why_lost(Lease(ADA, END), ADA) == "job has ended it (its job left)"
+    assert why_lost(Lease(BEN), ADA) == "job 4712 of ben on x02 has taken the lease with number 2"
+    assert (
+        why_lost(Lease(BEN, End(2)), ADA)
+        == "job 4712 of ben on x02 has taken the lease with number 2, and has ended it"
+    )
+    assert why_lost(Lease(ADA, END), ADA) == "job has ended the lease (its job left)"
     other = Holder(1, "4799-z", 4799, "zoe", "x09", AT)
-    assert why_lost(Lease(other), ADA) == "job 4799 of zoe on x09 has taken it with number 1"
+    assert why_lost(Lease(other), ADA) == "job 4799 of zoe on x09 has taken the lease with number 1"
 
 
 def test_the_file_is_made_with_its_mode_and_only_where_that_is_wanted(tmp_path: Path) -> None:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from trainer.formats.attempt_records import EXIT_REPORT, LEAVING_NOTE
 from trainer.formats.leave_lines import Reason
 from trainer.formats.progress import Progress
 from trainer.loop.leaving import Leaving, LeavingSettings
 
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def leaving_in(folder: Path) -> Leaving:
@@ -54,3 +49,56 @@ def test_word_of_leaving_that_cannot_be_written_hurts_nobody(tmp_path: Path) -> 
     leaving.report(Reason.KILL_SWITCH, Progress.none())
     assert json.loads((tmp_path / EXIT_REPORT).read_text())["reason"] == "kill-switch"
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
+
+
+def make_a_dangling_link(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def make_a_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("name", ["kill-switch", "stop-request"])
+@pytest.mark.parametrize("make", [Path.touch, make_a_dangling_link, make_a_loop, os.mkfifo, Path.mkdir])
+def test_whatever_is_in_the_switchs_place_counts_and_nothing_hangs(
+    tmp_path: Path, make: Callable[[Path], None], name: str
+) -> None:
+    leaving = leaving_in(tmp_path)
+    assert leaving.reason(1, 1) is None
+    make(tmp_path / name)
+    found = leaving.reason(1, 1)
+    assert found is not None
+    assert found[0] == name
+
+
+@pytest.mark.parametrize("at", ["the new place", "the old place"])
+def test_a_trigger_is_seen_where_the_folder_was_moved_to_and_where_it_was(tmp_path: Path, at: str) -> None:
+    old, new = tmp_path / "run", tmp_path / "moved" / "run"
+    old.mkdir()
+    leaving = leaving_in(old)
+    assert leaving.reason(1, 1) is None
+    new.parent.mkdir()
+    old.rename(new)
+    assert leaving.reason(1, 1) is None
+    if at == "the old place":
+        old.mkdir()
+    (new if at == "the new place" else old).joinpath("kill-switch").touch()
+    found = leaving.reason(1, 1)
+    assert found is not None
+    assert f"Detected kill switch at {old}/kill-switch. Exiting" in found[1]
+    leaving.announce(Reason.KILL_SWITCH, 1)
+    leaving.report(Reason.KILL_SWITCH, Progress.none())
+    assert {LEAVING_NOTE, EXIT_REPORT} <= {path.name for path in new.iterdir()}
+
+
+def test_a_folder_that_comes_later_or_again_is_looked_into(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path / "run")
+    assert leaving.reason(1, 1) is None
+    for _ in range(2):
+        (tmp_path / "run").mkdir()
+        assert leaving.reason(1, 1) is None
+        (tmp_path / "run" / "kill-switch").touch()
+        assert leaving.reason(1, 1) is not None
+        shutil.rmtree(tmp_path / "run")
+        assert leaving.reason(1, 1) is None
