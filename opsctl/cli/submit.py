@@ -48,12 +48,12 @@ def command(
     from opsctl.control.request import Wish
     from opsctl.control.submit import submit, submit_dry
     from opsctl.output import message, print_json, show, show_text
-    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.cluster import cluster_to_submit_to
     from opsctl.records.locate import locate_run_file
     from opsctl.runs.load import load_run_file
 
     loaded = load_run_file(locate_run_file(pick(run_argument, run)))
-    where = choose_cluster(cluster, loaded.paths)
+    where = cluster_to_submit_to(cluster, loaded.paths)
     wish = Wish(array=array, after=after, begin=begin, exclude=exclude, nodes=nodes, arguments=rest())
     if dry_run:
         script, warnings = submit_dry(loaded, where, wish)

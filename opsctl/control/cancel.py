@@ -10,6 +10,7 @@ from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.control import live, overlap
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError
+from opsctl.records.identity import refuse_a_copy
 from opsctl.records.state_files import locked
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
@@ -28,7 +29,10 @@ class Cancelled:
 
 
 def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = False, dry_run: bool = False) -> Cancelled:
-    """Cancel the caller's jobs of a run, or only those not started. Raises OpsctlError when all of them are others'."""
+    """Cancel the caller's jobs of a run, or only those not started. Raises OpsctlError when all of them are others', or
+    the original's of this copy.
+    """
+    refuse_a_copy(paths, f"cancel {name}")
     if dry_run or not paths.state.is_dir():
         client = client_for(cluster)
         return _chosen(live.look(paths, cluster, client), name, queued_only)

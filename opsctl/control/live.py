@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from opsctl.checkpoints.progress import is_finished
 from opsctl.control import overlap
 from opsctl.errors import OpsctlError
 from opsctl.records import chains, kill_switch
+from opsctl.records.cluster import ClusterRecord, is_same_cluster, reached, read_record, record_of
+from opsctl.records.identity import bind, is_here, read_run_id
 from opsctl.records.own_jobs import recorded
 from opsctl.records.revisions import newest, slurm_part
-from opsctl.records.state_files import read_state
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -40,6 +41,7 @@ def settle_and_look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> S
     Somebody else's stays open where his jobs are hidden. Raises SlurmUnreachable when the queue cannot be seen.
     """
     queue = client.jobs()
+    _find_lost_id(paths, queue)
     if not _cut_off(paths, queue, client):
         chains.settle_submitting(paths, queue)
     return _seen(paths, cluster, queue, client)
@@ -79,12 +81,17 @@ def refuse_what_slurm_has_fixed(run: ExpandedRun, live: Sequence[Job]) -> None:
 
 
 def fixed_changes(run: ExpandedRun, live: Sequence[Job]) -> list[str]:
-    """The [slurm] keys whose published value the queued tasks among `live` have and `run` changes."""
-    return fixed_values(run) if any(job.is_pending for job in live) else []
+    """The keys whose published value the queued tasks among `live` have and `run` changes."""
+    queued = {job.array_job_id for job in live if job.is_pending}
+    return [*_slurm_values(run), *_other_output(run, queued)] if queued else []
 
 
 def fixed_values(run: ExpandedRun) -> list[str]:
-    """The [slurm] keys that Slurm fixes at submission and `run` has changed since the newest revision."""
+    """The keys that Slurm fixes at submission and `run` has changed since the newest revision, or since a chain."""
+    return [*_slurm_values(run), *_other_output(run)]
+
+
+def _slurm_values(run: ExpandedRun) -> list[str]:
     published = newest(run.paths)
     if published is None:
         return []
@@ -92,19 +99,33 @@ def fixed_values(run: ExpandedRun) -> list[str]:
     return [f"[slurm] {key}" for key in now if now[key] != then.get(key)]
 
 
-def _other_cluster(paths: RunPaths, cluster: Cluster) -> Cluster | None:
+def _other_output(run: ExpandedRun, only: Collection[int] | None = None) -> list[str]:
+    """The output folder, when chains (`only` those) look for the run where it no longer is."""
+    meant = [chain for chain in recorded(run.paths).chains if only is None or chain.chain in only]
+    return [] if all(is_here(chain.output, run.paths) for chain in meant) else ["[run] output"]
+
+
+def _find_lost_id(paths: RunPaths, queue: Sequence[Job]) -> None:
+    """Write the run's id anew, where only its jobs still have it."""
+    if read_run_id(paths) is None:
+        found = chains.run_id_among(chains.read_chains(paths), queue)
+        if found is not None:
+            bind(paths, found)
+
+
+def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> ClusterRecord | None:
     """The cluster the run was submitted to before, when that is another one which still exists."""
-    remembered = read_state(paths.output, paths.cluster, Cluster)
-    if remembered is None or remembered.slurm_conf == cluster.slurm_conf:
+    remembered = read_record(paths)
+    if remembered is None or remembered.slurm_conf == (cluster.slurm_conf or None):
         return None
     if remembered.slurm_conf and not Path(remembered.slurm_conf).exists():
         return None
-    return remembered
+    return None if is_same_cluster(remembered, record_of(cluster, client)) else remembered
 
 
 def _seen(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmClient) -> Seen:
-    hidden = unseen(chains.read_chains(paths), lambda: read_attempts(paths), queue, client)
-    return Seen(queue, _of_run(paths, cluster, queue), (*_cut_off(paths, queue, client), *hidden))
+    hidden = unseen(recorded(paths).chains, lambda: read_attempts(paths), queue, client)
+    return Seen(queue, _of_run(paths, cluster, client, queue), (*_cut_off(paths, queue, client), *hidden))
 
 
 def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmClient) -> list[Unseen]:
@@ -115,15 +136,14 @@ def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmClient) -> list
     return [Unseen(0, chain.user)]
 
 
-def _of_run(paths: RunPaths, cluster: Cluster, queue: Sequence[Job]) -> list[Job]:
+def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmClient, queue: Sequence[Job]) -> list[Job]:
     known = recorded(paths)
-    other = _other_cluster(paths, cluster)
+    other = _other_cluster(paths, cluster, client)
     if other is not None:
-        elsewhere = known.own(client_for(other).jobs())
+        elsewhere = known.own(client_for(reached(other)).jobs())
         if elsewhere:
-            where = other.name or other.slurm_conf or "of this machine"
             raise OpsctlError(
-                f"the run is live on cluster {where}: {overlap.describe(elsewhere)}; "
-                "cancel it there, or go on there without --cluster"
+                f"the run is live on {other.describe()}: {overlap.describe(elsewhere)}; "
+                "cancel it there, or go on there without --cluster and with no other SLURM_CONF exported"
             )
     return known.own(queue)

@@ -17,6 +17,7 @@ from opsctl.errors import OpsctlError, SlurmError
 from opsctl.records import chains
 from opsctl.records.chains import Chain
 from opsctl.records.group_folder import open_output
+from opsctl.records.identity import settle_identity
 from opsctl.records.revisions import Revision, changed_values, contents, digest_of, newest, publish, withdraw
 from opsctl.records.state_files import locked
 from opsctl.runs.expanded import ExpandedRun
@@ -58,7 +59,8 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     with explained_disk_errors(run.paths):
         open_output(run.paths, run.file.run.group)
         with locked(run.paths.output, run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"):
-            return _done(run, cluster, resubmit, warnings)
+            settled = settle_identity(run.paths)
+            return _done(run, cluster, resubmit, (*warnings, *filter(None, [settled])))
 
 
 def _planned(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:

@@ -17,6 +17,9 @@ from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachabl
 from opsctl.moments import now
 from opsctl.records import chains, kill_switch
 from opsctl.records.chains import Chain
+from opsctl.records.cluster import record_of
+from opsctl.records.identity import forget_run_id, make_run_id, read_run_id
+from opsctl.records.own_jobs import recorded
 from opsctl.records.revisions import Revision, newest, publish, withdraw
 from opsctl.records.state_files import make_folder, read_text, room_kept, write_back, write_state
 from opsctl.render.batch import ChainRequest, batch_script
@@ -51,16 +54,16 @@ def send(run: ExpandedRun, cluster: Cluster, client: SlurmClient, wish: Wish, af
         is_new = before is None or before.number != revision.number
         if is_new:
             taken_back.callback(withdraw, revision)
-        run_id = chains.read_run_id(paths)
+        run_id = read_run_id(paths)
         if run_id is None:
-            run_id = chains.make_run_id(paths)
-            forgotten.callback(paths.run_id.unlink)
-        chain = new_chain(wish, after, revision.name, chains.new_token())
+            forgotten.callback(forget_run_id, paths)
+            run_id = make_run_id(paths)
+        chain = new_chain(paths, wish, after, revision.name, chains.new_token())
         script = batch_text(run, cluster, chain, run_id, wish.hold)
         forgotten.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
         forgotten.callback(write_back, paths.output, paths.cluster, read_text(paths.output, paths.cluster))
-        write_state(paths.output, paths.cluster, cluster)
+        write_state(paths.output, paths.cluster, record_of(cluster, client))
         # What Slurm has taken must not fail to be recorded for want of disk.
         with room_kept(paths.output, paths.state, ROOM_BYTES), _kept_by_outcome(taken_back, forgotten):
             chain = msgspec.structs.replace(chain, chain=_sbatch(client, script, chain.token))
@@ -70,8 +73,8 @@ def send(run: ExpandedRun, cluster: Cluster, client: SlurmClient, wish: Wish, af
 
 def preview(run: ExpandedRun, cluster: Cluster, wish: Wish, after: tuple[str, ...] = ()) -> str:
     """The batch script that would be submitted; ids that only a submit makes are said in words."""
-    chain = new_chain(wish, after, "", TOKEN_OF_A_PREVIEW)
-    return batch_text(run, cluster, chain, chains.read_run_id(run.paths) or ID_BEFORE_FIRST_SUBMIT)
+    chain = new_chain(run.paths, wish, after, "", TOKEN_OF_A_PREVIEW)
+    return batch_text(run, cluster, chain, recorded(run.paths).run_id or ID_BEFORE_FIRST_SUBMIT)
 
 
 def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, hold: bool = False) -> str:
@@ -93,7 +96,7 @@ def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, ho
     return batch_script(run, cluster, request)
 
 
-def new_chain(wish: Wish, after: tuple[str, ...], revision: str, token: str) -> Chain:
+def new_chain(paths: RunPaths, wish: Wish, after: tuple[str, ...], revision: str, token: str) -> Chain:
     """A chain that Slurm does not know yet."""
     return Chain(
         chain=0,
@@ -101,6 +104,7 @@ def new_chain(wish: Wish, after: tuple[str, ...], revision: str, token: str) -> 
         submitted_at=now().replace(microsecond=0),
         user=account_name(),
         host=socket.gethostname(),
+        output=str(paths.output),
         revision=revision,
         array=wish.array or "",
         after=after,

@@ -12,6 +12,7 @@ from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
 from opsctl.records.group_folder import open_output, way_in
+from opsctl.records.identity import settle_identity
 from opsctl.records.locate import remember_run
 from opsctl.records.state_files import FULL_DISK, locked
 from opsctl.runs.load import LoadedRun
@@ -36,11 +37,12 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     with explained_disk_errors(paths):
         open_output(paths, run.file.run.group)
         with locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"):
+            settled = settle_identity(paths)
             client = client_for(cluster)
             after, more = _decided(asked, live.settle_and_look(paths, cluster, client), cluster, client)
             done = send(run, cluster, client, asked.wish, after)
     remember_run(name, run.path)
-    return replace(done, warnings=(*asked.warnings, *more))
+    return replace(done, warnings=(*asked.warnings, *filter(None, [settled]), *more))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from opsctl.errors import OpsctlError, SlurmUnreachable
+from opsctl.errors import OpsctlError, SlurmUnreachable, UsageError
 from opsctl.localcluster.description import read_description
 from opsctl.localcluster.installation import find_program
 from opsctl.localcluster.places import places_of
 from opsctl.localcluster.processes import processes_of
 from opsctl.localcluster.startup import expected_daemons, missing_daemons, node_states
-from opsctl.records.cluster import local_clusters_folder
+from opsctl.records.cluster import find_cluster, local_clusters_folder
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.process import run_slurm
 
@@ -80,8 +80,8 @@ def status_of(folder: Path, timeout_s: float = DEADLINE_S) -> ClusterStatus:
     problem = ""
     if state != "down":
         try:
-            nodes, jobs = _ask(description.cluster, timeout_s)
-        except SlurmUnreachable as error:
+            nodes, jobs = _ask(find_cluster(str(folder.absolute())), timeout_s)
+        except (SlurmUnreachable, UsageError) as error:
             problem = str(error)
     return ClusterStatus(
         name=description.cluster.name or folder.name,

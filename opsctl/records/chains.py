@@ -17,10 +17,8 @@ from msgspec import Meta
 from opsctl.records.state_files import (
     append_state,
     read_lines,
-    read_text,
     read_whole,
     remove,
-    write_atomically,
     write_state,
 )
 from opsctl.runs.job_comment import parse_comment
@@ -37,6 +35,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     submitted_at: Annotated[Moment, Meta(description="Just before sbatch was called.")]
     user: Annotated[str, Meta(description="Who submitted it.")]
     host: Annotated[str, Meta(description="Where it was submitted.")] = ""
+    output: Annotated[str, Meta(description="The run's output folder then; empty if unknown.")] = ""
     revision: Annotated[str, Meta(description="Name of the newest revision then.")] = ""
     array: Annotated[str, Meta(description="The tasks, as sbatch takes them.")]
     after: Annotated[tuple[str, ...], Meta(description="What it waits for, as job ids.")] = ()
@@ -62,18 +61,6 @@ def append_chain(paths: RunPaths, chain: Chain) -> None:
     append_state(paths.output, paths.chains, chain)
 
 
-def read_run_id(paths: RunPaths) -> str | None:
-    """The run's id; None before its first submit."""
-    return (read_text(paths.output, paths.run_id) or "").strip() or None
-
-
-def make_run_id(paths: RunPaths) -> str:
-    """Give the run its id. The caller holds the run's lock and has seen that there is none."""
-    run_id = secrets.token_hex(8)
-    write_atomically(paths.output, paths.run_id, run_id + "\n")
-    return run_id
-
-
 def new_token() -> str:
     """Finds one submission again among all jobs."""
     return secrets.token_hex(6)
@@ -83,6 +70,13 @@ def token_of(job: Job) -> str | None:
     """The submission a job came from, as its comment says."""
     comment = parse_comment(job.comment)
     return comment.token if comment else None
+
+
+def run_id_among(chains: Iterable[Chain], jobs: Iterable[Job]) -> str | None:
+    """The id of the run that submitted `chains`, found again by their tokens in the jobs' comments."""
+    tokens = {chain.token for chain in chains if chain.token}
+    comments = filter(None, (parse_comment(job.comment) for job in jobs))
+    return next((comment.run_id for comment in comments if comment.token in tokens), None)
 
 
 def write_submitting(paths: RunPaths, chain: Chain) -> None:

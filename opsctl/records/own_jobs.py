@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from opsctl.records.chains import Chain, read_chains, read_run_id
+from opsctl.records.chains import Chain, read_chains, run_id_among
+from opsctl.records.identity import place_of, read_run_id
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
@@ -29,18 +30,23 @@ class Recorded:
         chain: same id, same owner, submitted at that time. `jobs` are to be everybody's: a colleague may have sent one
         off by hand.
         """
+        jobs = list(jobs)
         by_id = {chain.chain: chain for chain in self.chains}
-        return [job for job in jobs if self._is_own(job, by_id.get(job.array_job_id))]
-
-    def _is_own(self, job: Job, chain: Chain | None) -> bool:
-        comment = parse_comment(job.comment)
-        if comment is not None:
-            return comment.run_id == self.run_id
-        if chain is None or job.user != chain.user or job.submitted_at is None:
-            return False
-        return abs(job.submitted_at - chain.submitted_at) < _SAME_SUBMISSION
+        run_id = self.run_id or run_id_among(self.chains, jobs)
+        return [job for job in jobs if _is_own(job, run_id, by_id.get(job.array_job_id))]
 
 
 def recorded(paths: RunPaths) -> Recorded:
-    """What is recorded; empty before the first submit."""
+    """What is recorded; empty before the first submit, and in a copy, whose records are another run's."""
+    if place_of(paths).is_another_runs:
+        return Recorded()
     return Recorded(read_run_id(paths), tuple(read_chains(paths)))
+
+
+def _is_own(job: Job, run_id: str | None, chain: Chain | None) -> bool:
+    comment = parse_comment(job.comment)
+    if comment is not None:
+        return comment.run_id == run_id
+    if chain is None or job.user != chain.user or job.submitted_at is None:
+        return False
+    return abs(job.submitted_at - chain.submitted_at) < _SAME_SUBMISSION

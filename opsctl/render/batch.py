@@ -89,14 +89,17 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
     ]
 
 
-def _cluster_lines(cluster: Cluster) -> list[tuple[str, str]]:
-    """(variable, bash text of its value), folders put before what the job already has."""
+def _cluster_lines(cluster: Cluster) -> list[str]:
+    """Lines of bash: folders put before what the job already has."""
     lines = []
     if cluster.slurm_conf:
-        lines.append(("SLURM_CONF", shell_word(cluster.slurm_conf)))
+        # Where nodes have their configuration elsewhere, they know it best.
+        lines.append(f"if [ -r {shell_word(cluster.slurm_conf)} ]; then")
+        lines.append(f"    export SLURM_CONF={shell_word(cluster.slurm_conf)}")
+        lines.append("fi")
     if cluster.bin_folders:
-        lines.append(("PATH", shell_word(os.pathsep.join(cluster.bin_folders)) + ':"$PATH"'))
+        lines.append("export PATH=" + shell_word(os.pathsep.join(cluster.bin_folders)) + ':"$PATH"')
     if cluster.library_folders:
         folders = shell_word(os.pathsep.join(cluster.library_folders))
-        lines.append(("LD_LIBRARY_PATH", folders + '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'))
+        lines.append(f'export LD_LIBRARY_PATH={folders}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"')
     return lines

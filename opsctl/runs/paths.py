@@ -72,6 +72,11 @@ class RunPaths:
         return self.state / "run-id"
 
     @property
+    def identity(self) -> Path:
+        """Which folder that id was given to, so that a copy is not taken for the run."""
+        return self.state / "identity.json"
+
+    @property
     def cluster(self) -> Path:
         """The cluster of the last submission; absent before the first."""
         return self.state / CLUSTER_FILE

@@ -60,5 +60,8 @@ class SlurmClient(Protocol):
     def node_address(self, node: str) -> str:
         """The address at which Slurm reaches a node (its NodeAddr)."""
 
+    def configuration(self) -> dict[str, str]:
+        """What the controller goes by, key and value in Slurm's words: `ClusterName`, `SlurmctldHost[0]`, ..."""
+
     def nodes_of(self, folded: str) -> list[str]:
         """The node names in a folded list, in Slurm's order: `x[01-03]`. Asks nobody."""

@@ -10,21 +10,27 @@ import msgspec
 _MISLEADING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_", "SALLOC_", "SRUN_", "SLURM_")
 #: The file that describes a cluster: in a run's state, and in a local cluster's folder.
 CLUSTER_FILE = "cluster.json"
+#: A `slurm_conf` that is none: what this machine is set up for, whatever SLURM_CONF says here.
+NO_CONF = ""
 
 
-class Cluster(msgspec.Struct, frozen=True):
-    """A Slurm installation. All None: the one this machine is set up for."""
+class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A Slurm installation. All None: the one this process is set up for.
+
+    It says which programs to run and what they load, so it comes from whoever runs them, never from a run's folder.
+    """
 
     name: str | None = None
-    slurm_conf: str | None = None
+    slurm_conf: str | None = None  # absolute; NO_CONF; None: SLURM_CONF as it is here
     bin_folders: tuple[str, ...] = ()  # put before PATH
     library_folders: tuple[str, ...] = ()  # put before LD_LIBRARY_PATH
+    out_of_bounds: str = ""  # why nothing of it may be run here, in a sentence: every question to it is refused so
 
     def environment(self, base: dict[str, str] | None = None) -> dict[str, str]:
         """`base` (default: this process's) for calling this cluster's commands: plain C locale, nobody's settings."""
         source = dict(os.environ if base is None else base)
         clean = {k: v for k, v in source.items() if not k.startswith(_MISLEADING_PREFIXES)}
-        conf = self.slurm_conf or source.get("SLURM_CONF")
+        conf = source.get("SLURM_CONF") if self.slurm_conf is None else self.slurm_conf
         if conf:
             clean["SLURM_CONF"] = conf
         clean.update(self.additions(clean))

@@ -73,6 +73,7 @@ class CommandClient:
 
     def submit(self, script: str) -> int:
         """sbatch with the script as its input, once even when patient. Of a deadline, time for the look-up is kept."""
+        self._refuse_what_is_out_of_bounds()
         answer = run_slurm(["sbatch", "--parsable"], self.environment, self._time_for_submit_s(), script)
         if answer.code != 0:
             raise refused(answer, "take the job")
@@ -115,6 +116,14 @@ class CommandClient:
             if key == "NodeAddr" and value:
                 return value
         raise refused(answer, f"show node {node}")
+
+    def configuration(self) -> dict[str, str]:
+        """scontrol's words."""
+        answer = self._ask(["scontrol", "show", "config"])
+        if answer.code != 0:
+            raise refused(answer, "show its configuration")
+        lines = (line.partition("=") for line in answer.stdout.splitlines())
+        return {key.strip(): value.strip() for key, equals, value in lines if equals}
 
     def nodes_of(self, folded: str) -> list[str]:
         """See `expand_nodes`, which keeps the zeros of 01."""
@@ -166,6 +175,7 @@ class CommandClient:
         return parse_ends(self._squeue(None, job_ids, ["--states=all"]), now())
 
     def _ask(self, command: Sequence[str]) -> Answer:
+        self._refuse_what_is_out_of_bounds()
         if self.deadline is not None:
             return run_slurm(command, self.environment, self.deadline.remaining_s())
         patience = Deadline(PATIENT_TOTAL_S)
@@ -180,6 +190,10 @@ class CommandClient:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _refuse_what_is_out_of_bounds(self) -> None:
+        if self.cluster.out_of_bounds:
+            raise SlurmUnreachable(self.cluster.out_of_bounds)
 
     def _time_for_submit_s(self) -> float:
         if self.deadline is None:

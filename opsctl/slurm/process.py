@@ -74,7 +74,7 @@ def run_slurm(
     Raises SlurmMissing when it is not installed, SlurmUnreachable when no answer came. Any other failure is in the
     Answer's code.
     """
-    path = shutil.which(command[0], path=environment.get("PATH"))
+    path = shutil.which(command[0], path=_absolute_folders(environment.get("PATH", "")))
     if path is None:
         raise SlurmMissing(
             f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, "
@@ -109,6 +109,11 @@ def run_slurm(
     if answer.is_unreachable:
         raise unreachable(command[0], answer.words())
     return answer
+
+
+def _absolute_folders(search_path: str) -> str:
+    """`search_path` without what means the working folder, which may be a stranger's."""
+    return os.pathsep.join(folder for folder in search_path.split(os.pathsep) if folder.startswith(os.sep))
 
 
 def unreachable(program: str, why: str) -> SlurmUnreachable:

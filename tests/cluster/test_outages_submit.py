@@ -90,8 +90,8 @@ class Between:
 
 
 @pytest.fixture
-def between(opsctl: Opsctl) -> Between:
-    folder = opsctl.folder / "cluster"
+def between(opsctl: Opsctl, tmp_path: Path) -> Between:
+    folder = tmp_path / "cluster"  # where nobody else could change what is run
     (folder / "bin").mkdir(parents=True)
     real = opsctl.cluster.cluster
     value = {**msgspec.to_builtins(real), "bin_folders": [str(folder / "bin"), *real.bin_folders]}

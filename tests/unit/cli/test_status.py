@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.chains import make_run_id
+from opsctl.records.identity import make_run_id
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.attempts.events import Attempt, append_opened
-from opsctl.records.chains import make_run_id
+from opsctl.records.identity import make_run_id
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths

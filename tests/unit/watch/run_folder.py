@@ -14,7 +14,8 @@ from msgspec import structs
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.errors import SlurmUnreachable
 from opsctl.moments import now
-from opsctl.records.chains import Chain, append_chain, make_run_id
+from opsctl.records.chains import Chain, append_chain
+from opsctl.records.identity import make_run_id
 from opsctl.records.kill_switch import trigger
 from opsctl.records.revisions import publish
 from opsctl.records.run_view import RunView, view

@@ -1,0 +1,219 @@
+"""What makes a run this run: its id, its folder and its cluster together.
+
+The id alone is a file, and files are copied. `identity.json` beside it says which folder it was made for, so that a
+copy is known from the run itself, and a folder that was moved from both. The cluster is `records.cluster`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from opsctl.errors import OpsctlError
+from opsctl.records.state_files import make_folder, read_state, read_text, remove, write_atomically, write_state
+from opsctl.records.trusted import opened_folder
+from opsctl.runs.paths import RunPaths
+
+#: What a copy brings along of the run that it is a copy of: whose jobs, attempts and switch those are.
+OF_THE_ORIGINAL = (
+    "run-id",
+    "identity.json",
+    "cluster.json",
+    "chains.jsonl",
+    "submitting.json",
+    "attempts.jsonl",
+    "lease.jsonl",
+    "kill-switch.json",
+)
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """`.opsctl/identity.json`: which folder has the id."""
+
+    schema_version: int = 1
+    id: str
+    folder: str  # the run's output folder, absolute
+    inode: int  # of that folder; its device's number is not the same on two hosts
+
+
+class Standing(Enum):
+    """How a run's folder stands to the one that its id was made for."""
+
+    SAME = "same"
+    UNBOUND = "unbound"  # nothing says which folder that was
+    MOVED = "moved"
+    COPY = "copy"
+    UNCLEAR = "unclear"  # a copy or moved, which cannot be told from here
+
+
+@dataclass(frozen=True)
+class There:
+    """What is where the id's folder was."""
+
+    exists: bool
+    is_seen: bool = True  # False: that host has no such disk, or we may not look
+    is_here: bool = False  # the very folder that is looked at, by another name
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run's standing, and the folder that its id was made for."""
+
+    standing: Standing
+    was: Path | None = None
+
+    @property
+    def is_another_runs(self) -> bool:
+        """Whether the records here are of another run: its jobs are not ours."""
+        return self.standing is Standing.COPY
+
+    def describe(self) -> str:
+        """What is to be said of it, in a clause; empty for a run that is where it was."""
+        said = {
+            Standing.MOVED: f"moved here from {self.was}",
+            Standing.COPY: f"a copy of {self.was}: the jobs and attempts of that are not this one's",
+            Standing.UNCLEAR: f"either moved from {self.was} or a copy of it, which cannot be told from here",
+        }
+        return said.get(self.standing, "")
+
+
+def judged(identity: Identity | None, here: Path, inode: int, there: There) -> Place:
+    """How the folder `here` stands to the one that `identity` names, where `there` is. Pure."""
+    if identity is None:
+        return Place(Standing.UNBOUND)
+    was = Path(identity.folder)
+    if was == here or there.is_here:
+        return Place(Standing.SAME, was)
+    is_the_one = inode == identity.inode
+    if there.exists and there.id == identity.id:
+        return Place(Standing.UNCLEAR if is_the_one else Standing.COPY, was)
+    return Place(Standing.MOVED if is_the_one or there.is_seen else Standing.UNCLEAR, was)
+
+
+def place_of(paths: RunPaths) -> Place:
+    """How the run's folder stands now. An identity that cannot be read is none."""
+    identity = _read(paths)
+    try:
+        inode = paths.output.stat().st_ino
+    except OSError:
+        return Place(Standing.UNBOUND)
+    if identity is None or Path(identity.folder) == paths.output:
+        return judged(identity, paths.output, inode, There(exists=True, is_here=True))
+    return judged(identity, paths.output, inode, _look(Path(identity.folder), paths.output))
+
+
+def read_run_id(paths: RunPaths) -> str | None:
+    """The run's id, also where only the identity has it; None before the first submit."""
+    written = (read_text(paths.output, paths.run_id) or "").strip()
+    if written:
+        return written
+    identity = _read(paths)
+    return identity.id if identity else None
+
+
+def make_run_id(paths: RunPaths) -> str:
+    """Give the run its id. The caller holds the run's lock and has seen that there is none."""
+    run_id = secrets.token_hex(8)
+    bind(paths, run_id)
+    return run_id
+
+
+def bind(paths: RunPaths, run_id: str) -> None:
+    """Write down that this folder is the run of that id. The caller holds the run's lock."""
+    if (read_text(paths.output, paths.run_id) or "").strip() != run_id:
+        write_atomically(paths.output, paths.run_id, run_id + "\n")
+    identity = Identity(id=run_id, folder=str(paths.output), inode=paths.output.stat().st_ino)
+    if _read(paths) != identity:
+        write_state(paths.output, paths.identity, identity)
+
+
+def forget_run_id(paths: RunPaths) -> None:
+    """Take back what `make_run_id` gave."""
+    for path in (paths.run_id, paths.identity):
+        remove(paths.output, path)
+
+
+def settle_identity(paths: RunPaths) -> str:
+    """Make the run's records this folder's own before something is written; what of that is news, or nothing.
+
+    A copy becomes a run of its own: what it has of the original's is set aside. One that was moved is the same run. The
+    caller holds the run's lock. Raises OpsctlError where a copy cannot be told from a move.
+    """
+    place = place_of(paths)
+    if place.standing is Standing.UNCLEAR:
+        raise OpsctlError(
+            f"{paths.output} was {place.was} once: {place.describe()}; if it is the same run, remove {paths.identity}, "
+            f"if it is to be another, remove {paths.state}"
+        )
+    if place.standing is Standing.COPY:
+        aside = _set_aside(paths, read_run_id(paths) or "unknown")
+        return f"{paths.output} is a copy of {place.was} and from now on a run of its own; the records of that: {aside}"
+    run_id = read_run_id(paths)
+    if run_id is not None:
+        bind(paths, run_id)
+    return f"{paths.output} was {place.was} and goes on as the same run" if place.standing is Standing.MOVED else ""
+
+
+def refuse_a_copy(paths: RunPaths, what: str) -> None:
+    """Raise OpsctlError where `what`, in a copy, would be done to the jobs of the original."""
+    place = place_of(paths)
+    if place.standing in (Standing.COPY, Standing.UNCLEAR):
+        raise OpsctlError(f"cannot {what}: {paths.output} is {place.describe()}; do it there")
+
+
+def is_here(folder: str, paths: RunPaths) -> bool:
+    """Whether `folder` leads to the run's output folder, by whatever name."""
+    return not folder or Path(folder) == paths.output or _is_same_folder(Path(folder), paths.output)
+
+
+def _read(paths: RunPaths) -> Identity | None:
+    found = read_state(paths.output, paths.identity, Identity)
+    return found if found is not None and found.id and found.folder.startswith(os.sep) else None
+
+
+def _look(was: Path, here: Path) -> There:
+    try:
+        exists = os.path.lexists(was)
+        if not exists:
+            # Without the folder around it, a disk may be missing here and not the folder on it.
+            return There(exists=False, is_seen=was.parent.is_dir())
+        if _is_same_folder(was, here):
+            return There(exists=True, is_here=True)
+        return There(exists=True, id=read_run_id(RunPaths(was)))
+    except (OSError, ValueError):
+        return There(exists=True, is_seen=False)
+
+
+def _is_same_folder(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+def _set_aside(paths: RunPaths, run_id: str) -> Path:
+    """Rename the original's records into a folder of their own; the id last, so that a kill leaves a copy."""
+    aside = paths.state / f"copied-from-{_plain(run_id)}"
+    make_folder(paths.output, aside)
+    with opened_folder(paths.output, paths.state) as (state, _), opened_folder(paths.output, aside) as (target, _):
+        for name in _last(OF_THE_ORIGINAL, ("run-id", "identity.json")):
+            try:
+                os.rename(name, name, src_dir_fd=state, dst_dir_fd=target)
+            except FileNotFoundError:
+                continue
+    return aside
+
+
+def _last(names: Sequence[str], last: Sequence[str]) -> list[str]:
+    return [*(name for name in names if name not in last), *last]
+
+
+def _plain(text: str) -> str:
+    return "".join(one for one in text if one.isascii() and one.isalnum())[:40] or "unknown"
