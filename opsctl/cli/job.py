@@ -16,11 +16,13 @@ def command() -> None:
 @command.command("run")
 @click.option("--output-folder", type=click.Path(path_type=Path), required=True, help="The run's output folder.")
 @click.option("--submitted-at", required=True, metavar="TIME", help="When the chain was submitted, ISO 8601 with zone.")
+@click.option("--publish", default="group", metavar="group|owner", help="Whose revisions count.")
 @click.argument("arguments", nargs=-1, metavar="[-- TRAINER ARGUMENTS]")
-def run(output_folder: Path, submitted_at: str, arguments: tuple[str, ...]) -> int:
+def run(output_folder: Path, submitted_at: str, publish: str, arguments: tuple[str, ...]) -> int:
     """Train with the newest revision until the end, the time limit, a signal or the kill switch."""
     from opsctl.job.batch import run_job
     from opsctl.runs.paths import RunPaths
+    from opsctl.runs.schema import PUBLISHERS
     from opsctl.slurm.cluster import Cluster
 
     try:
@@ -29,6 +31,8 @@ def run(output_folder: Path, submitted_at: str, arguments: tuple[str, ...]) -> i
         raise click.UsageError(f"--submitted-at {submitted_at!r} is not an ISO 8601 time") from None
     if since.tzinfo is None:
         raise click.UsageError(f"--submitted-at {submitted_at!r} has no time zone")
+    if publish not in PUBLISHERS:
+        raise click.UsageError(f"--publish {publish!r} is not {' or '.join(PUBLISHERS)}")
     paths = RunPaths(output_folder.absolute())
     # The batch script has set up what its submitter meant; a record that others can write is no word on it.
-    return run_job(paths, Cluster(), since, arguments)
+    return run_job(paths, Cluster(), since, arguments, only_owners=publish == "owner")

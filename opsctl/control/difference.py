@@ -1,4 +1,4 @@
-"""How a run file differs from what is published, for people. Pure but for reading the revision's files."""
+"""How a run file differs from what is published, for people. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import difflib
 from collections.abc import Mapping
 
 from opsctl.errors import OpsctlError
-from opsctl.records.revisions import Revision
-from opsctl.records.state_files import read_text
+from opsctl.records.revision import Revision
 
 
 def files_difference(published: Revision | None, files: Mapping[str, str]) -> str:
-    """Unified differences, file by file, from the published revision to `files`; empty when there are none."""
+    """Unified differences, file by file, from the published revision to `files`; empty when there are none.
+
+    Raises OpsctlError for a damaged revision.
+    """
     pieces: list[str] = []
     for name, text in files.items():
         before = _text(published, name)
@@ -24,7 +26,6 @@ def files_difference(published: Revision | None, files: Mapping[str, str]) -> st
 def _text(published: Revision | None, name: str) -> str:
     if published is None:
         return ""
-    try:
-        return read_text(published.root, published.folder / name) or ""
-    except OSError as error:
-        raise OpsctlError(f"cannot read {published.folder / name}: {error.strerror}") from None
+    if published.damage:
+        raise OpsctlError(published.damage)
+    return published.texts.get(name, "")

@@ -17,7 +17,8 @@ from opsctl.records import chains, kill_switch
 from opsctl.records.cluster import ClusterRecord, is_same_cluster, reached, read_record, record_of
 from opsctl.records.identity import bind, is_here, read_run_id
 from opsctl.records.own_jobs import recorded
-from opsctl.records.revisions import newest, slurm_part
+from opsctl.records.revision import slurm_part
+from opsctl.records.revisions import newest_whole
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -83,20 +84,22 @@ def refuse_what_slurm_has_fixed(run: ExpandedRun, live: Sequence[Job]) -> None:
 def fixed_changes(run: ExpandedRun, live: Sequence[Job]) -> list[str]:
     """The keys whose published value the queued tasks among `live` have and `run` changes."""
     queued = {job.array_job_id for job in live if job.is_pending}
-    return [*_slurm_values(run), *_other_output(run, queued)] if queued else []
+    return [*_published_values(run), *_other_output(run, queued)] if queued else []
 
 
 def fixed_values(run: ExpandedRun) -> list[str]:
-    """The keys that Slurm fixes at submission and `run` has changed since the newest revision, or since a chain."""
-    return [*_slurm_values(run), *_other_output(run)]
+    """The keys that Slurm fixes at submission and `run` has changed since the newest whole revision, or a chain."""
+    return [*_published_values(run), *_other_output(run)]
 
 
-def _slurm_values(run: ExpandedRun) -> list[str]:
-    published = newest(run.paths)
+def _published_values(run: ExpandedRun) -> list[str]:
+    published = newest_whole(run.paths)
     if published is None:
         return []
     now, then = slurm_part(run.file), published.slurm
-    return [f"[slurm] {key}" for key in now if now[key] != then.get(key)]
+    changed = [f"[slurm] {key}" for key in now if now[key] != then.get(key)]
+    # The script that Slurm has says whose revisions its tasks take: what members can edit must not.
+    return changed if run.file.run.publish == published.file.run.publish else [*changed, "[run] publish"]
 
 
 def _other_output(run: ExpandedRun, only: Collection[int] | None = None) -> list[str]:

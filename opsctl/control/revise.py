@@ -18,7 +18,8 @@ from opsctl.records import chains
 from opsctl.records.chains import Chain
 from opsctl.records.group_folder import open_output
 from opsctl.records.identity import settle_identity
-from opsctl.records.revisions import Revision, changed_values, contents, digest_of, newest, publish, withdraw
+from opsctl.records.revision import Revision, digest_of
+from opsctl.records.revisions import changed_values, contents, newest, publish, refuse_to_publish, withdraw
 from opsctl.records.state_files import locked
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun
@@ -47,13 +48,17 @@ class Revised:
 
 
 def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run: bool = False) -> Revised:
-    """Publish `loaded` for the tasks already queued.
+    """Publish `loaded` for the tasks already queued. A newest revision that is damaged is no obstacle.
 
     Raises OpsctlError when queued tasks have fixed what changed and `resubmit` is not given, or when they are somebody
     else's to replace. Slurm is asked only when what it fixes has changed.
     """
     asked = check(loaded, Wish())
     run, warnings = asked.run, asked.warnings
+    refuse_to_publish(run)
+    before = newest(run.paths)
+    if before is not None and before.damage:
+        warnings = (*warnings, before.damage)
     if dry_run:
         return _planned(run, cluster, resubmit, warnings)
     with explained_disk_errors(run.paths):
@@ -94,7 +99,7 @@ def _done(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[st
 def _look(run: ExpandedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]], str]:
     before = newest(run.paths)
     files = contents(run)
-    if before is None:
+    if before is None or before.damage:
         return None, {}, files_difference(None, files)
     if before.digest == digest_of(files):
         return before, {}, ""

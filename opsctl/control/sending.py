@@ -20,7 +20,8 @@ from opsctl.records.chains import Chain
 from opsctl.records.cluster import record_of
 from opsctl.records.identity import forget_run_id, make_run_id, read_run_id
 from opsctl.records.own_jobs import recorded
-from opsctl.records.revisions import Revision, newest, publish, withdraw
+from opsctl.records.revision import Revision
+from opsctl.records.revisions import newest, publish, withdraw
 from opsctl.records.state_files import make_folder, read_text, room_kept, write_back, write_state
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.runs.expanded import ExpandedRun

@@ -51,12 +51,14 @@ _COMPLETING_S = 15.0
 _AT_LIMIT_S = 90
 
 
-def run_job(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str]) -> int:
+def run_job(
+    paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str], only_owners: bool = False
+) -> int:
     """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
 
-    Raises OpsctlError when there is nothing to run or the brake holds.
+    only_owners: with no revision of another member of the group. Raises OpsctlError outside of a job.
     """
-    task = this_task(paths, cluster, submitted_at, one_off)
+    task = this_task(paths, cluster, submitted_at, one_off, only_owners)
     with noted_signals() as signals:
         code = _leave_at_once(task)
         return _train(task, signals) if code is None else code

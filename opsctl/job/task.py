@@ -13,12 +13,15 @@ from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError
 from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.main_log import MainLog
-from opsctl.records.revisions import Revision, newest
+from opsctl.records.revision import Revision, no_revision
+from opsctl.records.revisions import newest_for_task
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from trainer.recipe.options import Options, OptionsError
+
+_ONLY_OWNERS = "[run] publish = \"owner\" takes only those of the run's owner and of the task's own account"
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,22 @@ class Task:
         return latest_problem(Path(load)) if load else None
 
 
-def this_task(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str]) -> Task:
-    """The task that this process is, with the newest revision. Raises OpsctlError outside of a job, or without one."""
+def this_task(
+    paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str], only_owners: bool = False
+) -> Task:
+    """The task that this process is, with the newest revision; only_owners: of those that `newest_for_task` says.
+
+    One that cannot be used, or none, is kept for later like options that are not understood. Raises OpsctlError outside
+    of a job.
+    """
     client = client_for(cluster, patient=True)
-    revision = newest(paths)
+    revision, passed_over = newest_for_task(paths, only_owners)
+    log = MainLog(paths.output, paths.main_log)
+    for other in passed_over:
+        log.say(f"opsctl: revision {other.name} of {other.created_by} is passed over: {_ONLY_OWNERS}")
     if revision is None:
-        raise OpsctlError(f"no revision in {paths.revisions}: opsctl submit publishes one")
+        why = f"{_ONLY_OWNERS}, and there is none" if passed_over else "there is none"
+        revision = no_revision(paths.output, paths.revisions, f"no revision in {paths.revisions}: {why}; opsctl revise")
     allocation = read_allocation(os.environ, client.nodes_of)
     return Task(
         paths=paths,
@@ -76,7 +89,7 @@ def this_task(paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off
         one_off=tuple(one_off),
         options=understood(revision, one_off, len(allocation.nodes)),
         submitted_at=submitted_at,
-        log=MainLog(paths.output, paths.main_log),
+        log=log,
     )
 
 

@@ -114,6 +114,9 @@ def _settle_entry(within: int, name: str, mode: int, gid: int | None) -> None:
             os.fchown(fd, -1, gid)
         # A file keeps whether it is a program, and what its owner may not write the group may not either.
         owners = stat.S_IMODE(found.st_mode) & 0o700
+        # Nor is another's to write what lies in a folder where everybody keeps his own.
+        if is_folder and os.fstat(within).st_mode & stat.S_ISVTX:
+            mode &= ~stat.S_IWGRP
         wanted = mode if is_folder else owners | (owners >> 3 & mode)
         os.fchmod(fd, wanted | (stat.S_IMODE(found.st_mode) & stat.S_ISVTX if is_folder else 0))
     finally:

@@ -1,141 +1,41 @@
-"""Revisions: what the tasks of a chain train, written by submit and revise only, never changed afterwards.
-
-A revision is a folder `.opsctl/revisions/NNNN-HASH12/` with revision.json, run.json (the run file, every value
-expanded), trainer-arguments.json, engine.json and step.sh. It appears by one rename, so a task sees all of it or none.
-"""
+"""Revisions: what the tasks of a chain train, published by submit and revise only, never changed afterwards."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
-import shutil
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from opsctl.account import account_and_host
+from opsctl.account import account_and_host, account_name
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
-from opsctl.records.state_files import (
-    FULL_DISK,
-    fsync_folder,
-    make_folder,
-    read_needed,
-    read_text,
-    write_atomically,
+from opsctl.records.revision import (
+    ABOUT,
+    STEP_SCRIPT,
+    About,
+    Revision,
+    digest_of,
+    read_revision,
+    slurm_part,
+    unless_open,
 )
+from opsctl.records.sealed import keep_apart, take_away, write_sealed
+from opsctl.records.state_files import FULL_DISK
+from opsctl.records.trusted import Untrusted
 from opsctl.render.step import step_script
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
-from trainer.formats.json_text import Moment, json_file_text
+from trainer.formats.json_text import json_file_text
 from trainer.recipe.engine_config import engine_config
-from trainer.recipe.options import Options, parse
 
-_NAME = re.compile(r"(?P<number>\d{4,})-(?P<hash>[0-9a-f]{12})")
-#: The keys of [slurm] that Slurm reads at submission: tasks already queued keep the old value.
-FIXED_AT_SUBMIT = (
-    "nodes",
-    "gpus_per_node",
-    "time",
-    "partition",
-    "account",
-    "qos",
-    "constraint",
-    "reservation",
-    "gpu_type",
-    "cpus_per_task",
-    "exclude",
-    "nice",
-    "extra",
-)
-
-
-_STEP_SCRIPT = "step.sh"
-_PUBLISH_ANEW = "opsctl revise publishes a new revision"
-
-
-class _About(msgspec.Struct, frozen=True):
-    """`revision.json`."""
-
-    schema_version: int
-    number: int
-    digest: str
-    created_at: Moment
-    created_by: str
-    note: str
-    run_file: str
-    run_file_sha256: str
-    slurm: dict[str, Any]  # for people and other programs: run.json has all of it
-
-
-@dataclass(frozen=True)
-class Revision:
-    """One published revision. Its files are read when asked for."""
-
-    number: int
-    digest: str  # sha256 of its content: two revisions with the same one train the same
-    root: Path  # the run's output folder
-    folder: Path
-    created_at: datetime  # with zone
-    created_by: str  # user@host
-    note: str
-    run_file: Path  # where it came from
-    run_file_sha256: str
-
-    @property
-    def name(self) -> str:
-        """The folder's name, `NNNN-HASH12`, by which attempts and chains call it."""
-        return self.folder.name
-
-    @cached_property
-    def file(self) -> RunFile:
-        """The run file as published: expanded, with absolute paths."""
-        return read_needed(self.root, self.folder / "run.json", RunFile, _PUBLISH_ANEW)
-
-    @cached_property
-    def trainer_arguments(self) -> list[str]:
-        """What the trainer is started with, before a chain's one-off arguments and what only the job knows."""
-        return read_needed(self.root, self.folder / "trainer-arguments.json", list[str], _PUBLISH_ANEW)
-
-    def options(self, one_off: Sequence[str] = (), nodes: int | None = None) -> Options:
-        """What the trainer makes of those arguments, a chain's `one_off` last, on `nodes` (default: the run file's).
-
-        Raises OptionsError for what it does not understand, as another release may have published it.
-        """
-        slurm = self.file.slurm
-        world_size = (slurm.nodes if nodes is None else nodes) * slurm.gpus_per_node
-        return parse([*self.trainer_arguments, *one_off], world_size)
-
-    @cached_property
-    def step_script(self) -> str:
-        """The text of what srun runs on every node of a task."""
-        try:
-            text = read_text(self.root, self.folder / _STEP_SCRIPT)
-        except OSError as error:
-            raise OpsctlError(f"cannot read {self.folder / _STEP_SCRIPT}: {error.strerror}; {_PUBLISH_ANEW}") from None
-        if text is None:
-            raise OpsctlError(f"cannot read {self.folder / _STEP_SCRIPT}: there is no such file; {_PUBLISH_ANEW}")
-        return text
-
-    @property
-    def slurm(self) -> dict[str, Any]:
-        """What Slurm fixes at submission, by the names of [slurm]."""
-        return slurm_part(self.file)
-
-
-def slurm_part(file: RunFile) -> dict[str, Any]:
-    """The values of [slurm] that Slurm fixes at submission."""
-    return {key: msgspec.to_builtins(getattr(file.slurm, key)) for key in FIXED_AT_SUBMIT}
+_NAME = re.compile(r"(?P<number>[0-9]{4,9})-(?P<hash>[0-9a-f]{12})")
 
 
 def contents(run: ExpandedRun) -> dict[str, str]:
@@ -147,32 +47,26 @@ def contents(run: ExpandedRun) -> dict[str, str]:
         "run.json": json_file_text(run.file),
         "trainer-arguments.json": json_file_text(run.arguments),
         "engine.json": json_file_text(engine_config(run.options)),
-        _STEP_SCRIPT: step_script(run),
+        STEP_SCRIPT: step_script(run),
     }
-
-
-def digest_of(files: Mapping[str, str]) -> str:
-    """sha256 over names and texts."""
-    digest = hashlib.sha256()
-    for name, text in sorted(files.items()):
-        digest.update(f"{name}\0{len(text.encode())}\0{text}".encode())
-    return digest.hexdigest()
 
 
 def publish(run: ExpandedRun, note: str = "") -> Revision:
     """Make `run` the newest revision; if the newest already says the same, return that one and change nothing.
 
-    The caller has validated the run and holds `RunPaths.lock`. A full disk or a kill leaves nothing that counts.
-    Raises OpsctlError when it cannot be written.
+    The caller has validated the run and holds `RunPaths.lock`. A damaged newest is left as it is and counts as another.
+    A full disk or a kill leaves nothing that counts. Raises OpsctlError when it cannot be written, and where only the
+    run's owner publishes.
     """
     paths = run.paths
     files = contents(run)
     digest = digest_of(files)
     last = newest(paths)
-    if last is not None and last.digest == digest:
+    if last is not None and last.digest == digest and not last.is_open:
         return last
+    refuse_to_publish(run)
     number = 1 if last is None else last.number + 1
-    about = _About(
+    about = About(
         schema_version=1,
         number=number,
         digest=digest,
@@ -184,32 +78,60 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
         slurm=slurm_part(run.file),
     )
     target = paths.revisions / f"{number:04d}-{digest[:12]}"
-    building = paths.revisions / f".new-{socket.gethostname()}-{os.getpid()}"
     try:
-        make_folder(paths.output, building)
-        for name, text in {**files, "revision.json": json_file_text(about)}.items():
-            write_atomically(paths.output, building / name, text)
-        building.rename(target)
-        fsync_folder(paths.output, paths.revisions)
+        keep_apart(paths.output, paths.revisions, closed=run.file.run.publish == "owner")
+        write_sealed(paths.output, target, {**files, ABOUT: json_file_text(about)})
     except OSError as error:
         raise OpsctlError(_cannot_write(error, paths.revisions)) from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return _read(paths.output, target)
+    return read_revision(paths.output, number, target)
+
+
+def refuse_to_publish(run: ExpandedRun) -> None:
+    """Raise OpsctlError where the run file, or what its owner published last, says that only the owner publishes."""
+    owner = _owner_of(run.paths.output)
+    if owner is None or os.geteuid() in (0, owner):
+        return
+    if run.file.run.publish == "owner" or _owners_word(run.paths, owner) == "owner":
+        raise OpsctlError(
+            f'only {account_name(owner)} publishes revisions of {run.file.run.name}: [run] publish = "owner"; '
+            f"ask {account_name(owner)} to run opsctl revise"
+        )
 
 
 def withdraw(revision: Revision) -> None:
     """Take back a revision that was published for a submission that Slurm refused. The caller holds `RunPaths.lock`."""
-    going = revision.folder.with_name(f".withdrawn-{revision.name}")
     with contextlib.suppress(OSError):
-        revision.folder.rename(going)
-        shutil.rmtree(going, ignore_errors=True)
+        take_away(revision.root, revision.folder, f".withdrawn-{revision.name}")
 
 
 def newest(paths: RunPaths) -> Revision | None:
-    """The revision that tasks starting now would take; None before the first submit."""
-    last = max(_folders(paths), default=None)
-    return None if last is None else _read(paths.output, last[1])
+    """The newest revision, damaged or not; None before the first submit.
+
+    Raises OpsctlError where it cannot be seen whether there are any.
+    """
+    return next(_newest_first(paths), None)
+
+
+def newest_whole(paths: RunPaths) -> Revision | None:
+    """The newest revision that can be read; None where there is none. Raises OpsctlError as `newest`."""
+    return next((one for one in _newest_first(paths) if not one.damage), None)
+
+
+def newest_for_task(paths: RunPaths, only_owners: bool) -> tuple[Revision | None, tuple[Revision, ...]]:
+    """The revision that a task starting now takes, damaged or not, and the newer ones that it passes over.
+
+    only_owners: it takes none but those of the run's owner, of the account that the task runs as, and of root.
+    Raises OpsctlError as `newest`.
+    """
+    passed_over: list[Revision] = []
+    believed = (0, os.geteuid(), _owner_of(paths.output))
+    for revision in _newest_first(paths):
+        if not only_owners:
+            return revision, ()
+        if revision.owner in believed:
+            return unless_open(revision), tuple(passed_over)
+        passed_over.append(revision)
+    return None, tuple(passed_over)
 
 
 def differs_from_published(loaded: LoadedRun, revision: Revision) -> list[str]:
@@ -240,34 +162,41 @@ def _flat(file: RunFile) -> dict[str, Any]:
     }
 
 
+def _newest_first(paths: RunPaths) -> Iterator[Revision]:
+    for number, folder in sorted(_folders(paths), reverse=True):
+        yield read_revision(paths.output, number, folder)
+
+
 def _folders(paths: RunPaths) -> Iterator[tuple[int, Path]]:
     try:
-        entries = list(paths.revisions.iterdir())
+        names = [entry.name for entry in paths.revisions.iterdir()]
     except FileNotFoundError:
         return
-    for entry in entries:
-        match = _NAME.fullmatch(entry.name)
+    except OSError as error:
+        raise OpsctlError(f"cannot look into {paths.revisions}: {error.strerror}; ask its owner for access") from None
+    for name in names:
+        match = _NAME.fullmatch(name)
         if match:
-            yield int(match["number"]), entry
+            yield int(match["number"]), paths.revisions / name
 
 
-def _read(root: Path, folder: Path) -> Revision:
-    about = read_needed(root, folder / "revision.json", _About, f"move {folder} away and run opsctl revise")
-    return Revision(
-        number=about.number,
-        digest=about.digest,
-        root=root,
-        folder=folder,
-        created_at=about.created_at,
-        created_by=about.created_by,
-        note=about.note,
-        run_file=Path(about.run_file),
-        run_file_sha256=about.run_file_sha256,
-    )
+def _owner_of(output: Path) -> int | None:
+    try:
+        return output.stat().st_uid
+    except OSError:
+        return None
+
+
+def _owners_word(paths: RunPaths, owner: int) -> str:
+    """The `[run] publish` of the newest revision that the run's owner published."""
+    own = (one for one in _newest_first(paths) if one.owner == owner and not one.damage)
+    last = next(own, None)
+    return last.file.run.publish if last else "group"
 
 
 def _cannot_write(error: OSError, folder: Path) -> str:
     full = FULL_DISK.get(error.errno or 0)
     if full:
         return f"cannot publish a revision: {full} at {folder}; nothing was changed: free some space and try again"
-    return f"cannot publish a revision in {folder}: {error.strerror or error}; nothing was changed"
+    where = error.filename if isinstance(error, Untrusted) else folder
+    return f"cannot publish a revision: {where}: {error.strerror or error}; nothing was changed"

@@ -11,7 +11,8 @@ from typing import Any
 
 from opsctl.errors import RunFileError
 from opsctl.records.locate import locate_run_file
-from opsctl.records.revisions import Revision, newest
+from opsctl.records.revision import Revision
+from opsctl.records.revisions import newest
 from opsctl.runs.load import LARGEST_BYTES, LoadedRun, load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile, RunTable, SlurmTable
@@ -29,14 +30,14 @@ class RunView:
 
     @cached_property
     def revision(self) -> Revision | None:
-        """The newest; None before the first submit. Raises OpsctlError when it is damaged."""
+        """The newest, damaged or not; None before the first submit. Raises OpsctlError where that cannot be seen."""
         return newest(self.paths)
 
     @property
     def options(self) -> Options | None:
         """The trainer's, as published; None before that, or when another release published what this one cannot parse.
 
-        Raises OpsctlError when the revision's files are damaged.
+        Raises OpsctlError for a damaged revision.
         """
         try:
             return self.revision.options() if self.revision else None
@@ -68,7 +69,7 @@ def view(chosen: str | None) -> RunView:
     run = glance(chosen)
     if run.loaded is not None:
         return run
-    if run.revision is None:
+    if run.revision is None or run.revision.damage:
         raise RunFileError(run.problem)
     return replace(run, table=run.revision.file.run)
 

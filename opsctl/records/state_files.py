@@ -63,21 +63,21 @@ def read_whole(root: Path, path: Path, kind: type[T], remedy: str, error: type[O
     Raises `error`, which names the file, says what is wrong with it, and ends with `remedy`.
     """
     try:
-        return msgspec.convert(json.loads(_read(root, path)), kind)
+        return parsed(_read(root, path), kind)
     except FileNotFoundError:
         return None
     except OSError as found:
         raise error(f"cannot read {found.filename or path}: {found.strerror or found}; {remedy}") from None
-    except (ValueError, RecursionError) as found:
+    except ValueError as found:
         raise error(f"cannot read {path}: {found}; {remedy}") from None
 
 
-def read_needed(root: Path, path: Path, kind: type[T], remedy: str) -> T:
-    """`read_whole` of a file that has to be there: without one, OpsctlError as well."""
-    found = read_whole(root, path, kind, remedy)
-    if found is None:
-        raise OpsctlError(f"cannot read {path}: there is no such file; {remedy}")
-    return found
+def parsed(text: str | bytes, kind: type[T]) -> T:
+    """JSON text as a `kind`, all of it. Raises ValueError, which says what is wrong."""
+    try:
+        return msgspec.convert(json.loads(text), kind)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
 
 
 def read_lines(root: Path, path: Path, kind: type[T]) -> list[T]:

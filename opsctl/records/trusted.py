@@ -81,15 +81,20 @@ def open_file(root: Path, path: Path, flags: int = os.O_RDONLY) -> int:
     Raises OSError, or Untrusted for what is no regular file, has a second name, or belongs to somebody else.
     """
     with opened_folder(root, path.parent) as (folder, keepers):
-        with _named(path):
-            fd = _open_or_create(folder, path.name, flags)
-        try:
-            judge_file(os.fstat(fd), keepers, path)
-            os.set_blocking(fd, True)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        return open_within(folder, keepers, path, flags)
+
+
+def open_within(folder: int, keepers: Keepers, path: Path, flags: int = os.O_RDONLY) -> int:
+    """`open_file` of `path.name` in a folder that is open already."""
+    with _named(path):
+        fd = _open_or_create(folder, path.name, flags)
+    try:
+        judge_file(os.fstat(fd), keepers, path)
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def create_file(folder: int, path: Path, mode: int | None = None) -> int:

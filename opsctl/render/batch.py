@@ -47,6 +47,7 @@ def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> s
         python=request.python,
         output=run.paths.output,
         submitted_at=request.submitted_at.isoformat(timespec="seconds"),
+        publish=run.file.run.publish,
         arguments=request.arguments,
     )
 

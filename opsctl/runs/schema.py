@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+#: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
+PUBLISHERS = ("group", "owner")
+
 
 class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table `[run]`."""
@@ -14,6 +17,7 @@ class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: str = "output"  # relative to the run file's folder
     environment: str | None = None  # script sourced on every node before the trainer starts
     group: str | None = None  # Unix group that shares the run
+    publish: str = "group"  # whose revisions the run's tasks take: a PUBLISHERS
     team: str = "the team"  # whom an ALERT line names
 
 

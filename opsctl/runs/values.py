@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.errors import RunFileError
 from opsctl.runs.expansion import VARIABLE_NAME
-from opsctl.runs.schema import RunFile
+from opsctl.runs.schema import PUBLISHERS, RunFile
 from opsctl.runs.shape import shown, shown_key
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import parse_duration_s
@@ -61,6 +61,8 @@ def _run(file: RunFile) -> str | None:
         value = getattr(file.run, key)
         if value is not None and (not value.strip() or any(not character.isprintable() for character in value)):
             return f"[run] {key} = {shown(value)}: allowed is text on one line, not empty"
+    if file.run.publish not in PUBLISHERS:
+        return f"[run] publish = {shown(file.run.publish)}: allowed is {' or '.join(map(shown, PUBLISHERS))}"
     return None
 
 

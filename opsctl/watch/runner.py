@@ -80,9 +80,11 @@ def _nodes(running: Job | None, slurm: SlurmClient) -> tuple[Node, ...]:
 
 
 def _with_progress(seen: Snapshot, run: RunView) -> Snapshot:
-    options, checkpoint = run.options, last_checkpoint(run.paths.checkpoints)
+    problem = run.revision.damage if run.revision else ""
+    options, checkpoint = None if problem else run.options, last_checkpoint(run.paths.checkpoints)
     return replace(
         seen,
+        revision_problem=problem or None,
         checkpoint=checkpoint,
         checkpoint_problem=latest_problem(run.paths.checkpoints),
         checkpoint_at=_changed_at(checkpoint.folder / MANIFEST) if checkpoint else None,
@@ -115,7 +117,7 @@ def _with_run_file(seen: Snapshot, run: RunView) -> Snapshot:
         return seen
     differs: Sequence[str] = ()
     problem = run.problem
-    if run.loaded is not None:
+    if run.loaded is not None and not revision.damage:
         try:
             differs = differs_from_published(run.loaded, revision)
         except OpsctlError as error:

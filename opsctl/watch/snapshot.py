@@ -56,6 +56,7 @@ class Snapshot:
     checkpoint: Checkpoint | None = None
     checkpoint_at: datetime | None = None
     checkpoint_problem: str | None = None  # why nobody can tell which one the next task goes on from
+    revision_problem: str | None = None  # why the newest revision, and so how long the training is, cannot be read
     is_finished: bool = False  # `checkpoint` is the training's end
     total_samples: int | None = None
     total_iterations: int | None = None

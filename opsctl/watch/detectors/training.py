@@ -50,7 +50,10 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
 
 
 def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
-    """Nobody misses a training that was never submitted, nor can say that it is well."""
+    """Nobody misses a training that was never submitted, nor can say that it is well, or that one is not finished."""
+    unknown = snapshot.revision_problem or snapshot.checkpoint_problem
+    if unknown is not None:  # it may be finished
+        return _finding(Severity.UNKNOWN, _words(settings.name, "blind", unknown))
     if snapshot.was_submitted or snapshot.checkpoint is not None:
         return _alert(Severity.CRITICAL, _words(settings.name, "absent"), settings.team)
     return _finding(Severity.UNKNOWN, _words(settings.name, "unsubmitted"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from opsctl.control.difference import files_difference
 from opsctl.errors import OpsctlError
-from opsctl.records.revisions import Revision, contents, publish
+from opsctl.records.revision import Revision
+from opsctl.records.revisions import contents, newest, publish
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
 from tests.tiny_run import expand, write_run
@@ -43,13 +45,14 @@ def test_before_the_first_publishing_everything_is_new(tmp_path: Path) -> None:
 
 
 def test_a_file_that_an_older_release_did_not_publish_is_new(published: Revision, tmp_path: Path) -> None:
-    (published.folder / "engine.json").unlink()
-    text = files_difference(published, contents(run_in(tmp_path)))
+    older = {name: text for name, text in published.texts.items() if name != "engine.json"}
+    text = files_difference(replace(published, texts=older), contents(run_in(tmp_path)))
     assert text.startswith(f"--- {published.name}/engine.json\n") and text.count("--- ") == 1
 
 
-def test_a_published_file_that_cannot_be_read_is_named(published: Revision, tmp_path: Path) -> None:
+def test_a_damaged_revision_is_named_instead_of_everything_being_new(published: Revision, tmp_path: Path) -> None:
     (published.folder / "step.sh").unlink()
     (published.folder / "step.sh").mkdir()
-    with pytest.raises(OpsctlError, match=f"cannot read {published.folder}/step.sh: is a folder where"):
-        files_difference(published, contents(run_in(tmp_path)))
+    damaged = newest(run_in(tmp_path).paths)
+    with pytest.raises(OpsctlError, match=rf"revision {published.name} in .* is damaged: .*step.sh.*a folder"):
+        files_difference(damaged, contents(run_in(tmp_path)))

@@ -45,7 +45,7 @@ def test_outside_of_a_job_it_says_what_starts_it(environment: dict[str, str]) ->
     [
         ("yesterday", "is not an ISO 8601 time"),
         ("2026-11-21T08:00:00", "has no time zone"),
-        ("2026-11-21T08:00:00+00:00", "no revision in"),
+        ("2026-11-21T08:00:00+00:00", "inside a Slurm job only"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(

@@ -72,6 +72,20 @@ def test_arguments_of_another_release_leave_the_runs_kill_switch_to_look_at(publ
     assert task.kill_switch == published / "output" / "kill-switch" and not task.is_finished()
 
 
+@pytest.mark.parametrize("checkpoints", ["no latest", "latest"])
+def test_beside_checkpoints_the_task_does_not_start_from_nothing(published: Path, checkpoints: str) -> None:
+    write_checkpoint(published, 10, 80)
+    assert task_in(published).checkpoint_problem() is None
+    if checkpoints == "latest":
+        write_checkpoint(published, 20, 160)
+        (published / "output" / "checkpoints" / "global_step20" / "manifest.json").unlink()
+    else:
+        (published / "output" / "checkpoints" / "latest").unlink()
+    problem = task_in(published).checkpoint_problem() or ""
+    assert problem.endswith("checkpoint is global_step10: opsctl checkpoints repoint makes it the latest")
+    assert task_in(published, "--load", str(published / "nothing")).checkpoint_problem() is None
+
+
 @pytest.mark.parametrize("file", ["run.json", "trainer-arguments.json"])
 def test_a_revision_that_cannot_be_read_is_no_reason_not_to_look_at_the_kill_switch(published: Path, file: str) -> None:
     revision = revisions.newest(RunPaths(published / "output"))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.test_rooms import ROOT, module_of, sources
 
-STATE_FILES = ("opsctl.records.state_files", "opsctl.records.trusted")
+STATE_FILES = ("opsctl.records.state_files", "opsctl.records.trusted", "opsctl.records.sealed")
 #: What else opens files, and which: none of them is state that opsctl keeps of a run.
 OTHERS = {
     "opsctl.attempts.evidence": "the end of what a node printed",

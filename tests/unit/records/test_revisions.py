@@ -1,12 +1,16 @@
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from opsctl.account import account_and_host, account_name
 from opsctl.errors import OpsctlError
 from opsctl.records import revisions
+from opsctl.records.revision import Revision, digest_of
 from opsctl.records.run_view import view
 from opsctl.runs.load import LoadedRun, load_run_file
 from opsctl.shipped import templates_folder
@@ -21,7 +25,7 @@ def loaded(folder: Path, **changes: object) -> LoadedRun:
     return load_run_file(write_run(folder, **changes), {"HOME": "/nowhere"})  # type: ignore[arg-type]
 
 
-def publish(run: LoadedRun, note: str = "") -> revisions.Revision:
+def publish(run: LoadedRun, note: str = "") -> Revision:
     return revisions.publish(expand(run), note)
 
 
@@ -104,6 +108,7 @@ def published_on_a_small_disk(folder: Path, files: int) -> tuple[str, list[str]]
     mount = f'mount -t tmpfs -o mode=700,nr_inodes={folders + files} none "$0" && exec "$@"'
     script = f"""
 import json, pathlib
+from opsctl.account import account_and_host, account_name
 from opsctl.errors import OpsctlError
 from tests.unit.records.test_revisions import loaded, publish
 run, said = loaded(pathlib.Path({str(folder)!r})), ""
@@ -153,22 +158,150 @@ def test_the_run_file_differs_where_a_value_does_not_where_a_comment_does(tmp_pa
     ]
 
 
+def republish(revision: Revision, number: int | None = None, **texts: str) -> Path:
+    """Another whole revision with these files instead (their names with `_` for what no keyword holds)."""
+    changed = {name.replace("_", "-").replace("-json", ".json"): text for name, text in texts.items()}
+    files = {**revision.texts, **changed}
+    about = json.loads((revision.folder / "revision.json").read_text())
+    about |= {"number": number or revision.number + 1, "digest": digest_of(files)}
+    folder = revision.folder.with_name(f"{about['number']:04d}-{about['digest'][:12]}")
+    folder.mkdir()
+    for name, text in {**files, "revision.json": json.dumps(about)}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
 def test_the_tenth_thousandth_revision_is_newer_than_the_one_before(tmp_path: Path) -> None:
     first = publish(loaded(tmp_path))
-    about = json.loads((first.folder / "revision.json").read_text())
     for number in (9999, 10000):
-        folder = first.folder.with_name(f"{number:04d}-{first.digest[:12]}")
-        folder.mkdir()
-        (folder / "revision.json").write_text(json.dumps({**about, "number": number}))
+        republish(first, number)
     found = revisions.newest(loaded(tmp_path).paths)
-    assert found is not None and found.number == 10000
+    assert found is not None and found.number == 10000 and not found.damage
 
 
-def test_a_broken_revision_is_named(tmp_path: Path) -> None:
-    revision = publish(loaded(tmp_path))
-    (revision.folder / "revision.json").write_text("{")
-    with pytest.raises(OpsctlError, match=f"cannot read {revision.folder}/revision.json"):
-        revisions.newest(loaded(tmp_path).paths)
+def cut(path: Path) -> None:
+    path.write_text(path.read_text()[:-20])
+
+
+def emptied(path: Path) -> None:
+    path.write_text("")
+
+
+def null(path: Path) -> None:
+    path.write_text("null")
+
+
+def listed(path: Path) -> None:
+    path.write_text("[" * 5000)
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def a_second_name(path: Path) -> None:
+    os.link(path, path.parent.parent / "elsewhere")
+
+
+def huge(path: Path) -> None:
+    os.truncate(path, 100 << 20)
+
+
+def anothers(path: Path) -> None:
+    os.chown(path, 1, -1)
+
+
+DAMAGES = (cut, emptied, null, listed, missing, a_folder, a_pipe, a_link, a_second_name, huge, anothers)
+
+
+@pytest.mark.parametrize("name", ["revision.json", "run.json", "step.sh"])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_newest_revision_is_named_never_used_and_published_over(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    if damage is anothers and os.geteuid():
+        pytest.skip("giving a file away needs root")
+    run = loaded(tmp_path)
+    first = publish(run)
+    damage(first.folder / name)
+    found = newest(run)
+    assert found.name == first.name and found.damage
+    with pytest.raises(OpsctlError) as refusal:
+        found.options()
+    assert "\n" not in str(refusal.value)
+    assert str(refusal.value).startswith(f"revision {first.name} in {run.paths.revisions} is damaged: ")
+    assert str(refusal.value).endswith("; opsctl revise publishes a new revision")
+    assert revisions.newest_whole(run.paths) is None
+    second = publish(run)
+    assert (second.number, second.damage) == (2, "") and newest(run) == second
+    assert second.options() == expand(run).options
+
+
+@pytest.mark.parametrize(
+    ("number", "tail"), [("0007", ""), ("0001", "0")], ids=["another number", "another content's hash"]
+)
+def test_a_revision_under_another_ones_name_is_damaged(tmp_path: Path, number: str, tail: str) -> None:
+    run = loaded(tmp_path)
+    first = publish(run)
+    hash_ = first.digest[:12] if not tail else "0" * 12
+    first.folder.rename(first.folder.with_name(f"{number}-{hash_}"))
+    assert f"revision.json is of {first.name}" in newest(run).damage
+
+
+def test_a_revision_with_a_file_more_is_damaged(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    (publish(run).folder / "more").write_text("")
+    assert "its files are not what was published" in newest(run).damage
+
+
+def modes(run: LoadedRun, revision: Revision) -> tuple[str, str, set[str]]:
+    paths = (run.paths.revisions, revision.folder, *revision.folder.iterdir())
+    revisions_mode, folder, *files = (f"{path.stat().st_mode & 0o7777:o}" for path in paths)
+    return revisions_mode, folder, set(files)
+
+
+def test_nobody_can_change_or_take_away_what_another_has_published(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    run.paths.output.mkdir()
+    run.paths.output.chmod(0o2770)
+    assert modes(run, publish(run)) == ("3770", "2750", {"440"})
+    run.paths.output.chmod(0o700)
+    run.paths.state.chmod(0o700)
+    assert modes(run, publish(loaded(tmp_path, lr="2e-3"))) == ("1700", "700", {"400"})
+
+
+def test_what_others_could_have_changed_is_published_anew(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    first = publish(run)
+    first.folder.chmod(0o770)
+    assert publish(run).number == 2
+    (newest(run).folder / "step.sh").chmod(0o660)
+    assert publish(run).number == 3 and publish(run).number == 3
+
+
+def test_who_published_is_told_by_whose_the_files_are(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    first = publish(run)
+    assert first.created_by == account_and_host()
+    about = json.loads((first.folder / "revision.json").read_text())
+    (first.folder / "revision.json").chmod(0o600)
+    (first.folder / "revision.json").write_text(json.dumps({**about, "created_by": "somebody@else\x1b[2J"}))
+    assert newest(run).created_by == account_name()
 
 
 def test_a_chains_own_arguments_are_understood_as_the_trainer_does(tmp_path: Path) -> None:
@@ -182,22 +315,21 @@ def test_a_chains_own_arguments_are_understood_as_the_trainer_does(tmp_path: Pat
 def test_what_another_release_published_is_refused_by_name_and_no_reason_to_see_nothing(tmp_path: Path) -> None:
     run = loaded(tmp_path)
     revision = publish(run)
-    words = [*revision.trainer_arguments, "--of-another-release"]
-    (revision.folder / "trainer-arguments.json").write_text(json.dumps(words))
+    republish(revision, trainer_arguments_json=json.dumps([*revision.trainer_arguments, "--of-another-release"]))
     with pytest.raises(OptionsError, match="--of-another-release is no option of the trainer"):
-        published(run).options()
+        newest(run).options()
     assert view(str(run.path)).options is None
 
 
 @pytest.mark.parametrize("text", ["{", '{"run": {"name": "x"}, "slurm": {}, "of_another_release": {}}'])
-def test_a_published_run_that_cannot_be_read_is_one_line(tmp_path: Path, text: str) -> None:
+def test_a_published_run_that_cannot_be_understood_is_one_line(tmp_path: Path, text: str) -> None:
     run = loaded(tmp_path)
-    (publish(run).folder / "run.json").write_text(text)
+    republish(publish(run), run_json=text)
     with pytest.raises(OpsctlError, match=r"run\.json: .*; opsctl revise publishes a new revision"):
-        published(run).options()
+        newest(run).options()
 
 
-def published(run: LoadedRun) -> revisions.Revision:
+def newest(run: LoadedRun) -> Revision:
     """The newest revision, as a command that starts now reads it."""
     found = revisions.newest(run.paths)
     assert found is not None

@@ -49,8 +49,6 @@ def test_what_is_not_there_is_none_or_no_lines(tmp_path: Path) -> None:
     assert files.read_whole(nothing.parent, nothing, Thing, "mend it") is None
     assert files.read_text(nothing.parent, nothing) is None
     assert files.read_lines(nothing.parent, nothing, Thing) == []
-    with pytest.raises(OpsctlError, match=f"cannot read {nothing}: there is no such file; mend it"):
-        files.read_needed(nothing.parent, nothing, Thing, "mend it")
 
 
 @given(st.builds(Thing, st.text() | st.just("caf\udce9"), st.integers()))

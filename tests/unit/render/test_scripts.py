@@ -124,6 +124,15 @@ def test_a_chain_asks_for_what_it_was_given(tmp_path: Path) -> None:
         assert f"#SBATCH {line}\n" in text
 
 
+def test_the_script_which_no_member_can_edit_says_that_only_the_owner_publishes(tmp_path: Path) -> None:
+    run = example("demo", tmp_path)
+    table = msgspec.structs.replace(run.file.run, publish="owner")
+    text = batch_script(replace(run, file=msgspec.structs.replace(run.file, run=table)), OWN, request(arguments=("a",)))
+    assert " \\\n    --publish owner \\\n    -- a\n" in text
+    assert "--publish" not in batch_script(run, OWN, request())
+    shellcheck(text, tmp_path)
+
+
 def test_what_is_not_asked_for_has_no_directive(tmp_path: Path) -> None:
     text = scripts("demo", tmp_path)["demo.batch.sh"]
     for option in ("partition", "account", "qos", "dependency", "exclude", "begin", "hold", "nice"):

@@ -34,6 +34,7 @@ def test_a_valid_file_gives_its_values_and_the_defaults(tmp_path: Path) -> None:
         ("nodes = 4", "nodes = 0", "[slurm] nodes = 0: allowed is a whole number from 1 to 100000"),
         ("nodes = 4\n", "", "[slurm] nodes is missing"),
         ('name = "small"', "", "[run] name is missing"),
+        ('name = "small"', 'name = "small"\npublish = "me"', '[run] publish = "me": allowed is "group" or "owner"'),
         ("[slurm]", "[slrum]", "[slrum] is not a known table; did you mean [slurm]?"),
         ("[slurm]", "[watch]\nx = 1\n[slurm]", "[watch] is not a known table; tables are [run], [slurm], [array]"),
         ("[run]", 'name = "x"\n[run]', "name stands outside any table: it goes into [run]"),

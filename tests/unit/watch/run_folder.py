@@ -54,10 +54,15 @@ def slurm(jobs: Iterable[Job] | None) -> SlurmClient:
     return cast(SlurmClient, StandIn(jobs))
 
 
-def troubled_run(folder: Path) -> tuple[RunView, Job]:
-    """A run that is silent and came to nothing twice, its switch triggered, its file edited, no latest; and its job."""
+def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
+    """A run that is silent and came to nothing twice, its switch triggered, its file edited, no latest; and its job.
+
+    damaged: its newest revision is so too, and nothing can be compared with the run file.
+    """
     run = load_run_file(write_run(folder))
-    publish(expand(run))
+    revision = publish(expand(run))
+    if damaged:
+        (revision.folder / "run.json").unlink()
     run_id, paths = make_run_id(run.paths), run.paths
     write_run(folder, lr="2e-3")
     begun = now() - timedelta(hours=9)

@@ -9,6 +9,7 @@ import pytest
 
 from opsctl.records.trusted import Untrusted
 from opsctl.watch.detector import Detector
+from opsctl.watch.detectors import revision
 from opsctl.watch.registry import DETECTORS
 from opsctl.watch.runner import gather, settings_of
 from opsctl.watch.snapshot import Part, Snapshot
@@ -36,7 +37,7 @@ def test_others_chains_are_unseen_where_slurm_hides_them_and_nothing_of_the_run_
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
 def test_a_check_finds_the_same_when_only_what_it_asks_for_is_gathered(detector: Detector, tmp_path: Path) -> None:
-    run, job = troubled_run(tmp_path)
+    run, job = troubled_run(tmp_path, damaged=detector is revision.DETECTOR)
     everything, asked = (gather(run, slurm([job]), parts) for parts in (Part.ALL, detector.needs))
     found = detector.find(everything, settings_of(run))
     assert found and {one.check for one in found} == {detector.name}

@@ -1,0 +1,19 @@
+"""Can the tasks read what they are to train?"""
+
+from __future__ import annotations
+
+from opsctl.watch.detector import Detector, Settings
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Part, Snapshot
+
+CHECK = "revision"
+
+
+def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
+    """A finding about a newest revision that is damaged: tasks that start now refuse it."""
+    if snapshot.revision_problem is None:
+        return []
+    return [Finding(CHECK, Severity.CRITICAL, f"no task can start: {snapshot.revision_problem}")]
+
+
+DETECTOR = Detector(CHECK, find, Part.PROGRESS)

@@ -1,0 +1,24 @@
+"""What is said of a newest revision that is damaged."""
+
+from __future__ import annotations
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import revision, training
+from opsctl.watch.finding import Severity
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING
+
+SETTINGS = Settings("tr11-176B-ml", "Eng WG")
+PROBLEM = "revision 0002-abc is damaged: run.json is missing; opsctl revise publishes a new revision"
+
+
+def test_that_no_task_can_start_is_critical() -> None:
+    (found,) = revision.find(Snapshot(NOW, (RUNNING,), revision_problem=PROBLEM), SETTINGS)
+    assert (found.severity, found.text) == (Severity.CRITICAL, f"no task can start: {PROBLEM}")
+    assert revision.find(Snapshot(NOW, (RUNNING,)), SETTINGS) == []
+
+
+def test_a_training_that_may_be_finished_is_not_missed() -> None:
+    for problem in ({"revision_problem": PROBLEM}, {"checkpoint_problem": PROBLEM}):
+        (found,) = training.find(Snapshot(NOW, was_submitted=True, **problem), SETTINGS)  # type: ignore[arg-type]
+        assert found.severity is Severity.UNKNOWN and PROBLEM in found.text
