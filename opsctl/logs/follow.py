@@ -9,106 +9,109 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from opsctl.logs.tail import Filter, last_lines, whole
+from opsctl.logs.line_text import Lines, blocks
+from opsctl.logs.tail import Filter, end_of_whole_lines, shown, start_of_last, whole
+from opsctl.records.trusted import open_file
 
 #: Seconds that a pause should take.
 POLL_S = 0.25
-_BLOCK_BYTES = 1024 * 1024
 
 
 def follow(
+    root: Path,
     path: Path,
     lines: int,
     say: Callable[[str], None],
     pause: Callable[[], None],
     wanted: Filter = whole,
 ) -> Iterator[str]:
-    """The last `lines` wanted lines of `path`, then every further one as it is written, for ever.
+    """The last `lines` wanted lines of `path` under the run's folder `root`, then every further one, for ever.
 
     A half-written line is waited for; before a rotation or at a truncation it is given as it stands. `say` gets what a
-    person should know: there is no log yet, it was replaced, it was cut. `pause` is called between two looks.
+    person should know: there is no log yet, it was replaced, it was cut. `pause` is called between two looks. Raises
+    OSError for a log that cannot be read.
     """
-    source = _Source(path)
-    if source.open():
-        yield from last_lines(path, lines, source.skip_to_last_line_end(), wanted)
+    source = _Source(root, path)
+    if source.find():
+        source.skip_to_last(lines, wanted)
     else:
         say(f"no log yet at {path}; waiting for it")
     while True:
-        yield from _shown(source.new_lines(), wanted)
+        yield from shown(source.new_lines(), wanted)
+        if not source.is_idle:
+            continue
         event = source.moved()
         if event:
-            yield from _shown(source.rest(), wanted)
+            yield from shown(source.rest(), wanted)
+            source.begin_anew()
             say(f"{path} {event}")
-        elif source.is_idle:
+        else:
             pause()
-
-
-def _shown(lines: Iterator[str], wanted: Filter) -> Iterator[str]:
-    return (shown for line in lines if (shown := wanted(line)) is not None)
 
 
 class _Source:
     """An open log and how far it has been read."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, root: Path, path: Path) -> None:
+        self.root, self.path = root, path
         self.fd: int | None = None
-        self.half = b""
+        self.next_fd: int | None = None  # what has taken the place of `fd`
+        self.at = 0
+        self.lines = Lines()
         self.is_idle = True
 
-    def open(self) -> bool:
-        try:
-            self.fd = os.open(self.path, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        return True
+    def find(self) -> bool:
+        """Whether there is a log."""
+        self.fd = self._opened()
+        return self.fd is not None
 
-    def skip_to_last_line_end(self) -> int:
-        """Continue after the last whole line, and say where that is; the half one after it comes when it is whole."""
-        if self.fd is None:
-            return 0
-        end = os.fstat(self.fd).st_size
-        while end:
-            begin = max(0, end - _BLOCK_BYTES)
-            last = os.pread(self.fd, end - begin, begin).rfind(b"\n")
-            end = begin + last + 1
-            if last >= 0:
-                break
-        return os.lseek(self.fd, end, os.SEEK_SET)
+    def skip_to_last(self, count: int, wanted: Filter) -> None:
+        """Begin with the last `count` whole lines; the half one after them comes when it is whole."""
+        if self.fd is not None:
+            self.at = start_of_last(self.fd, count, end_of_whole_lines(self.fd), wanted)
 
     def new_lines(self) -> Iterator[str]:
-        block = os.read(self.fd, _BLOCK_BYTES) if self.fd is not None else b""
-        self.is_idle = not block
-        if block:
-            *whole, self.half = (self.half + block).split(b"\n")
-            for line in whole:
-                yield line.decode(errors="replace")
-
-    def rest(self) -> Iterator[str]:
-        """What is left of a file that will not be continued, a half line included."""
-        left, self.half = self.half, b""
-        for line in left.splitlines():
-            yield line.decode(errors="replace")
+        """What has been written since the last look."""
+        self.is_idle = True
+        if self.fd is not None:
+            for at, data in blocks(self.fd, self.at, os.fstat(self.fd).st_size):
+                self.at, self.is_idle = at, False
+                yield from self.lines.feed(data)
 
     def moved(self) -> str:
         """Says what happened to the file when it is no longer what was being read; else ""."""
-        if not self.is_idle:
-            return ""
         if self.fd is None:
-            return "is there now" if self.open() else ""
+            self.next_fd = self._opened()
+            return "" if self.next_fd is None else "is there now"
         here = os.fstat(self.fd)
-        try:
-            there = self.path.stat()
-        except FileNotFoundError:
+        if here.st_size < self.at:
+            return "was cut short; reading it from its beginning"
+        there = self._opened()
+        if there is None:
             # Between the two steps of a rotation there is no file: keep reading the old one until a new one appears.
             return ""
-        if (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino):
-            while block := os.read(self.fd, _BLOCK_BYTES):  # written to the old one since we last looked
-                self.half += block
-            os.close(self.fd)
-            self.fd = None
-            return "was replaced; reading the new one" if self.open() else ""
-        if here.st_size < os.lseek(self.fd, 0, os.SEEK_CUR):
-            os.lseek(self.fd, 0, os.SEEK_SET)
-            return "was cut short; reading it from its beginning"
-        return ""
+        if os.path.samestat(os.fstat(there), here):
+            os.close(there)
+            return ""
+        self.next_fd = there
+        return "was replaced; reading the new one"
+
+    def rest(self) -> Iterator[str]:
+        """What is left of a file that will not be continued: written since the last look, and a half line."""
+        yield from self.new_lines()
+        yield from self.lines.rest()
+
+    def begin_anew(self) -> None:
+        """Read what is there now from its beginning."""
+        if self.next_fd is not None:
+            if self.fd is not None:
+                os.close(self.fd)
+            self.fd, self.next_fd = self.next_fd, None
+        self.at = 0
+
+    def _opened(self) -> int | None:
+        """Another descriptor each time: on a network file system an old one may know an old size."""
+        try:
+            return open_file(self.root, self.path)
+        except FileNotFoundError:
+            return None

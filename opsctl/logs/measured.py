@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
@@ -12,6 +12,7 @@ from opsctl.logs import attempt_lines
 from opsctl.logs.lines import parse_lines
 from opsctl.logs.records import Alert, Measured, Pulse, Record
 from opsctl.logs.tail import last_lines, lines_backwards
+from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
 from trainer.formats import log_lines, training_line
 from trainer.formats.leave_lines import Left
@@ -32,12 +33,24 @@ _ENOUGH = 3
 
 def measured(paths: RunPaths) -> Measured:
     """What the newest part of the run's training log shows; all None while there is no log."""
-    return _whether_followed(measure(_records(paths.main_log)), paths.main_log)
+    return _measured(paths, None)
 
 
 def recent(paths: RunPaths) -> Measured:
     """`measured` from no more than the newest iterations, for who cannot wait."""
-    return _whether_followed(measure(_records(paths.main_log, WINDOW + 1)), paths.main_log)
+    return _measured(paths, WINDOW + 1)
+
+
+def _measured(paths: RunPaths, iterations: int | None) -> Measured:
+    try:
+        fd = open_file(paths.output, paths.main_log)
+    except OSError:  # also of a log that is not to be believed, which `opsctl logs` says: the rest of a status counts
+        return Measured()
+    try:
+        found = measure(_records(fd, iterations))
+        return found if found.last_iteration is None else msgspec.structs.replace(found, is_followed=_is_followed(fd))
+    finally:
+        os.close(fd)
 
 
 def measure(records: Sequence[Record]) -> Measured:
@@ -68,19 +81,16 @@ def measure(records: Sequence[Record]) -> Measured:
     )
 
 
-def _whether_followed(found: Measured, log: Path) -> Measured:
-    """With whether the last iteration is the log's last line: most of what may follow it is no record."""
-    if found.last_iteration is None:
-        return found
-    is_followed = not any(isinstance(one, TrainingLine) for one in parse_lines(last_lines(log, 1)))
-    return msgspec.structs.replace(found, is_followed=is_followed)
+def _is_followed(fd: int) -> bool:
+    """Whether the log's last line is not an iteration's: most of what may follow one is no record."""
+    return not any(isinstance(one, TrainingLine) for one in parse_lines(last_lines(fd, 1)))
 
 
-def _records(path: Path, iterations: int | None = None) -> list[Record]:
+def _records(fd: int, iterations: int | None = None) -> list[Record]:
     """The records in the log's end, in its order; no more than so many `iterations` when given."""
     found: list[Record] = []
     seen = 0
-    for record in parse_lines(lines_backwards(path, TAIL_BYTES, _MARKS)):
+    for record in parse_lines(lines_backwards(fd, TAIL_BYTES, _MARKS)):
         found.append(record)
         seen += isinstance(record, TrainingLine)
         if seen == iterations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from opsctl.logs.follow import follow
 from opsctl.logs.lines import split_prefix
 from opsctl.logs.tail import last_lines
 from opsctl.records.attempt_folder import rank_map
+from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
 from trainer.formats.attempt_records import RANKS_FILES
 
@@ -19,20 +21,26 @@ from trainer.formats.attempt_records import RANKS_FILES
 class LogSource:
     """A file, and the local rank whose lines are wanted, without their prefix; None: every line as it stands."""
 
+    root: Path  # the run's output folder
     path: Path
     local_rank: int | None = None
 
-    def last(self, count: int) -> list[str]:
-        """The last `count` lines. Raises OpsctlError when there is no file yet."""
-        if not self.path.exists():
+    def last(self, count: int) -> Iterator[str]:
+        """The last `count` lines. Raises OpsctlError when there is no file yet, OSError for one that cannot be read."""
+        try:
+            fd = open_file(self.root, self.path)
+        except FileNotFoundError:
             raise OpsctlError(
                 f"no log yet at {self.path}: the first task writes it; opsctl status says what it waits for"
-            )
-        return last_lines(self.path, count, wanted=self._wanted)
+            ) from None
+        try:
+            yield from last_lines(fd, count, self._wanted)
+        finally:
+            os.close(fd)
 
     def follow(self, count: int, say: Callable[[str], None], pause: Callable[[], None]) -> Iterator[str]:
         """The last `count` lines and every one that comes, for ever; see `opsctl.logs.follow`."""
-        return follow(self.path, count, say, pause, self._wanted)
+        return follow(self.root, self.path, count, say, pause, self._wanted)
 
     def _wanted(self, line: str) -> str | None:
         if self.local_rank is None:
@@ -43,7 +51,7 @@ class LogSource:
 
 def main_source(paths: RunPaths) -> LogSource:
     """The training log: every line of every rank."""
-    return LogSource(paths.main_log)
+    return LogSource(paths.output, paths.main_log)
 
 
 def rank_source(paths: RunPaths, rank: int) -> LogSource:
@@ -57,7 +65,7 @@ def rank_source(paths: RunPaths, rank: int) -> LogSource:
     places = rank_map(paths.output, folder)
     for place in places:
         if place.rank == rank and place.local_rank is not None:
-            return LogSource(folder / f"{place.node}.out", place.local_rank)
+            return LogSource(paths.output, folder / f"{place.node}.out", place.local_rank)
     has = f"ranks {places[0].rank} to {places[-1].rank}" if places else "none that can be read"
     raise OpsctlError(f"no rank {rank} in attempt {folder.name}: it has {has} ({folder})")
 

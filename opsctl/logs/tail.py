@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
-CHUNK_BYTES = 256 * 1024
+from opsctl.logs import line_text
+from opsctl.logs.line_text import Lines, blocks, blocks_backwards, text_of, without_nuls
+
 #: A line -> what to show of it, None: nothing.
 Filter = Callable[[str], str | None]
 
@@ -16,56 +17,71 @@ def whole(line: str) -> str | None:
     return line
 
 
-def lines_backwards(
-    path: Path, limit_bytes: int | None = None, containing: Sequence[bytes] = (), end: int | None = None
-) -> Iterator[str]:
+def lines_backwards(fd: int, limit_bytes: int | None = None, containing: Sequence[bytes] = ()) -> Iterator[str]:
     """The log's lines, last one first, without their line ends; only those with one of `containing` in them when given.
 
-    Looks at no more than the last `limit_bytes` bytes; a line that begins before them is left out. A missing file has
-    no lines. The size (or `end`, a position in the file) is taken once: what is appended meanwhile is not seen, one cut
-    short ends the reading. Where the text ends in a line end, the first line is the empty one after it.
+    Looks at no more than the last `limit_bytes` bytes; a line that begins before them is left out. The size is taken
+    once: what is appended meanwhile is not seen, one cut short ends the reading. Where the text ends in a line end, the
+    first line is the empty one after it.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        size = end = os.fstat(fd).st_size if end is None else end
-        floor = 0 if limit_bytes is None else max(0, end - limit_bytes)
-        rest = b""  # the beginning of a line whose first part lies in the chunk before
-        while end > floor:
-            begin = max(floor, end - CHUNK_BYTES)
-            chunk = os.pread(fd, end - begin, begin)
-            if len(chunk) < end - begin:
-                return
-            pieces = (chunk + rest).split(b"\n")
-            rest = pieces.pop(0)
-            end = begin
-            yield from _decoded(reversed(pieces), containing)
-        if floor == 0 and size:
-            yield from _decoded([rest], containing)
-    finally:
-        os.close(fd)
-
-
-def last_lines(path: Path, count: int, end: int | None = None, wanted: Filter = whole) -> list[str]:
-    """The last `count` wanted lines before `end`, in order. A line end at the very end begins no further line."""
-    found: list[str] = []
-    if count <= 0:
-        return found
-    for number, line in enumerate(lines_backwards(path, end=end)):
-        if number == 0 and not line:
-            continue
-        shown = wanted(line)
-        if shown is None:
-            continue
-        found.append(shown)
-        if len(found) == count:
-            break
-    return found[::-1]
-
-
-def _decoded(lines: Iterator[bytes] | Sequence[bytes], containing: Sequence[bytes]) -> Iterator[str]:
-    for line in lines:
+    end = os.fstat(fd).st_size
+    start = 0 if limit_bytes is None else max(0, end - limit_bytes)
+    for _, line, cut_bytes in _placed_backwards(fd, start, end):
         if not containing or any(part in line for part in containing):
-            yield line.decode(errors="replace").rstrip("\r")
+            yield text_of(line, cut_bytes)
+
+
+def last_lines(fd: int, count: int, wanted: Filter = whole) -> Iterator[str]:
+    """The last `count` wanted lines, in order. A line end at the very end begins no further line."""
+    end = os.fstat(fd).st_size
+    start = start_of_last(fd, count, end, wanted)
+    lines = Lines()
+    for _, data in blocks(fd, start, end):
+        yield from shown(lines.feed(data), wanted)
+    yield from shown(lines.rest(), wanted)
+
+
+def start_of_last(fd: int, count: int, end: int, wanted: Filter = whole) -> int:
+    """Where the last `count` wanted lines before `end` begin; the beginning where there are no more."""
+    if count <= 0:
+        return end
+    for number, (start, line, cut_bytes) in enumerate(_placed_backwards(fd, 0, end)):
+        is_line = number > 0 or line  # nothing, or a hole, after the last line end is none
+        if is_line and wanted(text_of(line, cut_bytes)) is not None:
+            count -= 1
+            if count == 0:
+                return start
+    return 0
+
+
+def end_of_whole_lines(fd: int) -> int:
+    """The position after the last line end."""
+    end = os.fstat(fd).st_size
+    return next((start for start, _, _ in _placed_backwards(fd, 0, end)), 0)
+
+
+def shown(lines: Iterator[str], wanted: Filter) -> Iterator[str]:
+    """What `wanted` shows of `lines`."""
+    return (text for line in lines if (text := wanted(line)) is not None)
+
+
+def _placed_backwards(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes, int]]:
+    """(position, bytes, how many bytes more it had) of each line, last one first; the first only where `start` is 0."""
+    line, cut_bytes = b"", 0  # the later part of a line whose beginning lies in a block before
+    begin = end
+    for begin, data in blocks_backwards(fd, start, end):
+        stop = len(data)
+        while (line_end := data.rfind(b"\n", 0, stop)) >= 0:
+            line, cut_bytes = _joined(data[line_end + 1 : stop], line, cut_bytes)
+            yield begin + line_end + 1, line, cut_bytes
+            line, cut_bytes, stop = b"", 0, line_end
+        line, cut_bytes = _joined(data[:stop], line, cut_bytes)
+    if begin == start == 0 and end:
+        yield 0, line, cut_bytes
+
+
+def _joined(before: bytes, line: bytes, cut_bytes: int) -> tuple[bytes, int]:
+    """`before` and the part of the line after it, no longer than a line may be."""
+    joined = without_nuls(before) + line
+    most = line_text.LONGEST_LINE_BYTES
+    return joined[:most], cut_bytes + max(0, len(joined) - most)

@@ -61,6 +61,8 @@ def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tupl
     make: with the folders on the way that are missing, each as open as the one that it is made in. Raises OSError
     where there is none, Untrusted.
     """
+    if not folder.is_relative_to(root) or ".." in folder.relative_to(root).parts:
+        raise Untrusted(f"is not in {root}", folder)
     fd = _open_root(root)
     try:
         keepers = _keepers(fd)

@@ -171,3 +171,45 @@ def test_the_end_of_a_huge_log_is_shown_without_reading_the_rest(run: Path) -> N
     assert logs(run, "-n", "1").stdout == "last\n"
     # What is read is Python itself and what it imports.
     assert read_so_far_bytes() - before < path.stat().st_size / 2
+
+
+@pytest.mark.parametrize("node", ["../../../../secret", "/etc/secret"])
+def test_a_rank_map_leads_to_no_file_outside_of_the_attempt(run: Path, node: str) -> None:
+    (run / "secret.out").write_text("[default0]:secret\n")
+    folder = attempt(run, 12, "node1", [0, 1])
+    (folder / "ranks-1.json").write_text(json.dumps([{"rank": 0, "local_rank": 0, "node": node, "gpu": "", "pid": 1}]))
+    answer = logs(run, "--rank", "0")
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1)
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("-f",)])
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_log_that_is_no_plain_file_is_refused_in_a_line_at_once(run: Path, kind: str, words: tuple[str, ...]) -> None:
+    log = run / "output/logs/main_log.txt"
+    log.parent.mkdir(parents=True)
+    if kind == "link":
+        write(run / "thesis.txt", "secret\n")
+        log.symlink_to(run / "thesis.txt")
+    else:
+        os.mkfifo(log)
+    answer = logs(run, *words)
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1)
+    assert str(log) in answer.stderr and "Traceback" not in answer.stderr
+
+
+def test_a_log_with_a_hole_of_gigabytes_is_shown_in_little_time_and_memory(run: Path) -> None:
+    log = run / "output/logs/main_log.txt"
+    write(log, "".join(f"first {n}\n" for n in range(1000)))
+    with log.open("r+b") as file:
+        file.seek(2**32)
+        file.write(b"".join(b"line %d\n" % n for n in range(3000)))
+    code = (
+        "import resource, sys; from opsctl.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "main(['logs', '-n', '5000'])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=run, env=environment(), capture_output=True, text=True, timeout=20
+    )
+    assert answer.stdout.splitlines() == [f"first {n}" for n in range(1000)] + [f"line {n}" for n in range(3000)]

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.logs import follow as follow_module
+from opsctl.logs import line_text
 from opsctl.logs.follow import follow
+from opsctl.records.trusted import Untrusted, open_file
 
 
 class Script:
@@ -30,7 +33,7 @@ class Script:
         """Every line that came out until the script's end."""
         out: list[str] = []
         with contextlib.suppress(StopFollowing):
-            out.extend(follow(path, lines, self.heard.append, self, wanted))
+            out.extend(follow(path.parent, path, lines, self.heard.append, self, wanted))
         return out
 
 
@@ -96,18 +99,19 @@ def test_what_is_written_just_before_the_log_is_replaced_is_not_lost(
     log, beside = tmp_path / "log", tmp_path / "new"
     log.write_text("a\n")
     beside.write_text("b\n")
-    read = os.read
+    out: list[str] = []
 
-    def read_and_write(fd: int, length: int) -> bytes:
-        """Right after a reading that finds no more, the writer goes on."""
-        block = read(fd, length)
-        if not block and beside.exists():
+    def open_and_write(root: Path, path: Path) -> int:
+        """Right after a look that finds no more, the writer goes on, before the look at what is there now."""
+        if beside.exists() and list(out) == ["a"]:
             append(log, "last\n")()
             beside.rename(log)
-        return block
+        return open_file(root, path)
 
-    monkeypatch.setattr(os, "read", read_and_write)
-    assert Script().followed(log) == ["a", "last", "b"]
+    monkeypatch.setattr(follow_module, "open_file", open_and_write)
+    with contextlib.suppress(StopFollowing):
+        out.extend(follow(tmp_path, log, 10, lambda _: None, Script()))
+    assert out == ["a", "last", "b"]
 
 
 def test_a_log_that_is_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
@@ -123,3 +127,43 @@ def test_only_wanted_lines_are_counted_and_given(tmp_path: Path) -> None:
     log.write_text("x 1\ny 2\nx 3\ny 4\ny 5\n")
     script = Script(append(log, "y 6\nx 7\n"))
     assert script.followed(log, 1, lambda line: line[2:] if line[0] == "x" else None) == ["3", "7"]
+
+
+def test_a_half_line_that_grows_and_grows_is_cut(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a\n")
+    most = line_text.LONGEST_LINE_BYTES
+    steps = [append(log, "=" * most) for _ in range(20)]
+    followed = Script(*steps, append(log, "\nb\n")).followed(log)
+    assert followed == [
+        "a",
+        "=" * most + f" ... and {19 * most} bytes more",
+        "b",
+    ]
+
+
+def test_a_hole_that_a_log_grows_by_is_passed_over(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a\n")
+
+    def skip_and_write() -> None:
+        with log.open("r+b") as file:
+            file.seek(2**42)
+            file.write(b"b\n")
+
+    assert Script(skip_and_write, lambda: os.truncate(log, 2**43), append(log, "c\n")).followed(log) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_what_is_no_plain_file_is_refused_and_never_waited_for(tmp_path: Path, kind: str) -> None:
+    log, elsewhere = tmp_path / "log", tmp_path / "elsewhere"
+    elsewhere.write_text("secret\n")
+    if kind == "link":
+        log.symlink_to(elsewhere)
+    elif kind == "fifo":
+        os.mkfifo(log)
+    else:
+        log.mkdir()
+    with pytest.raises(Untrusted) as refused:
+        next(follow(tmp_path, log, 10, lambda _: None, Script()))
+    assert refused.value.filename == str(log) and "\n" not in str(refused.value)

@@ -19,8 +19,6 @@ OTHERS = {
     "opsctl.localcluster.daemons": "the daemons' logs",
     "opsctl.localcluster.layout": "Slurm's configuration and keys",
     "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
-    "opsctl.logs.follow": "a log",
-    "opsctl.logs.tail": "a log",
     "opsctl.records.run_view": "the run file",
     "opsctl.records.group_folder": "the output folder and what is in it, to open it to the group or close it",
     "opsctl.runs.load": "the run file",

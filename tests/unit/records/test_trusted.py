@@ -241,3 +241,11 @@ def test_only_what_root_and_the_caller_decide_may_be_executed(root: Path) -> Non
 def test_a_file_that_is_made_while_it_is_looked_for_is_opened(root: Path) -> None:
     for _ in range(2):
         os.close(open_file(root, root / "file", os.O_RDWR | os.O_CREAT))
+
+
+@pytest.mark.parametrize("name", ["../secret", "sub/../../secret", "/etc/hostname", "sub/.."])
+def test_a_name_that_leads_out_of_the_folder_is_refused(root: Path, name: str) -> None:
+    (root / "run/sub").mkdir(parents=True)
+    (root / "secret").write_text("x")
+    with pytest.raises(OSError, match=r"not in|is a folder"):
+        open_file(root / "run", root / "run" / name)
