@@ -27,7 +27,7 @@ from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.job.task import Task, this_task
-from opsctl.job.turn import wait_for_turn
+from opsctl.job.turn import Patience, wait_for_turn
 from opsctl.logs.pulse import alert_line
 from opsctl.moments import now
 from opsctl.output import message
@@ -42,6 +42,7 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.attempt_records import EXIT_REPORT
+from trainer.formats.lease import Holder
 from trainer.formats.leave_lines import LEAVES_EARLY, Reason, leave_line, nothing_left_line
 from trainer.recipe.options import Options, to_arguments
 
@@ -52,7 +53,12 @@ _AT_LIMIT_S = 90
 
 
 def run_job(
-    paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str], only_owners: bool = False
+    paths: RunPaths,
+    cluster: Cluster,
+    submitted_at: datetime,
+    one_off: Sequence[str],
+    only_owners: bool = False,
+    patience: Patience | None = None,
 ) -> int:
     """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
 
@@ -61,7 +67,7 @@ def run_job(
     task = this_task(paths, cluster, submitted_at, one_off, only_owners)
     with noted_signals() as signals:
         code = _leave_at_once(task)
-        return _train(task, signals) if code is None else code
+        return _train(task, signals, patience or Patience()) if code is None else code
 
 
 def _leave_at_once(task: Task) -> int | None:
@@ -91,7 +97,7 @@ def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) 
         return attempts_file.read(task.paths)
 
 
-def _train(task: Task, signals: Signals) -> int:
+def _train(task: Task, signals: Signals, patience: Patience) -> int:
     """Wait for the turn to train, and train."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
     attempts = _close_lost(task, task.client, task.allocation.requeued_id)
@@ -104,7 +110,7 @@ def _train(task: Task, signals: Signals) -> int:
         return _stop_chain(task, attempts)
     attempt_id = new_attempt_id(task)
     try:
-        turn = _turn(task, attempt_id, signals)
+        turn = _turn(task, attempt_id, signals, patience)
     except OSError as error:
         return _leave_without_lease(task, Ending.FAILED, f"no lease to be had: {error.filename}: {error.strerror}")
     if not isinstance(turn, OwnLease):
@@ -120,7 +126,7 @@ def _train(task: Task, signals: Signals) -> int:
             task.log.say(f"opsctl: the lease could not be given back: {error.strerror}; it ends when Slurm says so")
 
 
-def _turn(task: Task, attempt_id: str, signals: Signals) -> OwnLease | Held | None:
+def _turn(task: Task, attempt_id: str, signals: Signals, patience: Patience) -> OwnLease | Held | None:
     """The lease, or who goes on with it; None where there is no more reason to wait for it."""
     job = task.allocation
 
@@ -133,7 +139,7 @@ def _turn(task: Task, attempt_id: str, signals: Signals) -> OwnLease | Held | No
     def leaves() -> bool:
         return signals.any or kill_switch.is_triggered(task.kill_switch) or task.is_finished()
 
-    return wait_for_turn(take, attempts, job.requeued_id, task.log, leaves)
+    return wait_for_turn(take, attempts, job.requeued_id, task.log, leaves, patience)
 
 
 def _why_held(turn: Held | None, signals: Signals) -> str:
@@ -183,12 +189,12 @@ def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Kee
 
 def _ended(task: Task, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
     """The attempt as it is now closed. Checkpoints of one that has overtaken it are not its own."""
+    evidence = read_evidence(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
     reached = last_checkpoint(task.paths.checkpoints)
-    if step_end.overtaken:
+    if step_end.overtaken or evidence.exit_reason == Ending.OVERTAKEN:
         reached = checkpoint_of(attempt, attempts_file.read(task.paths), reached)
-        note = f"overtaken: {step_end.overtaken}"
-    folder = task.paths.attempt_folder(task.allocation.job_id)
-    return closed(attempt, step_end, read_evidence(task.paths.output, folder), reached, now(), note=note)
+        note = step_end.overtaken or note
+    return closed(attempt, step_end, evidence, reached, now(), note=note)
 
 
 def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
@@ -207,7 +213,7 @@ def _run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> Ste
     if problem := task.checkpoint_problem():
         raise OpsctlError(problem)
     ends_at = _ends_at(task)
-    launch = _launch(task, task.options, folder, ends_at)
+    launch = _launch(task, task.options, folder, ends_at, keeper.lease.holder)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
     root = task.paths.output
@@ -228,11 +234,16 @@ def _run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> Ste
     return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes), step.first_exit, keeper.lost)
 
 
-def _launch(task: Task, options: Options, folder: Path, ends_at: datetime | None) -> Launch:
+def _launch(task: Task, options: Options, folder: Path, ends_at: datetime | None, own: Holder) -> Launch:
     slurm, nodes = task.revision.file.slurm, task.allocation.nodes
     minutes = exit_minutes(ends_at, now(), parse_duration_s(slurm.exit_margin))
     stop_request = task.paths.stop_request(task.allocation.job_id)
-    of_this_job = {"stop_request_path": str(stop_request), "exit_report_path": str(folder / EXIT_REPORT)}
+    of_this_job = {
+        "stop_request_path": str(stop_request),
+        "exit_report_path": str(folder / EXIT_REPORT),
+        "lease_path": str(task.paths.lease),
+        "lease_number": own.number,
+    }
     return Launch(
         step_script=task.revision.step_script,
         # An environment script chooses the Python; without one it is the one that runs opsctl.
