@@ -182,7 +182,7 @@ def _hear(live: Sequence[Looker], paths: RunPaths, wait_s: float) -> dict[str, s
     if silent and wait_s:
         message(
             f"no word yet of job {_jobs(silent)}: its start, a long iteration, an evaluation, a save or a full disk "
-            "delays it; the switch stays triggered, and opsctl status shows when it has left"
+            "delays it, and a job that died says none; the switch stays triggered, opsctl status shows who has left"
         )
     return heard
 

@@ -29,13 +29,17 @@ def test_a_running_task_saves_and_leaves_queued_ones_leave_at_once_and_the_next_
     pulse = threading.Thread(target=_append_pulses, args=(training.paths.main_log, 200))
     pulse.start()
     _check_where_the_ranks_run(training)
-    training.opsctl.ok("kill-switch", "trigger", "--reason", "a test")
+    triggered = training.opsctl("kill-switch", "trigger", "--reason", "a test")
+    assert triggered.code == 0, triggered.err
     training.wait_until_left(chain)
     pulse.join()
     first, second, third = training.recorded()
     saved = first["iteration_at_end"]
     assert (first["reason"], first["exit_code"], first["checkpoint_at_end"]) == ("kill-switch", 0, saved)
     assert saved >= 3 and training.iterations()[-1] == saved
+    # So small a training may have left before anybody has read that it is about to.
+    assert re.search(rf"job {chain}_1 (seen|has left) at iteration {saved}\b", triggered.err)
+    assert first["kill_switch_inode"] == training.paths.output.stat().st_ino
     for short in (second, third):
         assert (short["reason"], short["iteration_at_start"], short["checkpoint_at_end"]) == (
             "kill-switch",
