@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.records.state_files import append_line
+from opsctl.runs.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training
@@ -63,16 +64,18 @@ def test_a_running_task_saves_and_leaves_queued_ones_leave_at_once_and_the_next_
     assert (fourth["reason"], fourth["iteration_at_start"]) == ("kill-switch", saved)
 
 
-def test_a_starting_task_sees_the_switch_before_it_builds_anything(training: Training) -> None:
+def test_a_training_whose_folder_was_moved_sees_the_switch_in_its_new_place(training: Training) -> None:
     chain = training.submit("1-1")
-    training.wait_for_log("START TIME:")
-    training.paths.kill_switch.touch()
+    training.wait_for_iteration(1)
+    old, run_file = training.paths.output, training.opsctl.folder / "run.toml"
+    old.rename(old.with_name("moved"))
+    run_file.write_text(run_file.read_text().replace('output = "output"', 'output = "moved"'))
+    triggered = training.opsctl("kill-switch", "trigger")
+    assert triggered.code == 0, triggered.err
+    assert re.search(rf"job {chain}_1 (seen|has left) at iteration \d", triggered.err)
     training.wait_until_left(chain)
-    (attempt,) = training.attempts()
-    assert (attempt["reason"], attempt["exit_code"], attempt["checkpoint_at_end"]) == ("kill-switch", 0, None)
-    assert training.iterations() == []
-    assert "[Detected kill switch at" in training.log()
-    assert "before the start of training step" not in training.log()
+    moved = RunPaths(old.with_name("moved"))
+    assert (moved.checkpoints / "latest").exists() and not old.exists()
 
 
 def _check_where_the_ranks_run(training: Training) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from trainer.formats.log_lines import perplexity
 from trainer.formats.progress import Progress
+from trainer.held_folder import HeldFolder
 from trainer.loop.observer import Observer, Step
 from trainer.recipe.options import Options, OptionsError
 
@@ -28,13 +29,14 @@ class ScalarWriter(Protocol):
 
 
 def open_writer(options: Options) -> ScalarWriter:
-    """A writer into --tensorboard-dir. Raises OptionsError when it cannot be written."""
+    """A writer into --tensorboard-dir, wherever that is moved to. Raises OptionsError when it cannot be written."""
     from torch.utils.tensorboard import SummaryWriter
 
     folder = Path(options.tensorboard_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        writer: ScalarWriter = SummaryWriter(str(folder), max_queue=options.tensorboard_queue_size)
+        # It opens its file anew for every few points, by the path that it is given.
+        writer: ScalarWriter = SummaryWriter(str(HeldFolder(folder).place()), max_queue=options.tensorboard_queue_size)
     except OSError as error:
         raise OptionsError(f"--tensorboard-dir {folder}: {error.strerror}") from None
     return writer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from trainer.formats.progress import Progress
 from trainer.loop.evaluate import Evaluation, Evaluations
 from trainer.loop.log import Log
 from trainer.loop.save import Saves
-from trainer.loop.tensorboard import Curves
+from trainer.loop.tensorboard import Curves, open_writer
 from trainer.recipe.options import Options, parse, to_arguments
 
 
@@ -130,3 +131,16 @@ def test_evaluations_go_on_in_the_validation_data_where_the_last_one_ended() -> 
         *("valid loss at iteration 4", "time (ms) | evaluation: 7.00"),
         *("valid loss at the end of training for val data", "test loss at the end of training for test data"),
     ]
+
+
+def test_curves_go_on_in_a_folder_that_was_moved(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "out" / "tensorboard", tmp_path / "moved"
+    writer = open_writer(options_with(tensorboard_dir=str(folder)))
+    writer.add_scalar("lm-loss-training/lm loss", 1.0, 1)
+    writer.flush()
+    (events,) = folder.iterdir()
+    before = events.stat().st_size
+    folder.parent.rename(moved)
+    writer.add_scalar("lm-loss-training/lm loss", 2.0, 2)
+    writer.close()
+    assert (moved / "tensorboard" / events.name).stat().st_size > before and not folder.exists()
