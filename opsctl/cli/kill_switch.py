@@ -36,8 +36,12 @@ def command() -> None:
 @dry_run_option
 def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Let the run file's group trigger the run's switch; submit does it as well."""
+    from opsctl.control.submit import LOCK_WAIT_S
     from opsctl.errors import OpsctlError
+    from opsctl.output import message
     from opsctl.records import kill_switch
+    from opsctl.records.identity import settle_identity
+    from opsctl.records.state_files import locked
 
     paths, group = _paths(run_argument, run)
     if group is None:
@@ -49,6 +53,10 @@ def arm(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool)
         _say(f"would open {paths.output} to group {group}", None, as_json, paths)
         return
     change = kill_switch.arm(paths, group)
+    with locked(paths.output, paths.lock, LOCK_WAIT_S, "arm the kill switch"):
+        news = settle_identity(paths)
+    if news:
+        message(news)
     news = "armed" if change.changed else "was armed already"
     _say(f"kill switch {change.state.path} {news}: group {group} can trigger it", change, as_json, paths)
     _warn_of_jobs_that_look_elsewhere(paths)
@@ -71,8 +79,12 @@ def trigger(
     from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json
     from opsctl.records import kill_switch
+    from opsctl.records.identity import place_of
 
     paths, _ = _paths(run_argument, run)
+    place = place_of(paths)
+    if place.is_another_runs:
+        raise OpsctlError(f"not triggered: {paths.output} is {place.describe()}; nothing trains here, do it there")
     if dry_run:
         _say(f"would create {paths.kill_switch}", None, as_json, paths)
         _warn_of_jobs_that_look_elsewhere(paths)

@@ -17,7 +17,7 @@ from opsctl.errors import OpsctlError, SlurmError
 from opsctl.records import chains
 from opsctl.records.chains import Chain
 from opsctl.records.group_folder import open_output
-from opsctl.records.identity import settle_identity
+from opsctl.records.identity import settled_identity
 from opsctl.records.revision import Revision, digest_of
 from opsctl.records.revisions import changed_values, contents, newest, publish, refuse_to_publish, withdraw
 from opsctl.records.state_files import locked
@@ -63,9 +63,11 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
         return _planned(run, cluster, resubmit, warnings)
     with explained_disk_errors(run.paths):
         open_output(run.paths, run.file.run.group)
-        with locked(run.paths.output, run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"):
-            settled = settle_identity(run.paths)
-            return _done(run, cluster, resubmit, (*warnings, *filter(None, [settled])))
+        with (
+            locked(run.paths.output, run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"),
+            settled_identity(run.paths) as news,
+        ):
+            return _done(run, cluster, resubmit, (*warnings, *news))
 
 
 def _planned(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:

@@ -11,8 +11,9 @@ from opsctl.control import live, overlap, writer
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
+from opsctl.records.cluster import record_of
 from opsctl.records.group_folder import open_output, way_in
-from opsctl.records.identity import settle_identity
+from opsctl.records.identity import settled_identity
 from opsctl.records.locate import remember_run
 from opsctl.records.state_files import FULL_DISK, locked
 from opsctl.runs.load import LoadedRun
@@ -36,13 +37,15 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     paths, name = run.paths, run.file.run.name
     with explained_disk_errors(paths):
         open_output(paths, run.file.run.group)
-        with locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"):
-            settled = settle_identity(paths)
+        with (
+            locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"),
+            settled_identity(paths) as news,
+        ):
             client = client_for(cluster)
             after, more = _decided(asked, live.settle_and_look(paths, cluster, client), cluster, client)
             done = send(run, cluster, client, asked.wish, after)
     remember_run(name, run.path)
-    return replace(done, warnings=(*asked.warnings, *filter(None, [settled]), *more))
+    return replace(done, warnings=(*asked.warnings, *news, *more))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
@@ -59,7 +62,7 @@ def _decided(
     """What the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
     live.refuse_to_start(asked.chain)
     paths, name, wanted = asked.run.paths, asked.run.file.run.name, asked.wish.after
-    after = writer.what_to_wait_for(paths, name, seen, client, lambda: cluster.name or "", wanted)
+    after = writer.what_to_wait_for(paths, name, seen, client, lambda: record_of(cluster, client).name or "", wanted)
     live.refuse_what_slurm_has_fixed(asked.run, seen.live)
     warnings = overlap.warn_of_waiting_unseen(seen.unseen)
     if seen.unseen:

@@ -6,9 +6,10 @@ copy is known from the run itself, and a folder that was moved from both. The cl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -159,6 +160,18 @@ def settle_identity(paths: RunPaths) -> str:
     if run_id is not None:
         bind(paths, run_id)
     return f"{paths.output} was {place.was} and goes on as the same run" if place.standing is Standing.MOVED else ""
+
+
+@contextlib.contextmanager
+def settled_identity(paths: RunPaths) -> Iterator[tuple[str, ...]]:
+    """`settle_identity`, and then something else: what is news is given, and said too where that is refused."""
+    news = settle_identity(paths)
+    try:
+        yield (news,) if news else ()
+    except OpsctlError as error:
+        if news:
+            raise type(error)(f"{error} ({news})") from None
+        raise
 
 
 def refuse_a_copy(paths: RunPaths, what: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from opsctl.moments import now
+from opsctl.records.identity import place_of
 from opsctl.records.trusted import create_file, judge_file, new_file_mode, open_file, opened_folder
 from opsctl.runs.paths import RunPaths
 from trainer.formats.lease import (
@@ -147,10 +148,12 @@ def take(
 
 
 def look(paths: RunPaths) -> Seen:
-    """Who has the lease, and how long ago that was shown. Free where there is none yet.
+    """Who has the lease, and how long ago that was shown. Free where there is none yet, and in a copy of a run.
 
     Raises OSError where it cannot be read: that is not the same.
     """
+    if place_of(paths).is_another_runs:
+        return Seen()
     try:
         with opened_folder(paths.output, paths.state) as (folder, _):
             fd = open_file(paths.output, paths.lease)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from opsctl.watch.detector import Detector
-from opsctl.watch.detectors import brake, checkpoints, kill_switch, nodes, revision, silence, training, unpublished
+from opsctl.watch.detectors import (
+    brake,
+    checkpoints,
+    identity,
+    kill_switch,
+    nodes,
+    revision,
+    silence,
+    training,
+    unpublished,
+)
 
 #: In the order in which equally bad findings are shown.
 DETECTORS: tuple[Detector, ...] = (
     training.DETECTOR,
     revision.DETECTOR,
     checkpoints.DETECTOR,
+    identity.DETECTOR,
     nodes.DETECTOR,
     silence.DETECTOR,
     brake.DETECTOR,

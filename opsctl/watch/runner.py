@@ -17,6 +17,7 @@ from opsctl.logs.measured import recent
 from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
 from opsctl.records import kill_switch
+from opsctl.records.identity import Standing, is_here, place_of
 from opsctl.records.own_jobs import Recorded, recorded
 from opsctl.records.revisions import differs_from_published
 from opsctl.records.run_view import RunView
@@ -27,7 +28,7 @@ from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
-from opsctl.watch.snapshot import Part, Published, Snapshot
+from opsctl.watch.snapshot import Part, Published, Snapshot, Whereabouts
 from trainer.formats.manifest import MANIFEST
 
 
@@ -60,6 +61,9 @@ def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot
 
 
 def _with_queue(seen: Snapshot, paths: RunPaths, known: Recorded, slurm: SlurmClient) -> Snapshot:
+    place = place_of(paths)
+    if place.standing not in (Standing.SAME, Standing.UNBOUND):
+        seen = replace(seen, whereabouts=Whereabouts(paths.output, place))
     seen = replace(seen, was_submitted=bool(known.run_id or known.chains))
     if not seen.was_submitted:
         return seen
@@ -68,7 +72,11 @@ def _with_queue(seen: Snapshot, paths: RunPaths, known: Recorded, slurm: SlurmCl
         hidden = unseen(known.chains, lambda: attempts_file.read(paths), queue, slurm)
     except SlurmUnreachable as error:
         return replace(seen, blind=str(error))
-    return replace(seen, jobs=tuple(known.own(queue)), unseen=hidden)
+    seen = replace(seen, jobs=tuple(known.own(queue)), unseen=hidden)
+    outputs = {chain.chain: chain.output for chain in known.chains}
+    looked_at = [(outputs.get(job.array_job_id, ""), job) for job in seen.jobs]
+    elsewhere = tuple((folder, job) for folder, job in looked_at if not is_here(folder, paths))
+    return replace(seen, whereabouts=Whereabouts(paths.output, place, elsewhere)) if elsewhere else seen
 
 
 def _nodes(running: Job | None, slurm: SlurmClient) -> tuple[Node, ...]:

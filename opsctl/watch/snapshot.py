@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Flag, auto
+from pathlib import Path
 
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
+from opsctl.records.identity import Place
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
@@ -41,6 +43,15 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Whereabouts:
+    """A run's folder that is not where its id was made, or not where its tasks look for it."""
+
+    here: Path  # the output folder
+    place: Place
+    elsewhere: tuple[tuple[str, Job], ...] = ()  # (folder where it looks, task in the queue)
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A run at one moment. Times have a zone. A part that nobody asked for is as its defaults are."""
 
@@ -50,6 +61,7 @@ class Snapshot:
     blind: str | None = None  # why Slurm could not be asked
     was_submitted: bool = False
     unseen: tuple[Unseen, ...] = ()  # others' chains that may be queued and are not shown here
+    whereabouts: Whereabouts | None = None  # None: the run is where its id was made, and its tasks look there
     # Part.NODES
     nodes: tuple[Node, ...] = ()  # the running task's, as far as Slurm tells
     # Part.PROGRESS

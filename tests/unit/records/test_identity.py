@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, UsageError
 from opsctl.records import chains
 from opsctl.records.identity import (
     OF_THE_ORIGINAL,
@@ -23,6 +23,7 @@ from opsctl.records.identity import (
     read_run_id,
     refuse_a_copy,
     settle_identity,
+    settled_identity,
 )
 from opsctl.records.own_jobs import recorded
 from opsctl.records.state_files import write_state
@@ -195,3 +196,11 @@ def test_a_damaged_identity_is_none(run: RunPaths, text: str) -> None:
     assert place_of(run).standing is Standing.UNBOUND
     assert settle_identity(run) == ""
     assert read_run_id(run) == run_id and place_of(run).standing is Standing.SAME
+
+
+def test_the_news_are_said_too_where_what_follows_is_refused(run: RunPaths) -> None:
+    copy = copied(run)
+    with pytest.raises(UsageError, match=r"no such thing \(.* is a copy of .*\)"), settled_identity(copy):
+        raise UsageError("no such thing")
+    with settled_identity(run) as news:
+        assert news == ()

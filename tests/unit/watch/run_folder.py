@@ -55,7 +55,7 @@ def slurm(jobs: Iterable[Job] | None) -> SlurmClient:
 
 
 def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
-    """A run that is silent and came to nothing twice, its switch triggered, its file edited, no latest; and its job.
+    """A run with every trouble that a check finds, and its job.
 
     damaged: its newest revision is so too, and nothing can be compared with the run file.
     """
@@ -66,7 +66,7 @@ def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
     run_id, paths = make_run_id(run.paths), run.paths
     write_run(folder, lr="2e-3")
     begun = now() - timedelta(hours=9)
-    append_chain(paths, Chain(chain=10, token="t", submitted_at=begun, user="ana", array="1-3%1"))
+    append_chain(paths, Chain(chain=10, token="t", submitted_at=begun, user="ana", array="1-3%1", output="/moved/from"))
     for number in (1, 2):
         at = begun + timedelta(hours=number)
         opened = Attempt(number=number, id=f"id-{number}", job_id=10 + number, opened_at=at)
@@ -75,7 +75,9 @@ def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
     _write_log(paths.main_log, begun)
     trigger(paths, "bad data")
     (paths.checkpoints / "global_step5").mkdir(parents=True)
-    job = replace(RUNNING, started_at=begun, submitted_at=begun, comment=f"opsctl run={run_id} submit=t")
+    job = replace(
+        RUNNING, array_job_id=10, started_at=begun, submitted_at=begun, comment=f"opsctl run={run_id} submit=t"
+    )
     return view(str(folder / "run.toml")), job
 
 

@@ -1,0 +1,33 @@
+"""Is the run where its id was made, and where its tasks look for it?"""
+
+from __future__ import annotations
+
+import shlex
+
+from opsctl.records.identity import Standing
+from opsctl.watch.detector import Detector, Settings
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Part, Snapshot
+
+CHECK = "identity"
+
+
+def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
+    """A warning in a copy, or where tasks in the queue look for the run in the folder that it was moved from."""
+    found = snapshot.whereabouts
+    if found is None:
+        return []
+    if found.place.standing is Standing.COPY:
+        text = f"{found.here} is {found.place.describe()}; opsctl submit makes it a run of its own"
+        return [Finding(CHECK, Severity.WARNING, text)]
+    texts = []
+    if found.place.standing is Standing.UNCLEAR:
+        texts.append(f"{found.here} is {found.place.describe()}; opsctl submit says what to do")
+    for folder in dict.fromkeys(folder for folder, _ in found.elsewhere):
+        tasks = ", ".join(job.display_id for where, job in found.elsewhere if where == folder)
+        link = shlex.join(["ln", "-s", str(found.here), folder])
+        texts.append(f"{tasks} was submitted from {folder} and looks there: {link}, or opsctl revise --resubmit")
+    return [Finding(CHECK, Severity.WARNING, text) for text in texts]
+
+
+DETECTOR = Detector(CHECK, find, Part.QUEUE)

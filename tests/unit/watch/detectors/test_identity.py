@@ -1,0 +1,52 @@
+"""What is said of a run that is a copy, or is not where its tasks look for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl.records.identity import Place, Standing
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import identity
+from opsctl.watch.finding import Severity
+from opsctl.watch.snapshot import Snapshot, Whereabouts
+from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
+
+HERE, WAS = Path("/new/a b"), Path("/old/output")
+
+
+def found(standing: Standing, *elsewhere: str) -> list[str]:
+    """What is said of a run in HERE; `elsewhere`: where its running and its waiting task look."""
+    jobs = (RUNNING, WAITING_FOR_TASK)
+    seen = Whereabouts(HERE, Place(standing, WAS), tuple(zip(elsewhere, jobs, strict=False)))
+    findings = identity.find(Snapshot(NOW, jobs, whereabouts=seen), Settings("demo", "the team"))
+    assert all(one.severity is Severity.WARNING for one in findings)
+    return [one.text for one in findings]
+
+
+def test_a_copy_is_said_to_be_one_and_of_what() -> None:
+    assert found(Standing.COPY) == [
+        "/new/a b is a copy of /old/output: the jobs and attempts of that are not this one's; "
+        "opsctl submit makes it a run of its own"
+    ]
+
+
+def test_tasks_that_look_where_the_run_was_are_named_with_what_to_type() -> None:
+    ids = f"{RUNNING.display_id}, {WAITING_FOR_TASK.display_id}"
+    assert found(Standing.MOVED, "/old/output", "/old/output") == [
+        f"{ids} was submitted from /old/output and looks there: ln -s '/new/a b' /old/output, "
+        "or opsctl revise --resubmit"
+    ]
+    assert len(found(Standing.SAME, "/old/output", "/older/output")) == 2
+
+
+def test_a_run_of_which_nothing_is_queued_was_moved_and_that_is_all() -> None:
+    assert found(Standing.MOVED) == []
+
+
+def test_a_run_that_is_where_it_was_is_nothing_to_say() -> None:
+    assert identity.find(Snapshot(NOW, (RUNNING,)), Settings("demo", "the team")) == []
+
+
+def test_what_cannot_be_told_is_said() -> None:
+    (text,) = found(Standing.UNCLEAR)
+    assert "either moved from /old/output or a copy of it" in text
