@@ -23,15 +23,8 @@ from opsctl.errors import OpsctlError
 from opsctl.moments import iso, now, to_the_second
 from opsctl.output import printable
 from opsctl.records.group_folder import is_open_to_group, open_output, owner_of, way_in
-from opsctl.records.state_files import (
-    FULL_DISK,
-    create_state,
-    read_state,
-    remove,
-    take_reserve,
-    touch_new,
-    write_reserve,
-)
+from opsctl.records.reserve import take_reserve, write_reserve
+from opsctl.records.state_files import FULL_DISK, create_state, read_state, remove, touch_new
 from opsctl.records.trusted import Untrusted, kind_of
 from opsctl.runs.paths import RunPaths
 from trainer.formats.json_text import Moment
@@ -157,9 +150,9 @@ def state(paths: RunPaths) -> KillSwitchState:
     Raises OpsctlError when it cannot be seen.
     """
     path = paths.kill_switch
+    found = _found(path)
     is_armed = is_open_to_group(paths.output)
     owner = owner_of(paths.output) if paths.output.exists() else ""
-    found = _found(path)
     if found is None:
         return KillSwitchState(path, is_armed, False, owner=owner)
     note = read_state(paths.output, path, Note, _LARGEST_BYTES) or Note()

@@ -120,7 +120,7 @@ def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None
         try:
             fd = create_file(folder, beside, mode)
             try:
-                _write_all(fd, data.encode() if isinstance(data, str) else data)
+                write_all(fd, data.encode() if isinstance(data, str) else data)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -137,7 +137,8 @@ def _own_name() -> str:
     return f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, however few bytes the file system takes at a time. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -161,7 +162,7 @@ def create_state(root: Path, path: Path, value: Any) -> bool:
             return False
         try:
             with contextlib.suppress(OSError):
-                _write_all(fd, json_line(value).encode() + b"\n")
+                write_all(fd, json_line(value).encode() + b"\n")
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -179,43 +180,6 @@ def touch_new(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def write_reserve(root: Path, path: Path, value: Any, size_bytes: int) -> None:
-    """Keep a file of that size ready for `take_reserve`. `value`: what it says until somebody writes over it."""
-    try:
-        with opened_folder(root, path.parent) as (folder, _):
-            found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISREG(found.st_mode) and found.st_size == size_bytes:
-            return
-    except FileNotFoundError:
-        pass
-    write_atomically(root, path, _padded(value, size_bytes))
-
-
-def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
-    """Let `reserve` become `path`, in place of what is there, and say `value`: where a disk has no room for a file.
-
-    It is written over where it lies and keeps its length; neither that nor a new name needs room. Raises OSError.
-    """
-    fd = open_file(root, reserve, os.O_WRONLY)
-    try:
-        # A file system that copies what it writes has no room for this either: then it says what it said before.
-        with contextlib.suppress(OSError):
-            os.utime(fd)
-            _write_all(fd, _padded(value, os.fstat(fd).st_size))
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    with opened_folder(root, reserve.parent) as (source, _), opened_folder(root, path.parent) as (target, _):
-        os.rename(reserve.name, path.name, src_dir_fd=source, dst_dir_fd=target)
-        _fsync_folder(target)
-
-
-def _padded(value: Any, size_bytes: int) -> bytes:
-    """JSON of `value`, with blanks up to the size; none of it where it would be longer."""
-    data = json_line(value).encode()
-    return data.ljust(size_bytes - 1) + b"\n" if len(data) < size_bytes else b""
 
 
 def remove(root: Path, path: Path) -> bool:
@@ -244,7 +208,7 @@ def room_kept(root: Path, folder: Path, size_bytes: int) -> Iterator[None]:
         with opened_folder(root, folder) as (within, _):
             fd = create_file(within, room)
         try:
-            _write_all(fd, b"\0" * size_bytes)
+            write_all(fd, b"\0" * size_bytes)
         finally:
             os.close(fd)
         yield
@@ -292,7 +256,7 @@ def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOC
             end = os.fstat(fd).st_size
             if end and os.pread(fd, 1, end - 1) != b"\n":
                 data = b"\n" + data
-            _write_all(fd, data)
+            write_all(fd, data)
         finally:
             os.close(fd)  # with it goes the lock: the kernel drops a process's locks on a file at the first close
     finally:

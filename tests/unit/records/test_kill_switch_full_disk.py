@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import OpsctlError
-from opsctl.records import kill_switch, state_files
+from opsctl.records import kill_switch, reserve, state_files
 from opsctl.runs.paths import RunPaths
+from tests.users import as_user
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -45,16 +47,18 @@ def ext4(folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(params=[tmpfs, ext4], ids=["tmpfs", "ext4"])
-def armed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunPaths]:
-    """A run that has been armed, in a small file system of its own."""
+def armed(request: pytest.FixtureRequest) -> Iterator[RunPaths]:
+    """A run that has been armed, in a small file system of its own that every Unix user can reach."""
     if os.getuid():
         pytest.skip("mounting needs root")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    with request.param(folder) as mounted:
-        paths = RunPaths(mounted / "out")
-        kill_switch.arm(paths)
-        yield paths
+    with tempfile.TemporaryDirectory(dir="/tmp") as reachable:
+        Path(reachable).chmod(0o755)
+        folder = Path(reachable) / "small"
+        folder.mkdir()
+        with request.param(folder) as mounted:
+            paths = RunPaths(mounted / "out")
+            kill_switch.arm(paths)
+            yield paths
 
 
 def fill_with_data(folder: Path) -> None:
@@ -104,6 +108,45 @@ def test_after_deactivating_on_a_full_disk_it_triggers_again(armed: RunPaths) ->
         assert kill_switch.deactivate(armed).changed
 
 
+def test_of_several_at_once_on_a_full_disk_one_triggers(armed: RunPaths) -> None:
+    fill_with_data(armed.output)
+    fill_with_files(armed.output)
+    read_end, write_end = os.pipe()
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if not child:
+            os.write(write_end, b"%d" % kill_switch.trigger(armed, f"reason {number}").changed)
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert sorted(os.read(read_end, 10)) == sorted(b"0001")
+    os.close(read_end)
+    os.close(write_end)
+    assert kill_switch.state(armed).why.startswith("reason ")
+
+
+def test_a_member_triggers_with_the_owners_reserve(armed: RunPaths, unix_user: Callable[..., str]) -> None:
+    group = f"ockd{os.getpid()}"
+    member = unix_user("ben", groups_of=[group])
+    kill_switch.arm(armed, group)
+    fill_with_data(armed.output)
+    fill_with_files(armed.output)
+    state = as_user(member, lambda: kill_switch.trigger(armed, "not mine")).state
+    assert (state.by, state.why) == (member, "not mine")
+
+
+def test_what_lies_in_the_reserves_place_is_not_written_to(armed: RunPaths, tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("mine")
+    armed.kill_switch_reserve.unlink()
+    armed.kill_switch_reserve.symlink_to(thesis)
+    fill_with_files(armed.output)
+    with pytest.raises(OpsctlError, match="nor rename"):
+        kill_switch.trigger(armed)
+    assert thesis.read_text() == "mine"
+
+
 def test_without_its_reserve_a_full_disk_still_takes_an_empty_file(armed: RunPaths) -> None:
     armed.kill_switch_reserve.unlink()
     fill_with_data(armed.output)
@@ -144,6 +187,6 @@ def test_the_reserve_says_so_where_not_even_it_can_be_written_over(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(state_files, "create_file", refuse)
-    monkeypatch.setattr(state_files, "_write_all", refuse)
+    monkeypatch.setattr(reserve, "write_all", refuse)
     story = kill_switch.trigger(paths, "a reason").state
     assert story.by == "somebody" and "full disk" in story.why

@@ -104,3 +104,11 @@ def test_nothing_outside_the_output_folder_is_opened_or_removed(people: People) 
     as_user(people.owner, lambda: kill_switch.arm(paths, people.group))
     as_user(people.owner, lambda: kill_switch.deactivate(paths))
     assert (home / "switch").read_text() == "hers" and stat.S_IMODE(home.stat().st_mode) == 0o755
+
+
+def test_a_switch_that_cannot_be_seen_is_an_error_and_never_no(people: People) -> None:
+    paths = RunPaths(people.paths.output / "deeper" / "out")
+    as_user(people.owner, lambda: kill_switch.arm(paths))
+    people.paths.output.chmod(0o700)
+    with pytest.raises(OpsctlError, match="cannot look at the kill switch"):
+        as_user(people.stranger, lambda: kill_switch.state(paths))
