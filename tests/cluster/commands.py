@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+import io
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import opsctl as package
+from opsctl.cli import main
 from tests.cluster.conftest import RunningCluster
+from tests.users import as_user
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,25 @@ class Opsctl:
         out, err = child.communicate(timeout=60)
         return Answer(child.returncode, out, err)
 
+    def says(self, user: str, *words: str) -> Answer:
+        """What a command answers this Unix user, who has a state folder of their own."""
+        _import_all()
+
+        def called() -> Answer:
+            os.chdir(self.folder)
+            os.environ.clear()
+            os.environ.update(self.environment() | {"XDG_STATE_HOME": str(self.folder / f"state-{user}")})
+            out, err = io.StringIO(), io.StringIO()
+            code = 0
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    main(list(words))
+                except SystemExit as stop:
+                    code = int(stop.code or 0)
+            return Answer(code, out.getvalue(), err.getvalue())
+
+        return as_user(user, called)
+
     def ok(self, *words: str) -> str:
         """Run what must succeed and return its data."""
         answer = self(*words)
@@ -81,6 +108,14 @@ class Opsctl:
 
     def run_id(self) -> str:
         return (self.state / "run-id").read_text().strip()
+
+
+@functools.cache
+def _import_all() -> None:
+    """Import every module of opsctl: another user may not read this interpreter's library."""
+    for module in pkgutil.walk_packages(package.__path__, "opsctl."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
 
 
 @contextmanager

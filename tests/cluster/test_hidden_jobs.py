@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 import json
-import os
-import pkgutil
 from collections.abc import Callable, Iterator
 
 import pytest
 
-import opsctl as package
 from opsctl.attempts.events import Attempt, append_opened, read
-from opsctl.cli import main
 from opsctl.moments import now
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.commands import client_for
-from tests.cluster.commands import Answer, Opsctl, open_folder
+from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.tiny_run import write_run
 from tests.users import as_user
@@ -39,31 +32,9 @@ def hiding_cluster(local_cluster: RunningCluster) -> Iterator[RunningCluster]:
 
 @pytest.fixture
 def opsctl(hiding_cluster: RunningCluster) -> Iterator[Opsctl]:
-    for module in pkgutil.walk_packages(package.__path__, "opsctl."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)  # another user may not read this interpreter's library
     with open_folder() as folder:
-        path = write_run(folder)
-        path.write_text(path.read_text().replace('output = "output"', 'output = "output"\ngroup = "octeam"'))
+        write_run(folder, group="octeam")
         yield Opsctl(hiding_cluster, folder)
-
-
-def says(opsctl: Opsctl, user: str, *words: str) -> Answer:
-    """What a command answers this user."""
-
-    def called() -> Answer:
-        os.chdir(opsctl.folder)
-        os.environ.clear()
-        os.environ.update(opsctl.environment() | {"XDG_STATE_HOME": str(opsctl.folder / f"state-{user}")})
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main(list(words))
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-        return Answer(code, out.getvalue(), err.getvalue())
-
-    return as_user(user, called)
 
 
 def test_a_colleagues_hidden_chain_is_neither_missed_nor_closed_nor_run_beside(
@@ -71,34 +42,34 @@ def test_a_colleagues_hidden_chain_is_neither_missed_nor_closed_nor_run_beside(
 ) -> None:
     ann, ben = (unix_user(name, groups_of=["octeam"]) for name in ("ann", "ben"))
     cluster, paths = opsctl.cluster, RunPaths(opsctl.folder / "output")
-    submitted = says(opsctl, ann, "submit", "--begin", "now+1day")
+    submitted = opsctl.says(ann, "submit", "--begin", "now+1day")
     assert submitted.code == 0, submitted.err
     hers = submitted.out.strip()
     assert as_user(ben, lambda: client_for(cluster.cluster).hides_others_jobs())
     assert not client_for(cluster.cluster).hides_others_jobs()
 
-    status = says(opsctl, ben, "status")
+    status = opsctl.says(ben, "status")
     assert status.code == 0 and "UNKNOWN: cannot see the jobs of others here" in status.out, status
     assert f"chain {hers} of {ann}" in status.out and "NOT IN THE QUEUE" not in status.out
-    told = json.loads(says(opsctl, ben, "status", "--json").out)["status"]
+    told = json.loads(opsctl.says(ben, "status", "--json").out)["status"]
     assert told["state"] == "unknown" and told["unseen"] == [{"array_job_id": int(hers), "user": ann}]
-    assert "WAITING" in says(opsctl, ann, "status").out and "WAITING" in opsctl.ok("status")
+    assert "WAITING" in opsctl.says(ann, "status").out and "WAITING" in opsctl.ok("status")
 
-    watch = says(opsctl, ben, "watch", "training")
+    watch = opsctl.says(ben, "watch", "training")
     assert watch.code == 3 and "ALERT" not in watch.out and "cannot see the jobs of others here" in watch.out
-    assert "cannot see the jobs of others here" in says(opsctl, ben, "queue").err
-    cancelled = says(opsctl, ben, "cancel")
+    assert "cannot see the jobs of others here" in opsctl.says(ben, "queue").err
+    cancelled = opsctl.says(ben, "cancel")
     assert cancelled.out == "" and f"chain {hers} of {ann} may be queued or running" in cancelled.err
 
     opened = Attempt(number=1, id="hers", job_id=int(hers), array_job_id=int(hers), user=ann, opened_at=now())
     as_user(ann, lambda: append_opened(paths, opened))
-    attempts = says(opsctl, ben, "attempts")
+    attempts = opsctl.says(ben, "attempts")
     assert "not known" in attempts.out and "cannot see the jobs of others here" in attempts.err
     assert read(paths)[0].is_open
 
-    refused = says(opsctl, ben, "submit", "--begin", "now+1day")
+    refused = opsctl.says(ben, "submit", "--begin", "now+1day")
     assert refused.code == 1 and "tiny may be live: cannot see the jobs of others here" in refused.err
-    behind = says(opsctl, ben, "submit", "--begin", "now+1day", "--after", "auto")
+    behind = opsctl.says(ben, "submit", "--begin", "now+1day", "--after", "auto")
     assert behind.code == 0, behind.err
     waits = dict(row.split("|") for row in opsctl.queue("%A|%E"))
     assert f"afterany:{hers}_*" in waits[behind.out.strip()] and hers in waits
@@ -108,9 +79,9 @@ def test_of_a_hidden_chain_that_has_ended_a_new_one_does_not_wait(
     opsctl: Opsctl, unix_user: Callable[..., str]
 ) -> None:
     ann, ben = (unix_user(name, groups_of=["octeam"]) for name in ("ann", "ben"))
-    hers = says(opsctl, ann, "submit", "--begin", "now+1day").out.strip()
+    hers = opsctl.says(ann, "submit", "--begin", "now+1day").out.strip()
     opsctl.cluster.run("scancel", hers)
     opsctl.cluster.wait_for_state(int(hers), "CANCELLED")
-    behind = says(opsctl, ben, "submit", "--begin", "now+1day", "--after", "auto")
+    behind = opsctl.says(ben, "submit", "--begin", "now+1day", "--after", "auto")
     assert behind.code == 0 and "for nothing if that has ended" in behind.err
     wait_until(lambda: opsctl.queue("%E %r") == ["(null) BeginTime"], 20, "Slurm to see that nothing is waited for")
