@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("queue", "The group's jobs."),
     "logs": ("logs", "Show or follow the training log."),
     "attempts": ("attempts", "What ran and how it ended."),
-    "checkpoints": ("checkpoints", "What there is to go on from."),
+    "checkpoints": ("checkpoints", "What there is to go on from, and choosing another."),
     "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
     "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),
     "data": ("data", "Turn text into the trainer's data files."),

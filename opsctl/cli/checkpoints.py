@@ -1,4 +1,4 @@
-"""`opsctl checkpoints`: what there is to go on from. Needs no Slurm."""
+"""`opsctl checkpoints`: what there is to go on from, and choosing another. Needs no Slurm."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import click
 
 from opsctl.cli.selection import json_option, pick, run_argument
 
+_LONGEST_REASON = 1000
+
 
 @click.group()
 def command() -> None:
-    """Look at a run's checkpoints."""
+    """Look at a run's checkpoints, and choose the one to go on from."""
 
 
 @command.command("list")
@@ -41,3 +43,39 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
         message("no checkpoints yet")
     if problem := latest_problem(checkpoints):
         message(f"opsctl: {problem}")
+
+
+@command.command()
+@run_argument
+@click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="Which [default: the newest complete one].")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
+@click.option("--dry-run", is_flag=True, help="Say which one it would be; change nothing.")
+@json_option
+def repoint(
+    run_argument: str | None, run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool
+) -> None:
+    """Let another checkpoint be the latest, which the next task goes on from. Prints its name.
+
+    It has to be complete, and nobody may be training. Later checkpoints stay; they are replaced when the training comes
+    to them again. Who did it and why goes on record in checkpoints/rollbacks.jsonl.
+    """
+    from opsctl.control.printed import RepointedCheckpoints
+    from opsctl.control.repoint import repoint
+    from opsctl.output import message, print_json, printable, show_lines
+    from opsctl.records.run_view import glance
+
+    chosen = glance(pick(run_argument, run))
+    name = chosen.table.name
+    done = repoint(chosen.paths, name, to, printable(reason)[:_LONGEST_REASON], dry_run)
+    if done.warning:
+        message(f"warning: {done.warning}")
+    before = "could not be told" if done.before is None else f"was global_step{done.before}"
+    if done.is_same:
+        message(f"{name}: {done.folder.name} is the latest already")
+    else:
+        message(f"{name}: the latest {before}, and {'would be' if dry_run else 'is now'} {done.folder.name}")
+    if as_json:
+        answer = RepointedCheckpoints(before=done.before, to=done.to, changed=not done.is_same, dry_run=dry_run)
+        print_json("repointed", answer)
+    else:
+        show_lines([done.folder.name])

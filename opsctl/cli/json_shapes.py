@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from opsctl.attempts.table import PrintedAttempt
 from opsctl.checkpoints.listing import ListedCheckpoint
-from opsctl.control.printed import CancelledJobs, PrintedChain, RenderedFiles, RevisedRun, WouldSubmit
+from opsctl.control.printed import (
+    CancelledJobs,
+    PrintedChain,
+    RenderedFiles,
+    RepointedCheckpoints,
+    RevisedRun,
+    WouldSubmit,
+)
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
@@ -43,6 +50,7 @@ PRINTED = (
     Printed("watch training", "findings", list[PrintedFinding]),
     Printed("attempts", "attempts", list[PrintedAttempt]),
     Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),
+    Printed("checkpoints repoint", "repointed", RepointedCheckpoints),
     *(
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)
         for verb in ("arm", "trigger", "deactivate", "status")

@@ -9,6 +9,17 @@ from msgspec import Meta, Struct, field
 from opsctl.records.chains import Chain
 
 
+class RepointedCheckpoints(Struct, frozen=True, kw_only=True):
+    """Which checkpoint is the latest now."""
+
+    before: Annotated[int | None, Meta(description="Iteration of the latest before; null where nobody could tell.")] = (
+        field(name="from")
+    )
+    to: Annotated[int, Meta(description="Iteration of the one that the next task goes on from.")]
+    changed: Annotated[bool, Meta(description="Whether that is another one.")]
+    dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
+
+
 class RenderedFiles(Struct, frozen=True, kw_only=True):
     """What a submit would hand to Slurm and publish: file name to text."""
 

@@ -113,7 +113,7 @@ class OwnLease:
 def take(
     paths: RunPaths,
     attempt: str,
-    job_id: int,
+    job_id: int | None,
     user: str,
     why_over: Callable[[Held], str | None],
     *,

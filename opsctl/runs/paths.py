@@ -22,6 +22,11 @@ class RunPaths:
         return self.output / "checkpoints"
 
     @property
+    def rollbacks(self) -> Path:
+        """A line for each time that somebody let another checkpoint be the latest; only added to."""
+        return self.checkpoints / "rollbacks.jsonl"
+
+    @property
     def logs(self) -> Path:
         """What is written as the training goes on, by the ranks, the jobs and the watch."""
         return self.output / "logs"

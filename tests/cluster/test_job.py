@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -80,24 +79,27 @@ def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(trai
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
 
 
-def test_arguments_of_another_release_fail_on_record_until_the_brake_holds_and_the_kill_switch_comes_first(
+def test_a_damaged_revision_fails_on_record_until_the_brake_holds_and_the_kill_switch_comes_first(
     training: Training,
 ) -> None:
     training.write()
-    training.submit("1-1", "--begin", "now+1day")
-    training.opsctl.ok("cancel")
-    (published,) = training.paths.revisions.glob("*/trainer-arguments.json")
-    published.write_text(json.dumps([*json.loads(published.read_text()), "--of-another-release"]))
-    chain = training.submit("1-5%1")
+
+    def start_damaged(chain: int) -> None:
+        newest = max(path for path in training.paths.revisions.iterdir())
+        (newest / "trainer-arguments.json").unlink()
+        training.opsctl.cluster.run("scontrol", "update", f"JobId={chain}", "StartTime=now")
+
+    chain = training.submit("1-5%1", "--begin", "now+1day")
+    start_damaged(chain)
     training.wait_for_log("3 attempts in a row without a new checkpoint: this chain stops", timeout_s=60)
     training.wait_until_left(chain)
     assert [(one["reason"], one["exit_code"]) for one in training.attempts()] == [("failed", 1)] * 3 + [("brake", 1)]
-    assert training.log().count("--of-another-release is no option of the trainer") == 4  # the brake names it too
+    assert training.log().count("is damaged: its files are not what was published") == 4  # the brake names it too
     assert "START TIME" in training.log() and training.iterations() == []
 
-    chain = training.submit("1-1", "--begin", "now+1day")
+    chain = training.submit("1-1", "--begin", "now+1day")  # a new revision goes over the damaged one
     training.paths.kill_switch.touch()
-    training.opsctl.cluster.run("scontrol", "update", f"JobId={chain}", "StartTime=now")
+    start_damaged(chain)
     training.wait_until_left(chain)
     assert training.attempts()[-1]["reason"] == "kill-switch"
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}

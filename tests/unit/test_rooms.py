@@ -24,7 +24,7 @@ OPSCTL = {
     "records": {"render", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "logs": {"records", "runs", "trainer.formats"},
     "planning": {"logs", "runs", "slurm", "trainer.recipe"},
-    "checkpoints": {"runs", "trainer.recipe", "trainer.formats"},
+    "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
     "control": {
         *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats")

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from opsctl.account import account_and_host
+from opsctl.checkpoints.inventory import latest_problem
 from opsctl.cli import main
+from opsctl.records import lease
+from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint, write_run
 
@@ -77,3 +86,83 @@ def test_a_file_of_the_latest_that_was_cut_is_refused_as_well(folder: Path, caps
     assert "a.pt has 9 bytes instead of 10; the newest complete checkpoint is global_step10" in capsys.readouterr().err
     assert opsctl("checkpoints", "list") == 0
     assert "a.pt has 9 bytes instead of 10, latest" in capsys.readouterr().out
+
+
+def latest(folder: Path) -> str:
+    return (folder / "output" / "checkpoints" / "latest").read_text()
+
+
+def rollbacks(folder: Path) -> list[dict[str, object]]:
+    path = folder / "output" / "checkpoints" / "rollbacks.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_repoint_chooses_the_newest_complete_one_and_puts_it_on_record(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "output" / "checkpoints" / "global_step20" / "manifest.json").write_text("{}")
+    assert opsctl("checkpoints", "repoint", "--dry-run") == 0
+    assert capsys.readouterr().out == "global_step10\n" and rollbacks(folder) == []
+    assert opsctl("checkpoints", "repoint", "--reason", "disk \x1b[2J died", "--json") == 0
+    answer = capsys.readouterr()
+    assert printed("checkpoints repoint", answer.out) == {"from": None, "to": 10, "changed": True, "dry_run": False}
+    assert latest(folder) == "global_step10"
+    (line,) = rollbacks(folder)
+    assert (line["from"], line["to"], line["why"]) == (None, 10, "disk \\x1b[2J died")
+    assert line["by"] == account_and_host() and datetime.fromisoformat(str(line["at"])).tzinfo is not None
+    assert latest_problem(folder / "output" / "checkpoints") is None
+    assert opsctl("checkpoints", "repoint") == 0
+    assert "is the latest already" in capsys.readouterr().err and len(rollbacks(folder)) == 1
+
+
+def test_repoint_goes_back_to_the_one_that_was_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("checkpoints", "repoint") == 0 and latest(folder) == "global_step20"
+    assert opsctl("checkpoints", "repoint", "--to", "10") == 0 and latest(folder) == "global_step10"
+    assert [(line["from"], line["to"]) for line in rollbacks(folder)] == [(None, 20), (20, 10)]
+    for words, said in (
+        (("--to", "30"), "has no global_step30: opsctl checkpoints list"),
+        (("--to", "20"), "global_step20 is not complete: "),
+    ):
+        (folder / "output" / "checkpoints" / "global_step20" / "manifest.json").unlink(missing_ok=True)
+        capsys.readouterr()
+        assert opsctl("checkpoints", "repoint", *words) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line and latest(folder) == "global_step10"
+
+
+def test_repoint_without_any_checkpoint_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(folder / "output")
+    assert opsctl("checkpoints", "repoint", "--dry-run") == 1
+    assert opsctl("checkpoints", "list") == 0
+    (folder / "output" / "checkpoints" / "global_step7").mkdir(parents=True)
+    capsys.readouterr()
+    assert opsctl("checkpoints", "repoint") == 1
+    assert "no checkpoint is complete" in capsys.readouterr().err
+
+
+def test_repoint_refuses_beside_a_training_and_overtakes_one_that_is_silent(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(folder / "output")
+    training = lease.take(paths, "an attempt", 12, "ana", lambda _: None)
+    assert isinstance(training, lease.OwnLease)
+    for words in ((), ("--dry-run",)):
+        assert opsctl("checkpoints", "repoint", *words) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is being trained by job 12 of ana" in line
+    assert not (paths.checkpoints / "latest").exists() and rollbacks(folder) == []
+    old = time.time() - 200
+    os.utime(paths.lease, (old, old))
+    assert opsctl("checkpoints", "repoint") == 0 and latest(folder) == "global_step20"
+    assert training.beat() is not None  # whatever is left of it publishes no more
+    assert lease.look(paths).holder is None
+
+
+def test_repoint_writes_through_no_link(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "thesis.txt").write_text("thesis")
+    (folder / "output" / "checkpoints" / "rollbacks.jsonl").symlink_to(folder / "thesis.txt")
+    assert opsctl("checkpoints", "repoint") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "rollbacks.jsonl" in line and "link" in line
+    assert (folder / "thesis.txt").read_text() == "thesis"
+    assert not (folder / "output" / "checkpoints" / "latest").exists()

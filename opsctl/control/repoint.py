@@ -1,0 +1,140 @@
+"""Letting another checkpoint be the latest, on record, while nobody trains."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.account import account_and_host, account_name
+from opsctl.checkpoints.rollbacks import Rollback, append_rollback
+from opsctl.control.submit import LOCK_WAIT_S
+from opsctl.errors import OpsctlError
+from opsctl.moments import now
+from opsctl.records import lease
+from opsctl.records.group_folder import way_in
+from opsctl.records.identity import settle_identity
+from opsctl.records.state_files import FULL_DISK, locked, make_folder, write_atomically
+from opsctl.runs.paths import RunPaths
+from trainer.formats.errors import CheckpointError
+from trainer.formats.lease import SILENT_S
+from trainer.formats.manifest import (
+    LATEST,
+    checkpoint_folders,
+    fault_of,
+    iteration_of,
+    latest_folder,
+    newest_complete,
+    tag_of,
+)
+
+
+@dataclass(frozen=True)
+class Repointed:
+    """What a repoint did, or with a dry run would do."""
+
+    before: int | None  # iteration of the latest; None where nobody can tell
+    to: int  # iteration
+    folder: Path
+    warning: str = ""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the latest names it already."""
+        return self.before == self.to
+
+
+def repoint(paths: RunPaths, name: str, to: int | None, why: str, dry_run: bool = False) -> Repointed:
+    """Let the checkpoint of iteration `to` (None: the newest complete one) be what the next task of run `name` goes on
+    from.
+
+    Its manifest and every file's size are looked at first. Raises OpsctlError while somebody trains, for a checkpoint
+    that is not complete, and where it cannot be written.
+    """
+    if dry_run:
+        found = _chosen(paths, to)
+        _refuse_beside_a_training(paths, name)
+        return found
+    try:
+        make_folder(paths.output, paths.state)
+        with locked(paths.output, paths.lock, LOCK_WAIT_S, f"repoint {name}"):
+            warning = settle_identity(paths)
+            found = _chosen(paths, to)
+            if not found.is_same:
+                _write(paths, name, found, why)
+            return Repointed(found.before, found.to, found.folder, warning)
+    except PermissionError as error:
+        where = error.filename or paths.checkpoints
+        said = f"{where}: {error.strerror or error}; {way_in(paths.output)}"
+        raise OpsctlError(f"cannot repoint {name}: {said}") from None
+    except OSError as error:
+        what = FULL_DISK.get(error.errno or 0) or error.strerror or str(error)
+        where = error.filename or paths.checkpoints
+        raise OpsctlError(f"cannot repoint {name}: {where}: {what}; the latest is as it was") from None
+
+
+def _chosen(paths: RunPaths, to: int | None) -> Repointed:
+    root = paths.checkpoints
+    try:
+        folder = _newest(root) if to is None else _of_iteration(root, to)
+    except CheckpointError as error:
+        raise OpsctlError(str(error)) from None
+    try:
+        latest = latest_folder(root)
+    except CheckpointError:
+        latest = None
+    iteration = iteration_of(folder.name)
+    assert iteration is not None, "it is called like a checkpoint"
+    return Repointed(iteration_of(latest.name) if latest else None, iteration, folder)
+
+
+def _newest(root: Path) -> Path:
+    found = newest_complete(root)
+    if found is None:
+        what = "no checkpoint is complete" if checkpoint_folders(root) else "there are no checkpoints"
+        raise OpsctlError(f"{root}: {what}: opsctl checkpoints list shows what there is")
+    return found.folder
+
+
+def _of_iteration(root: Path, iteration: int) -> Path:
+    folder = root / tag_of(iteration)
+    if folder not in checkpoint_folders(root):
+        raise OpsctlError(f"{root} has no {folder.name}: opsctl checkpoints list shows what there is")
+    fault = fault_of(folder)
+    if fault is not None:
+        raise OpsctlError(f"{folder.name} is not complete: {fault}; opsctl checkpoints list shows which are")
+    return folder
+
+
+def _write(paths: RunPaths, name: str, found: Repointed, why: str) -> None:
+    """On record first, then so, as the one who has the lease: what is left of an older writer publishes no more."""
+    silent = _refuse_beside_a_training(paths, name)
+
+    def why_over(held: lease.Held) -> str | None:
+        return "its heartbeat stood still" if held.holder.number == silent else None
+
+    own = lease.take(paths, f"repoint by {account_and_host()}", None, account_name(), why_over)
+    if isinstance(own, lease.Held):
+        raise OpsctlError(f"cannot repoint {name}: {own.holder.named()} has just begun to write there")
+    try:
+        rollback = Rollback(found.to, found.before, account_and_host(), now().replace(microsecond=0), why)
+        append_rollback(paths, rollback)
+        write_atomically(paths.output, paths.checkpoints / LATEST, found.folder.name)
+    finally:
+        with contextlib.suppress(OSError):  # silence ends it as well
+            own.end("repointed")
+
+
+def _refuse_beside_a_training(paths: RunPaths, name: str) -> int | None:
+    """The number of a lease that is held and silent. Raises OpsctlError for one that is alive."""
+    try:
+        seen = lease.look(paths)
+    except OSError as error:
+        where = error.filename or paths.lease
+        raise OpsctlError(f"who trains {name} cannot be seen: {where}: {error.strerror}; mend that first") from None
+    if seen.holder is not None and not seen.is_silent:
+        raise OpsctlError(
+            f"cannot repoint while {name} is being trained by {seen.told()}: opsctl kill-switch trigger ends that; "
+            f"a job that is gone must have been silent for {SILENT_S:.0f} s"
+        )
+    return seen.holder.number if seen.holder else None
