@@ -40,6 +40,7 @@ class StepEnd:
     lost_nodes: tuple[str, ...] = ()  # nodes that srun said have failed
     first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
     overtaken: str = ""  # why the lease was lost while it ran; empty when it was not
+    limit_warned: bool = False  # what became the stop request was Slurm's warning before the time limit
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
@@ -53,6 +54,8 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
     if node_lost and evidence.exit_reason in (None, Ending.STOP_REQUEST):
         return Ending.NODE_FAILURE
+    if step.limit_warned and evidence.stop_requested and evidence.exit_reason == Ending.STOP_REQUEST:
+        return Ending.EXIT_DURATION  # in time for the limit, whoever's clock said so first
     # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
     told_by_signal = evidence.exit_reason == Ending.STOP_REQUEST and (
         not evidence.stop_requested or _was_sent_away(step)

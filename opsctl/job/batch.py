@@ -21,7 +21,7 @@ from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
-from opsctl.job.limit import exit_duration_arguments, exit_minutes
+from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
 from opsctl.job.own_attempt import end_line, new_attempt, new_attempt_id, record_short, start_line
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step
@@ -41,7 +41,7 @@ from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
-from trainer.formats.attempt_records import EXIT_REPORT
+from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT
 from trainer.formats.lease import Holder
 from trainer.formats.leave_lines import LEAVES_EARLY, Reason, leave_line, nothing_left_line
 from trainer.recipe.options import Options, to_arguments
@@ -170,13 +170,11 @@ def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Kee
     attempts_file.append_opened(task.paths, attempt)
     task.log.say(start_line(task, attempt))
     try:
-        step_end = _run_step(task, signals, folder, keeper)
+        step_end, note = _run_step(task, signals, folder, keeper)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
         task.log.say(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
-    else:
-        note = f"the job got {signals.names()}" if signals.any else ""
     ended = _ended(task, attempt, step_end, note)
     task.log.say(end_line(ended))
     try:
@@ -207,13 +205,14 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
                 request_stop(task.paths.output, task.paths.stop_request(attempt.job_id), why)
 
 
-def _run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> StepEnd:
+def _run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> tuple[StepEnd, str]:
+    """How the step ended, and what is to be said of the signals that the job got; empty without any."""
     if isinstance(task.options, OpsctlError):
         raise task.options
     if problem := task.checkpoint_problem():
         raise OpsctlError(problem)
-    ends_at = _ends_at(task)
-    launch = _launch(task, task.options, folder, ends_at, keeper.lease.holder)
+    limit = _limit_watch(task, task.options, folder)
+    launch = _launch(task, task.options, folder, limit.limit, keeper.lease.holder)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
     root = task.paths.output
@@ -226,17 +225,21 @@ def _run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> Ste
         stop_request,
         lambda: _leaves_early(root, folder),
         keeper,
+        limit,
     )
-    code = step.run()
-    told = signals.told_to_end
+    with watched(limit):
+        code = step.run()
+    told, ends_at = signals.told_to_end, limit.limit.ends_at
     limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     state = _slurm_state(task) if code else ""
-    return StepEnd(code, told, limit_reached, state, tuple(step.lost_nodes), step.first_exit, keeper.lost)
+    lost_nodes = tuple(step.lost_nodes)
+    end = StepEnd(code, told, limit_reached, state, lost_nodes, step.first_exit, keeper.lost, limit.has_warned)
+    return end, limit.why(signals) if signals.any else ""
 
 
-def _launch(task: Task, options: Options, folder: Path, ends_at: datetime | None, own: Holder) -> Launch:
+def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holder) -> Launch:
     slurm, nodes = task.revision.file.slurm, task.allocation.nodes
-    minutes = exit_minutes(ends_at, now(), parse_duration_s(slurm.exit_margin))
+    minutes = exit_minutes(limit.ends_at, now(), parse_duration_s(slurm.exit_margin))
     stop_request = task.paths.stop_request(task.allocation.job_id)
     of_this_job = {
         "stop_request_path": str(stop_request),
@@ -263,15 +266,28 @@ def _launch(task: Task, options: Options, folder: Path, ends_at: datetime | None
     )
 
 
-def _ends_at(task: Task) -> datetime | None:
+def _limit_watch(task: Task, options: Options, folder: Path) -> LimitWatch:
+    """The watch over this job's limit. One that ends the training sooner than the limit does is not put off."""
+    limit, margin_s = _limit(task), parse_duration_s(task.revision.file.slurm.exit_margin)
+    minutes, asked = exit_minutes(limit.ends_at, now(), margin_s), options.exit_duration_in_mins
+    sooner = minutes is not None and bool(asked) and asked < minutes
+    note = None if sooner else folder / LATER_EXIT
+
+    def ask() -> Limit | None:
+        return ask_limit(client_for(task.cluster), task.allocation.job_id)
+
+    return LimitWatch(limit, margin_s, ask, task.paths.output, note)
+
+
+def _limit(task: Task) -> Limit:
     """When Slurm will end this job, as Slurm says now; by the revision's limit from now on when it does not say."""
     try:
-        for job in task.client.jobs(job_ids=[task.allocation.job_id]):
-            if job.job_id == task.allocation.job_id:
-                return None if job.time_limit_s is None else job.ends_at
+        known = ask_limit(task.client, task.allocation.job_id)
     except SlurmError as error:
         task.log.say(f"opsctl: the time limit is taken from the run file: {error}")
-    return now() + timedelta(seconds=parse_duration_s(task.revision.file.slurm.time))
+        known = None
+    length_s = parse_duration_s(task.revision.file.slurm.time)
+    return known or Limit(now() + timedelta(seconds=length_s), length_s)
 
 
 def _slurm_state(task: Task) -> str:

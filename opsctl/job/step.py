@@ -15,6 +15,7 @@ from pathlib import Path
 
 from opsctl.attempts.outcome import LauncherExit
 from opsctl.job.keeper import Keeper
+from opsctl.job.limit import LimitWatch
 from opsctl.job.main_log import FLUSH_S, MainLog
 from opsctl.job.stop import Signals, request_stop
 from trainer.formats.leave_lines import EARLY_MARKS
@@ -103,14 +104,15 @@ class Step:
         stop_request: Path,
         has_left: Callable[[], bool],
         keeper: Keeper | None = None,
+        limit: LimitWatch | None = None,
         leave_s: float = LEAVE_S,
     ) -> None:
         """`root`: the run's output folder, in which `stop_request` is. keeper: of the lease that it trains under.
 
-        `has_left`: whether the trainer has noted that it leaves early.
+        limit: the watch over the job's time. `has_left`: whether the trainer has noted that it leaves early.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
-        self.has_left, self.keeper, self.leave_s = has_left, keeper, leave_s
+        self.has_left, self.keeper, self.limit, self.leave_s = has_left, keeper, limit, leave_s
         self.ended_hard = False
         self.lost_nodes: list[str] = []
         self.first_exit: LauncherExit | None = None
@@ -140,6 +142,7 @@ class Step:
             else:
                 time.sleep(0.05)
             self.log.flush_if_due()
+            self._see_to_the_limit()
             self._pass_on_signals()
             self._see_to_the_lease()
             self._see_to_leaving()
@@ -181,13 +184,17 @@ class Step:
 
     def _pass_on_signals(self) -> None:
         if self.signals.any and not os.path.lexists(self.stop_request):
-            why = f"the job got {self.signals.names()}"
+            why = self.limit.why(self.signals) if self.limit else f"the job got {self.signals.names()}"
             try:
                 request_stop(self.root, self.stop_request, why)
             except OSError as error:
                 self.log.say(f"opsctl: {why}, but {self.stop_request} cannot be written: {error.strerror}")
                 return
             self.log.say(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
+
+    def _see_to_the_limit(self) -> None:
+        for line in self.limit.news() if self.limit else ():
+            self.log.say(line)
 
     def _see_to_the_lease(self) -> None:
         """Say how its heartbeat goes; once it is lost, have the trainer leave as long as that takes at the end."""

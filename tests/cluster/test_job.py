@@ -72,9 +72,10 @@ def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(trai
     assert "exit_duration_in_mins" in training.log()
     training.wait_for_log("END TIME:", timeout_s=125)
     (attempt,) = training.attempts()
-    assert (attempt["reason"], attempt["exit_code"]) == ("stop-request", 0)
+    assert (attempt["reason"], attempt["exit_code"]) == ("exit-duration", 0)
     assert attempt["checkpoint_at_end"] == attempt["iteration_at_end"] == training.iterations()[-1]
-    assert "the job got SIGUSR1: asked the trainer to save and leave" in training.log()
+    assert attempt["note"].startswith("the time limit of 0:02:00 comes at ") and attempt["note"].endswith(", SIGUSR1")
+    assert f"opsctl: {attempt['note']}: asked the trainer to save and leave" in training.log()
     training.wait_until_left(chain)
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
 

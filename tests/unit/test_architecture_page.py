@@ -13,7 +13,15 @@ import pytest
 from opsctl import errors
 from opsctl.records.chains import Chain
 from opsctl.runs.paths import RunPaths
-from trainer.formats.attempt_records import ExitReport, Failure, RankPlace, StopRequest, failure_file, ranks_file
+from trainer.formats.attempt_records import (
+    ExitReport,
+    Failure,
+    LaterExit,
+    RankPlace,
+    StopRequest,
+    failure_file,
+    ranks_file,
+)
 from trainer.formats.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,7 +159,7 @@ def test_every_place_under_the_output_folder_is_in_the_table_of_files(place: str
     assert any(entry == name or entry.startswith(f"{name}/") for entry in FILES), f"{name} is not in the table"
 
 
-@pytest.mark.parametrize("file", [ranks_file(3), failure_file(3), "exit.json", "stop-request"])
+@pytest.mark.parametrize("file", [ranks_file(3), failure_file(3), "exit.json", "exit-later.json", "stop-request"])
 def test_every_record_of_an_attempt_is_in_the_table_of_files(file: str) -> None:
     assert f"logs/attempts/JOBID/{file.replace('3', 'NODERANK')}" in FILES
 
@@ -181,6 +189,7 @@ def test_no_file_of_the_table_is_unknown_to_the_code() -> None:
         ("ranks-NODERANK.json", RankPlace),
         ("failure-NODERANK.json", Failure),
         ("exit.json", ExitReport),
+        ("exit-later.json", LaterExit),
         ("stop-request", StopRequest),
         ("chains.jsonl", Chain),
         ("manifest.json", Manifest),

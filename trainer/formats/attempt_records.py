@@ -2,8 +2,8 @@
 
 Launchers write `ranks-NODERANK.json` (a list of RankPlace) and `failure-NODERANK.json` (a Failure), global rank 0
 writes `leaving.json` (a LeavingNote) and `exit.json` (an ExitReport), and the job writes `stop-request` (a
-StopRequest), of which the trainer only asks whether it is there. All are read with `trainer.formats.tolerant`: a crash
-may have cut any of them short.
+StopRequest), of which the trainer only asks whether it is there, and `exit-later.json` (a LaterExit). All are read with
+`trainer.formats.tolerant`: a crash may have cut any of them short.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ FAILURE_FILES = "failure-*.json"
 LEAVING_NOTE = "leaving.json"
 EXIT_REPORT = "exit.json"
 STOP_REQUEST = "stop-request"
+LATER_EXIT = "exit-later.json"
 
 
 def ranks_file(node_rank: int) -> str:
@@ -80,3 +81,10 @@ class StopRequest(msgspec.Struct, frozen=True):
     why: str = ""
     at: Moment | None = None
     by: str = ""
+
+
+class LaterExit(msgspec.Struct, frozen=True):
+    """Until when a training may go on past the exit duration that it was started with: Slurm's limit was raised."""
+
+    at: Moment
+    why: str = ""

@@ -15,11 +15,12 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from trainer.files import write_atomically
-from trainer.formats.attempt_records import LEAVING_NOTE, ExitReport, LeavingNote
+from trainer.files import read_plain, write_atomically
+from trainer.formats.attempt_records import LATER_EXIT, LEAVING_NOTE, ExitReport, LaterExit, LeavingNote
 from trainer.formats.json_text import json_file_text
 from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.progress import Progress
+from trainer.formats.tolerant import decode
 from trainer.held_folder import HeldFolder
 
 # The order is the collective's, and the one in which reasons win over each other.
@@ -29,6 +30,7 @@ _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_D
 # its node from everybody. After this long it ends without asking.
 HARD_END_AFTER_S = 60.0
 _HARD_END_STATUS = 70
+_LARGEST_NOTE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,12 @@ class Leaving:
 
         `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
         """
-        limit = self._settings.exit_duration_minutes
         minutes = self.minutes()
         seen = (
             self._kill_switch.is_taken(),
             self._stop_request.is_taken(),
             self._told_by_signal,
-            limit is not None and minutes > limit,
+            self._looks and self._duration_is_over(minutes),
         )
         # The last value carries the longest run time, so that every rank would print the same minutes.
         votes = torch.tensor([*map(float, seen), minutes], dtype=torch.float64, device=self._device)
@@ -92,6 +93,20 @@ class Leaving:
         if interval and steps_done and iteration % interval == 0:
             return Reason.EXIT_INTERVAL, leave_line(Reason.EXIT_INTERVAL, iteration)
         return None
+
+    def _duration_is_over(self, minutes: float) -> bool:
+        """Whether the exit duration has passed, and with it what the job has written down since of a later one.
+
+        Without such a word, and with one that cannot be read, the duration that it was started with counts. The first
+        rank looks, whose node the job is on: both go by one clock.
+        """
+        limit = self._settings.exit_duration_minutes
+        if limit is None or minutes <= limit:
+            return False
+        later: LaterExit | None = None
+        with contextlib.suppress(OSError):
+            later = decode(self._exit_report.read_beside(LATER_EXIT), LaterExit)
+        return later is None or datetime.now().astimezone() >= later.at
 
     def _line(self, reason: Reason, minutes: float) -> str:
         details: dict[Reason, object] = {
@@ -130,6 +145,10 @@ class _Place:
     def is_taken(self) -> bool:
         """Whether anything is there: what it is, nobody asks, and nobody opens it."""
         return self._folder is not None and self._path is not None and self._folder.has(self._path.name)
+
+    def read_beside(self, name: str) -> bytes:
+        """The contents of the file called `name` beside this one; empty without a path. Raises OSError."""
+        return b"" if self._folder is None else read_plain(self._folder.place() / name, _LARGEST_NOTE_BYTES)
 
     def write(self, text: str, name: str | None = None) -> None:
         """Write the file, or the one called `name` beside it. Raises OSError."""

@@ -53,6 +53,14 @@ NOTHING = Evidence()
         (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="exit-duration"), "exit-duration"),
         # A stop request that somebody made is the reason, one that was only a SIGTERM is not.
         (StepEnd(143), Evidence(exit_reason="stop-request", stop_requested=True), "stop-request"),
+        # One that Slurm's warning made is the limit's: the trainer left in time for it, as by its own clock.
+        (
+            StepEnd(0, limit_warned=True),
+            Evidence(exit_reason="stop-request", stop_requested=True),
+            "exit-duration",
+        ),
+        (StepEnd(0, limit_warned=True), Evidence(exit_reason="kill-switch"), "kill-switch"),
+        (StepEnd(143, was_told_to_end=True, limit_reached=True, limit_warned=True), NOTHING, "time-limit"),
         (StepEnd(137, slurm_state="FAILED"), Evidence(exit_reason="stop-request"), "signal"),
         (StepEnd(143, slurm_state="CANCELLED"), Evidence(exit_reason="stop-request"), "cancelled"),
         # The job notes a SIGTERM as a stop request too: scancel is the reason, whichever the ranks saw first.

@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
-from trainer.formats.attempt_records import EXIT_REPORT, LEAVING_NOTE
+from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT, LEAVING_NOTE, LaterExit
 from trainer.formats.leave_lines import Reason
 from trainer.formats.progress import Progress
 from trainer.loop.leaving import Leaving, LeavingSettings
@@ -20,13 +21,13 @@ from trainer.loop.leaving import Leaving, LeavingSettings
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def leaving_in(folder: Path) -> Leaving:
+def leaving_in(folder: Path, exit_duration_minutes: float | None = None) -> Leaving:
     """Triggers and records of a training, all in `folder`."""
     settings = LeavingSettings(
         kill_switch_path=folder / "kill-switch",
         stop_request_path=folder / "stop-request",
         exit_report_path=folder / EXIT_REPORT,
-        exit_duration_minutes=None,
+        exit_duration_minutes=exit_duration_minutes,
         exit_interval=None,
     )
     return Leaving(settings, torch.device("cpu"), 0.0)
@@ -39,6 +40,32 @@ def test_word_of_leaving_is_there_before_the_report_and_says_when(tmp_path: Path
     assert (said["reason"], said["iteration"]) == ("kill-switch", 7)
     assert datetime.fromisoformat(said["at"]).tzinfo is not None
     assert not (tmp_path / EXIT_REPORT).exists()
+
+
+def test_past_its_exit_duration_it_goes_on_only_as_long_as_the_job_has_written_down(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path, exit_duration_minutes=90)  # since 1970
+
+    def leaves() -> bool:
+        found = leaving.reason(7, 1)
+        assert found is None or found[0] == Reason.EXIT_DURATION
+        return found is not None
+
+    def write(at: datetime) -> None:
+        (tmp_path / LATER_EXIT).write_text(msgspec.json.encode(LaterExit(at, "raised")).decode())
+
+    assert leaves()
+    now = datetime.now().astimezone()
+    write(now + timedelta(hours=1))
+    assert not leaves()
+    write(now - timedelta(seconds=1))
+    assert leaves()
+    # Whatever cannot be read as a later moment is none.
+    for text in ("", "null", "[]", '{"at": "2099-01-01T00:00:00"}', '{"at": 5}', "x" * 200_000):
+        (tmp_path / LATER_EXIT).write_text(text)
+        assert leaves(), text[:40]
+    (tmp_path / LATER_EXIT).unlink()
+    os.mkfifo(tmp_path / LATER_EXIT)
+    assert leaves()
 
 
 def test_word_of_leaving_that_cannot_be_written_hurts_nobody(tmp_path: Path) -> None:
