@@ -66,8 +66,11 @@ def run_job(
     """
     task = this_task(paths, cluster, submitted_at, one_off, only_owners)
     with noted_signals() as signals:
-        code = _leave_at_once(task)
-        return _train(task, signals, patience or Patience()) if code is None else code
+        try:
+            code = _leave_at_once(task)
+            return _train(task, signals, patience or Patience()) if code is None else code
+        finally:
+            task.log.finish()
 
 
 def _leave_at_once(task: Task) -> int | None:

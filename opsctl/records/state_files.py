@@ -31,10 +31,21 @@ from trainer.formats.tolerant import decode
 
 T = TypeVar("T")
 
+
+class PartlyWritten(OSError):
+    """A file took only the beginning of what was to be appended, `written_bytes` of it."""
+
+    def __init__(self, why: OSError, path: Path, written_bytes: int) -> None:
+        super().__init__(why.errno, why.strerror, str(path))
+        self.written_bytes = written_bytes
+
+
 #: What a disk that takes no more says, by errno.
 FULL_DISK = {errno.ENOSPC: "no space left", errno.EDQUOT: "quota exceeded"}
 #: A process that hangs with the lock on a record must not stop the others: after this they append all the same.
 APPEND_LOCK_WAIT_S = 5.0
+#: The same of the training log: a line late is worse than two that run together.
+LOG_LOCK_WAIT_S = 0.2
 #: More than any state file holds, and more than any that grows by lines: what is larger is not ours, and is not read.
 LARGEST_BYTES = 64 << 20
 LARGEST_LINES_BYTES = 1 << 30
@@ -241,26 +252,34 @@ def append_line(root: Path, path: Path, line: str) -> None:
     append_bytes(root, path, (line.rstrip("\n") + "\n").encode())
 
 
-def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOCK_WAIT_S) -> None:
+def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOCK_WAIT_S) -> bool:
     """Append whole lines under the file's lock, so that lines of several writers never split each other.
 
     Two NFS clients that append lose each other's bytes, O_APPEND or not, unless each opens the file anew under the
     lock: that is what makes a client ask for the end of the file. Starts on a fresh line when a crashed writer left
-    half a one. Whoever holds the lock for longer than `wait_s` seconds is not waited for.
+    half a one. Whoever holds the lock for longer than `wait_s` seconds is not waited for: returns whether it was had.
+    Raises PartlyWritten where a disk takes the beginning, OSError where nothing was written.
     """
     held = open_file(root, path, os.O_RDWR | os.O_CREAT)
     try:
-        _lock_within(held, wait_s)
+        was_had = _lock_within(held, wait_s)
         fd = open_file(root, path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             end = os.fstat(fd).st_size
             if end and os.pread(fd, 1, end - 1) != b"\n":
-                data = b"\n" + data
-            write_all(fd, data)
+                write_all(fd, b"\n")
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(fd, view) :]
+            except OSError as error:
+                written_bytes = len(data) - len(view)
+                raise PartlyWritten(error, path, written_bytes) if written_bytes else error from None
         finally:
             os.close(fd)  # with it goes the lock: the kernel drops a process's locks on a file at the first close
     finally:
         os.close(held)
+    return was_had
 
 
 def _lock_within(fd: int, wait_s: float) -> bool:

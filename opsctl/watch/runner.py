@@ -21,7 +21,7 @@ from opsctl.records.identity import Standing, is_here, place_of
 from opsctl.records.own_jobs import Recorded, recorded
 from opsctl.records.revisions import differs_from_published
 from opsctl.records.run_view import RunView
-from opsctl.records.state_files import append_line
+from opsctl.records.state_files import LOG_LOCK_WAIT_S, append_bytes
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.nodes import Node
@@ -149,10 +149,11 @@ def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:
 def append_to_log(paths: RunPaths, lines: Iterable[str]) -> None:
     """Put whole lines into the training log, beside the trainer's own. Raises OpsctlError when it cannot be written.
 
-    It does not make a run's folders: a training that was never submitted has no log to watch over.
+    It does not make a run's folders: a training that was never submitted has no log to watch over. Nothing is kept for
+    later: who calls has printed the lines, and the next call says what is still so.
     """
+    data = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
     try:
-        for line in lines:
-            append_line(paths.output, paths.main_log, line)
+        append_bytes(paths.output, paths.main_log, data, LOG_LOCK_WAIT_S)
     except OSError as error:
         raise OpsctlError(f"not in the training log: cannot write {paths.main_log}: {error.strerror}") from None

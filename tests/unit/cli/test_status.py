@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,26 @@ def test_without_slurm_the_check_is_unknown_and_its_log_says_so(published: Path)
     assert (answer.returncode, answer.stderr, answer.stdout.count("\n")) == (3, "", 1)
     assert "tiny cannot be seen: squeue is not on PATH" in answer.stdout
     assert (published / "output/logs/main_log.txt").read_text().endswith(answer.stdout)
+
+
+def test_findings_that_the_log_does_not_take_are_printed_and_told_so_in_one_line(published: Path) -> None:
+    log = published / "output/logs/main_log.txt"
+    log.unlink()
+    log.mkdir()
+    answer = opsctl(published, "watch", "training")
+    assert (answer.returncode, answer.stdout.count("\n"), answer.stderr.count("\n")) == (3, 1, 1)
+    assert "PULSE: " in answer.stdout and f"not in the training log: cannot write {log}" in answer.stderr
+
+
+def test_the_checks_lines_wait_for_nobody_who_holds_the_log(published: Path) -> None:
+    log = published / "output/logs/main_log.txt"
+    with log.open("r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        began = time.monotonic()
+        answer = opsctl(published, "watch", "training")
+        took_s = time.monotonic() - began
+    assert answer.stdout and log.read_text().endswith(answer.stdout)
+    assert took_s < 4.0
 
 
 def test_without_slurm_the_queue_fails_in_one_line(published: Path) -> None:

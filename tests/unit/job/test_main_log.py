@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from opsctl.job import main_log
 from opsctl.job.main_log import FLUSH_S, MainLog
 from opsctl.records.state_files import append_line
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a disk of one's own needs root")
 
 
 @pytest.fixture
@@ -110,3 +115,136 @@ def test_a_log_that_cannot_be_written_gets_its_lines_later(path: Path) -> None:
     copied = os.read(read_fd, 1000).decode()
     assert copied.count("cannot write") == 1
     os.close(read_fd)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A run's folder on a disk of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "none", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """A file that leaves the disk not one byte."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    return ballast
+
+
+def output_and(log_path: Path, root: Path) -> tuple[MainLog, Callable[[], str]]:
+    """A log, and what it has copied to the job's own output so far."""
+    copy = log_path.parent.parent.with_name("job.out")
+    fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    return MainLog(root, log_path, copy_to_fd=fd), copy.read_text
+
+
+@needs_root
+def test_what_a_full_disk_did_not_take_is_written_later_once_and_in_its_order(small_disk: Path) -> None:
+    path = small_disk / "logs" / "main_log.txt"
+    log, output = output_and(path, small_disk)
+    lines = [f"line {number:05d} {'=' * 60}" for number in range(3000)]
+    for line in lines[:1000]:
+        log.feed(f"{line}\n".encode())
+    log.flush()
+    ballast = fill(small_disk)
+    for line in lines[1000:2000]:
+        log.feed(f"{line}\n".encode())
+    log.say(lines[2000])
+    assert output().count("cannot write") == 1 and "No space left on device" in output()
+    os.truncate(ballast, 0)
+    for line in lines[2001:]:
+        log.say(line)
+    log.finish()
+    kept = path.read_text().splitlines()
+    whole = [line for line in kept if line in set(lines)]
+    assert whole == lines
+    assert len(kept) - len(whole) <= 3, "no more than a half line for each time that the disk filled up"
+    assert "are not in" not in output()
+
+
+@needs_root
+def test_what_the_log_never_took_is_counted_where_its_copies_are(small_disk: Path) -> None:
+    path = small_disk / "logs" / "main_log.txt"
+    log, output = output_and(path, small_disk)
+    log.say("first")
+    fill(small_disk)
+    with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"y" * 100 + b"\n"):
+            pass
+    for number in range(7):
+        log.say(f"lost {number}")
+    log.feed(b"half a line")
+    log.finish()
+    assert output().splitlines()[-1] == (f"opsctl: 8 lines are not in {path} (No space left on device): see above")
+    assert output().count("lost ") == 7 and "half a line\n" in output()
+
+
+def test_of_more_than_can_be_kept_the_oldest_lines_go_and_are_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main_log, "MOST_KEPT_BYTES", 100)
+    log, _ = output_and(path, path.parent.parent)
+    path.mkdir()
+    for number in range(20):
+        log.say(f"line {number:4d}")
+    path.rmdir()
+    log.say("last")
+    log.finish()
+    first, *rest = path.read_text().splitlines()
+    assert re.match(r"opsctl: 11 lines are missing here \(.*\): the job's own output has them", first)
+    assert rest == [*(f"line {number:4d}" for number in range(11, 20)), "last"]
+
+
+def test_a_log_that_cannot_be_written_is_tried_again_while_nothing_more_comes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MainLog(path.parent.parent, path, copy_to_fd=None)
+    path.mkdir()
+    log.say("one")
+    path.rmdir()
+    log.flush_if_due()
+    assert not path.exists(), "not at every look"
+    monkeypatch.setattr(main_log, "RETRY_S", 0.0)
+    log.flush_if_due()
+    assert path.read_text() == "one\n"
+
+
+def test_a_folder_that_went_is_made_again(path: Path) -> None:
+    log = MainLog(path.parent.parent, path, copy_to_fd=None)
+    path.parent.rmdir()
+    log.say("one")
+    log.say("two")
+    assert path.read_text() == "one\ntwo\n"
+
+
+def test_whoever_hangs_with_the_lock_is_waited_for_once(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("")
+    code = (
+        "import fcntl, sys, time; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        log = MainLog(path.parent.parent, path, copy_to_fd=None)
+        began = time.monotonic()
+        for number in range(50):
+            log.say(str(number))
+        took_s = time.monotonic() - began
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert path.read_text().split() == [str(number) for number in range(50)]
+    assert took_s < 2.0, "fifty lines each waited for the lock"
+
+
+def test_a_line_that_names_what_is_no_text_is_written(path: Path) -> None:
+    log = MainLog(path.parent.parent, path, copy_to_fd=None)
+    log.say("cannot read a\udcff")
+    assert path.read_text() == "cannot read a\\udcff\n"
