@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pkgutil
+import pwd
 import subprocess
 import sys
 import tempfile
@@ -69,10 +70,13 @@ class Opsctl:
         """What a command answers this Unix user, who has a state folder of their own."""
         _import_all()
 
+        own = {"HOME": pwd.getpwnam(user).pw_dir, "XDG_STATE_HOME": str(self.folder / f"state-{user}")}
+        environment = self.environment() | own
+
         def called() -> Answer:
             os.chdir(self.folder)
             os.environ.clear()
-            os.environ.update(self.environment() | {"XDG_STATE_HOME": str(self.folder / f"state-{user}")})
+            os.environ.update(environment)
             out, err = io.StringIO(), io.StringIO()
             code = 0
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
