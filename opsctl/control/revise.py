@@ -93,7 +93,7 @@ def _done(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[st
         return Revised(before, publish(run, note="revise"), values, difference, (), warnings)
     live.refuse_to_start(run)
     name = run.file.run.name
-    behind = writer.what_to_wait_for(run.paths, name, seen, client, lambda: cluster.name or "", overlap.AUTO)
+    behind = writer.what_to_wait_for(run.paths, name, seen, cluster, client, overlap.AUTO)
     replaced = _replace(run, cluster, client, list(behind), to_replace)
     return Revised(before, replaced[-1][1].revision, values, difference, tuple(replaced), warnings)
 

@@ -11,7 +11,6 @@ from opsctl.control import live, overlap, writer
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
-from opsctl.records.cluster import record_of
 from opsctl.records.group_folder import open_output, way_in
 from opsctl.records.identity import settled_identity
 from opsctl.records.locate import remember_run
@@ -62,7 +61,7 @@ def _decided(
     """What the chain waits for, and warnings. Raises OpsctlError when it may not be submitted now."""
     live.refuse_to_start(asked.chain)
     paths, name, wanted = asked.run.paths, asked.run.file.run.name, asked.wish.after
-    after = writer.what_to_wait_for(paths, name, seen, client, lambda: record_of(cluster, client).name or "", wanted)
+    after = writer.what_to_wait_for(paths, name, seen, cluster, client, wanted)
     live.refuse_what_slurm_has_fixed(asked.run, seen.live)
     warnings = overlap.warn_of_waiting_unseen(seen.unseen)
     if seen.unseen:

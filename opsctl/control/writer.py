@@ -5,8 +5,6 @@ The queue is one Slurm's, as it shows itself to one account; the lease is in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from opsctl.attempts.events import read
 from opsctl.attempts.holding import attempt_of, over_by_slurm
 from opsctl.attempts.lost import may_be_of
@@ -14,18 +12,20 @@ from opsctl.control import overlap
 from opsctl.control.live import Seen
 from opsctl.errors import OpsctlError
 from opsctl.records import lease
+from opsctl.records.cluster import record_of
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
 from trainer.formats.lease import Holder
 
 
 def what_to_wait_for(
-    paths: RunPaths, name: str, seen: Seen, client: SlurmClient, here: Callable[[], str], after: str | None
+    paths: RunPaths, name: str, seen: Seen, cluster: Cluster, client: SlurmClient, after: str | None
 ) -> tuple[str, ...]:
     """What a new chain of run `name` depends on: what `overlap.what_to_wait_for` says, and the lease's holder.
 
-    here: Slurm's name of the cluster that is asked. Raises OpsctlError where it would run beside somebody, or nobody
+    Raises OpsctlError where it would run beside somebody, or nobody
     can see that, UsageError for an `--after` that is no job.
     """
     try:
@@ -44,10 +44,10 @@ def what_to_wait_for(
     chain = attempt.array_job_id if attempt else None
     if any(one.array_job_id in (chain, holder.job_id) for one in seen.unseen):
         return waits
-    cluster = here()
-    if over_by_slurm(holder, paths, client, seen.queue, cluster):
+    here = record_of(cluster, client).name or ""
+    if over_by_slurm(holder, paths, client, seen.queue, here):
         return waits
-    if attempt is not None and not may_be_of(attempt, cluster):
+    if attempt is not None and not may_be_of(attempt, here):
         what = f"it is a job of cluster {attempt.cluster}: wait for its end, or cancel it there"
     elif after == overlap.AUTO and holder.job_id is not None:
         return (*waits, str(holder.job_id))

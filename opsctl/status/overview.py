@@ -32,7 +32,7 @@ class Overview:
             return seen.running.state.lower()
         if seen.is_finished:
             return "finished"
-        if not seen.jobs and seen.unseen:
+        if not seen.jobs and (seen.unseen or seen.writer_elsewhere is not None):
             return "unknown"
         if not seen.jobs:
             return "absent" if seen.was_submitted else "unsubmitted"

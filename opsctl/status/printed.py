@@ -77,6 +77,20 @@ class PrintedUnseen(Struct, frozen=True, kw_only=True):
     user: Annotated[str, Meta(description="Who submitted it.")]
 
 
+class PrintedLease(Struct, frozen=True, kw_only=True):
+    """Who may write the run, by the lease in its folder."""
+
+    number: Annotated[int, Meta(description="Grows with every taking.")]
+    attempt: Annotated[str, Meta(description="Id of the attempt that it was taken for.")]
+    job_id: Annotated[int | None, Meta(description="Slurm's id of its job.")]
+    user: Annotated[str, Meta(description="Whose job that is.")]
+    host: Annotated[str, Meta(description="The job's first node, which keeps the lease.")]
+    heartbeat_age_s: Annotated[
+        float | None, Meta(description="Seconds since it was shown; null where the reader may not measure it.")
+    ]
+    is_in_queue: Annotated[bool | None, Meta(description="Whether the queue shows that job as the run's.")]
+
+
 class Status(Struct, frozen=True, kw_only=True):
     """What a run is doing. What only Slurm can say is null while it does not answer."""
 
@@ -112,6 +126,7 @@ class Status(Struct, frozen=True, kw_only=True):
     attempts_without_progress: Annotated[
         int, Meta(description="How many of this chain's last attempts, in a row, made no checkpoint.")
     ]
+    lease: Annotated[PrintedLease | None, Meta(description="Who may write the run; null while nobody may.")]
     kill_switch: Annotated[PrintedKillSwitch | None, Meta(description="The kill switch; null when it cannot be seen.")]
     revision: Annotated[PrintedRevision | None, Meta(description="The newest revision; null before the first submit.")]
     findings: Annotated[list[PrintedFinding], Meta(description="What somebody should know or do, worst first.")]
@@ -146,9 +161,26 @@ def printed_status(overview: Overview, findings: Sequence[Finding]) -> Status:
         checkpoint_problem=seen.checkpoint_problem,
         attempts=[printed_attempt(attempt, _is_seen(seen, attempt)) for attempt in seen.attempts[-ATTEMPTS_TOLD:]],
         attempts_without_progress=seen.attempts_without_progress,
+        lease=_lease(seen),
         kill_switch=None if seen.kill_switch is None else printed_switch(seen.kill_switch),
         revision=_revision(seen),
         findings=[printed_finding(finding) for finding in findings],
+    )
+
+
+def _lease(seen: Snapshot) -> PrintedLease | None:
+    holder = seen.lease.holder
+    if holder is None:
+        return None
+    is_in_queue = None if seen.blind is not None else any(job.job_id == holder.job_id for job in seen.jobs)
+    return PrintedLease(
+        number=holder.number,
+        attempt=holder.attempt,
+        job_id=holder.job_id,
+        user=holder.user,
+        host=holder.host,
+        heartbeat_age_s=seen.lease.age_s,
+        is_in_queue=is_in_queue,
     )
 
 

@@ -58,7 +58,7 @@ def status_lines(overview: Overview, findings: Sequence[Finding], width: int, co
 
 def _rows(overview: Overview) -> list[tuple[str, str]]:
     started = bool(overview.seen.attempts) or overview.iteration is not None
-    rows = [*_job_rows(overview)]
+    rows = [*_job_rows(overview), *_writer_row(overview.seen)]
     if started:
         rows += [
             ("progress", _progress(overview)),
@@ -88,6 +88,8 @@ def _headline(overview: Overview) -> str:
         return f"WAITING{said.removeprefix('waits')}" if said.startswith("waits") else f"WAITING: {said}"
     if overview.seen.blind is not None and overview.state == "unknown":
         return "UNKNOWN: Slurm does not answer"
+    if overview.state == "unknown" and not overview.seen.unseen:
+        return "UNKNOWN: somebody trains it whom the queue does not show"
     return _HEADLINES.get(overview.state, overview.state.upper())
 
 
@@ -114,6 +116,11 @@ def _job_rows(overview: Overview) -> list[tuple[str, str]]:
     if overview.state == "unsubmitted":
         rows.append(("queue", "empty: opsctl plan, then opsctl submit"))
     return rows
+
+
+def _writer_row(seen: Snapshot) -> list[tuple[str, str]]:
+    """Who has the lease, where the queue does not say who trains."""
+    return [("writer", seen.lease.told())] if seen.blind is not None or seen.writer_elsewhere is not None else []
 
 
 def _waits(job: Job, now: datetime) -> str:

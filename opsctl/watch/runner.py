@@ -16,7 +16,7 @@ from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable
 from opsctl.logs.measured import recent
 from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
-from opsctl.records import kill_switch
+from opsctl.records import kill_switch, lease
 from opsctl.records.identity import Standing, is_here, place_of
 from opsctl.records.own_jobs import Recorded, recorded
 from opsctl.records.revisions import differs_from_published
@@ -53,6 +53,8 @@ def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot
         seen = _with_log(seen, run.paths)
     if Part.ATTEMPTS in parts:
         seen = _with_attempts(seen, run.paths, known)
+    if Part.LEASE in parts:
+        seen = _with_lease(seen, run.paths)
     if Part.KILL_SWITCH in parts:
         seen = _with_kill_switch(seen, run.paths)
     if Part.RUN_FILE in parts:
@@ -110,6 +112,13 @@ def _with_attempts(seen: Snapshot, paths: RunPaths, known: Recorded) -> Snapshot
     attempts = attempts_file.read(paths)
     row = without_progress(attempts, known.chains[-1].submitted_at) if known.chains else 0
     return replace(seen, attempts=tuple(attempts), attempts_without_progress=row)
+
+
+def _with_lease(seen: Snapshot, paths: RunPaths) -> Snapshot:
+    try:
+        return replace(seen, lease=lease.look(paths))
+    except OSError:
+        return seen
 
 
 def _with_kill_switch(seen: Snapshot, paths: RunPaths) -> Snapshot:

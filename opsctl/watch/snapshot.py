@@ -13,9 +13,11 @@ from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.records.identity import Place
 from opsctl.records.kill_switch import KillSwitchState
+from opsctl.records.lease import Seen as Lease
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
+from trainer.formats.lease import HEARTBEAT_S, Holder
 
 
 class Part(Flag):
@@ -26,9 +28,10 @@ class Part(Flag):
     PROGRESS = auto()  # the newest checkpoint and how long the training is to be
     LOG = auto()  # the end of the training log
     ATTEMPTS = auto()
+    LEASE = auto()  # who may write the run, and its heartbeat
     KILL_SWITCH = auto()
     RUN_FILE = auto()  # how it differs from what is published
-    ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | KILL_SWITCH | RUN_FILE
+    ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Snapshot:
     # Part.ATTEMPTS
     attempts: tuple[Attempt, ...] = ()  # all, oldest first
     attempts_without_progress: int = 0  # the last ones, in a row
+    # Part.LEASE
+    lease: Lease = field(default_factory=Lease)  # free also where it cannot be seen
     # Part.KILL_SWITCH
     kill_switch: KillSwitchState | None = None  # None: it cannot be seen
     # Part.RUN_FILE
@@ -89,6 +94,14 @@ class Snapshot:
         jobs = [job for job in sorted(self.jobs, key=queue_order) if job.is_running]
         # One that is completing may stand beside its successor.
         return next((job for job in jobs if job.state != State.COMPLETING), jobs[0] if jobs else None)
+
+    @property
+    def writer_elsewhere(self) -> Holder | None:
+        """Who writes the run, as a heartbeat says that is not older than three of them, and is none of `jobs`."""
+        holder, age_s = self.lease.holder, self.lease.age_s
+        if holder is None or (age_s is not None and age_s > 3 * HEARTBEAT_S):
+            return None
+        return None if any(job.job_id == holder.job_id for job in self.jobs) else holder
 
     @property
     def behind(self) -> tuple[Job, ...]:

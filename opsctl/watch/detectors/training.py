@@ -14,8 +14,8 @@ CHECK = "training"
 HELP = """Is the training running or scheduled?
 
 0: it runs, waits, or is finished. 1: something held behind it, or it is suspended. 2: held, waiting for what can
-never come, or not there. 3: Slurm does not answer or hides the jobs of others, or the run was never submitted. Each
-line also goes into the training log.
+never come, or not there. 3: Slurm does not answer or hides the jobs of others, somebody trains it whom the queue does
+not show, or the run was never submitted. Each line also goes into the training log.
 """
 
 
@@ -52,6 +52,8 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
 def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
     """Nobody misses a training that was never submitted, nor can say that it is well, or that one is not finished."""
     unknown = snapshot.revision_problem or snapshot.checkpoint_problem
+    if snapshot.writer_elsewhere is not None:
+        unknown = f"{snapshot.writer_elsewhere.named()} trains it, which the queue does not show here"
     if unknown is not None:  # it may be finished
         return _finding(Severity.UNKNOWN, _words(settings.name, "blind", unknown))
     if snapshot.was_submitted or snapshot.checkpoint is not None:
@@ -71,4 +73,4 @@ def _alert(severity: Severity, text: str, team: str) -> Finding:
     return Finding(CHECK, severity, text, alert=team)
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.PROGRESS, HELP)
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.PROGRESS | Part.LEASE, HELP)

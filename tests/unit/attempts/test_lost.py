@@ -45,6 +45,9 @@ class StandIn:
     def hides_others_jobs(self) -> bool:
         return self._hides
 
+    def configuration(self) -> dict[str, str]:
+        return {}
+
 
 def slurm(jobs: Iterable[Job] = (), ends: Iterable[JobEnd] = ()) -> SlurmClient:
     return cast(SlurmClient, StandIn(jobs, ends))

@@ -17,6 +17,7 @@ from opsctl.control.writer import what_to_wait_for
 from opsctl.errors import OpsctlError
 from opsctl.records.lease import OwnLease, take
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job, JobEnd
 from tests.unit.attempts.test_lost import NOON, end, job, slurm
 from trainer.formats.lease import SILENT_S
@@ -43,7 +44,7 @@ def waits(
     here: str = "alps",
     unseen: Sequence[Unseen] = (),
 ) -> tuple[str, ...]:
-    return what_to_wait_for(paths, "tiny", Seen(queue, live, unseen), slurm(queue, ends), lambda: here, after)
+    return what_to_wait_for(paths, "tiny", Seen(queue, live, unseen), Cluster(name=here), slurm(queue, ends), after)
 
 
 def test_a_writer_that_the_queue_does_not_show_refuses_a_chain_by_name(paths: RunPaths) -> None:

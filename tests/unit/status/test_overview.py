@@ -14,6 +14,7 @@ from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.records.kill_switch import KillSwitchState
+from opsctl.records.lease import Seen
 from opsctl.slurm.types import Job
 from opsctl.status.overview import findings
 from opsctl.status.printed import PrintedUnseen, printed_status
@@ -22,6 +23,7 @@ from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Published, Snapshot
 from tests.unit.status.runs import iteration, now, run
 from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK
+from trainer.formats.lease import Holder
 
 OPEN = Attempt(number=1, id="a", job_id=13, array_job_id=12, array_task="1", user="bob", opened_at=NOW)
 
@@ -151,3 +153,16 @@ def test_all_that_is_wrong_is_shown_the_worst_first_and_else_in_one_order() -> N
     assert [one.check for one in findings(trouble)] == checks
     assert {one.severity for one in findings(trouble)} == {Severity.WARNING}
     assert [one.check for one in findings(now(trouble, blind="no answer", jobs=()))] == checks[2:]
+
+
+def test_a_run_that_somebody_trains_whom_the_queue_does_not_show_is_not_out_of_the_queue_but_unknown() -> None:
+    lease = Seen(Holder(4, "a", 99, "ben", "x7"), 5.0)
+    overview = run(lease=lease)
+    assert overview.state == "unknown" and run(lease=Seen(lease.holder, 100.0)).state == "absent"
+    lines = status_lines(overview, findings(overview), 100, colour=False)
+    assert "UNKNOWN: somebody trains it whom the queue does not show" in lines[0]
+    assert any(
+        line.startswith("writer ") and "job 99 of ben on x7 (lease 4, heartbeat 5 s ago)" in line for line in lines
+    )
+    printed = printed_status(overview, []).lease
+    assert printed is not None and (printed.job_id, printed.heartbeat_age_s, printed.is_in_queue) == (99, 5.0, False)

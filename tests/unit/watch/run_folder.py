@@ -17,6 +17,7 @@ from opsctl.moments import now
 from opsctl.records.chains import Chain, append_chain
 from opsctl.records.identity import make_run_id
 from opsctl.records.kill_switch import trigger
+from opsctl.records.lease import take
 from opsctl.records.revisions import publish
 from opsctl.records.run_view import RunView, view
 from opsctl.runs.load import load_run_file
@@ -57,6 +58,8 @@ def slurm(jobs: Iterable[Job] | None) -> SlurmClient:
 def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
     """A run with every trouble that a check finds, and its job.
 
+    Another one writes it.
+
     damaged: its newest revision is so too, and nothing can be compared with the run file.
     """
     run = load_run_file(write_run(folder))
@@ -72,6 +75,7 @@ def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
         opened = Attempt(number=number, id=f"id-{number}", job_id=10 + number, opened_at=at)
         append_opened(paths, opened)
         append_closed(paths, structs.replace(opened, reason="failed", closed_at=at + timedelta(minutes=1)))
+    take(paths, "elsewhere", 99, "ben", lambda _: None)
     _write_log(paths.main_log, begun)
     trigger(paths, "bad data")
     (paths.checkpoints / "global_step5").mkdir(parents=True)

@@ -1,0 +1,32 @@
+"""Does anybody write this run whom the queue does not show, and does whoever it shows still live?"""
+
+from __future__ import annotations
+
+from opsctl.watch.detector import Detector, Settings
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Part, Snapshot
+
+CHECK = "lease"
+
+
+def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
+    """A warning about a writer that the queue does not show, critical where it shows another one at work.
+
+    A warning too about one that it shows and whose heartbeat has stopped. Nothing where Slurm cannot say who runs.
+    """
+    holder, age_s = snapshot.lease.holder, snapshot.lease.age_s
+    if holder is None or snapshot.blind is not None:
+        return []
+    who = f"{holder.named()} (lease {holder.number})"
+    if snapshot.lease.is_silent and age_s is not None and any(job.job_id == holder.job_id for job in snapshot.jobs):
+        text = f"the heartbeat of {who} has stood still for {age_s // 60:.0f} min: another task may take over"
+        return [Finding(CHECK, Severity.WARNING, text)]
+    if snapshot.writer_elsewhere is None:
+        return []
+    if snapshot.running is not None:
+        text = f"another writer beside job {snapshot.running.display_id}: {who}, whose heartbeat goes on"
+        return [Finding(CHECK, Severity.CRITICAL, text)]
+    return [Finding(CHECK, Severity.WARNING, f"{who} trains this run, which the queue does not show here")]
+
+
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.LEASE)
