@@ -117,9 +117,7 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # They log a failed rank with a traceback of their own code; the rank has printed the one that matters.
-    for chatty in ("torch.distributed.elastic.multiprocessing.api", "torch.multiprocessing.spawn"):
-        logging.getLogger(chatty).setLevel(logging.CRITICAL)
+    _keep_torch_quiet()
     watch = DeathWatch(record.note_pid)
     told_to_end = _EndOnce(SignalException)
     config = LaunchConfig(
@@ -151,10 +149,28 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
         complain(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}")
         return 128 + error.sigval
     if node.nnodes > 1 and node.node_rank == 0:
-        # It holds the store through which the launchers agree that all is done; leaving first costs the others an
-        # alarming message about their exit barrier.
-        time.sleep(_STORE_KEPT_S)
+        time.sleep(_STORE_KEPT_S)  # it holds the store that the other nodes' ranks may still have open
     return 0
+
+
+def _keep_torch_quiet() -> None:
+    """Switch off what torch's agent says, and what it asks for, where all has been said.
+
+    It logs a failed rank, and a signal, with words of its own; the rank and this launcher have said what matters. And
+    once its ranks are done it waits for the other launchers, through a store that goes with the first node's: where
+    that was ended a moment before, the last 46 lines of a training that had saved and left were a traceback. The ranks
+    have met in a barrier of their own.
+    """
+    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+
+    for chatty in (
+        "torch.distributed.elastic.agent.server.api",
+        "torch.distributed.elastic.multiprocessing.api",
+        "torch.multiprocessing.spawn",
+    ):
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
+    agent: Any = SimpleElasticAgent
+    agent._exit_barrier = lambda _self: None
 
 
 def _logs_specs(node: Node) -> Any:
@@ -181,9 +197,10 @@ def run_rank(node: Node, watch: DeathWatch, told_to_end: _EndOnce, trainer_argum
     sys.argv = [node.main, *trainer_arguments]
     try:
         status = importlib.import_module(node.main).main(trainer_arguments)
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        raise
+        _leave_error_file(error)
+        _end(1)  # its connections go with it, not while its libraries' exit handlers take their time
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -194,6 +211,14 @@ def run_rank(node: Node, watch: DeathWatch, told_to_end: _EndOnce, trainer_argum
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
     if told_to_end.is_set:
         os._exit(0)
+
+
+def _leave_error_file(error: Exception) -> None:
+    """Torch's error file, and only that: an exception that torch itself sees leaves a pickle in the node's /tmp too."""
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    with contextlib.suppress(OSError):  # a full disk: it has been printed
+        get_error_handler().record_exception(error)
 
 
 def _die_with_the_launcher() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 # When this process, or the launcher that forked it, began: the exit duration counts from here.
 STARTED_AT = time.time()
+
+_COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 # What DeepSpeed otherwise imports inside `initialize` and at the first step, and a process forked afterwards gets for
 # nothing.
@@ -47,6 +51,30 @@ def import_engine(module_names: tuple[str, ...] = ()) -> None:
     imported by every ZeRO-1 engine, decorates three functions with `torch.compile`, which loads all of inductor for
     functions never called here.
     """
+    with _without_a_compiler_cache():
+        _import_engine()
+    for name in module_names:
+        importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _without_a_compiler_cache() -> Iterator[None]:
+    """Have torch make its cache of compiled functions where it is gone again, not in every node's /tmp for ever.
+
+    It makes one as it is imported, whether or not anything is compiled. Somebody's own stays.
+    """
+    if _COMPILER_CACHE in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="torch-cache-", ignore_cleanup_errors=True) as folder:
+        os.environ[_COMPILER_CACHE] = folder
+        try:
+            yield
+        finally:
+            del os.environ[_COMPILER_CACHE]
+
+
+def _import_engine() -> None:
     torch: Any = importlib.import_module("torch")
     compile_for_real = torch.compile
     torch.compile = _leave_uncompiled
@@ -63,8 +91,6 @@ def import_engine(module_names: tuple[str, ...] = ()) -> None:
         torch.compile = compile_for_real
     # Set, not asked for: the first look at this table probes every operation, with compilers and the GPU.
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})["deepspeed_shm_comm"] = False
-    for name in module_names:
-        importlib.import_module(name)
 
 
 def _leave_uncompiled(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:

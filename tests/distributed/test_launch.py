@@ -63,8 +63,10 @@ class Launched:
 
 @contextlib.contextmanager
 def launched(folder: Path, nodes: int, ranks: int, arguments: list[str], main: str | None = None) -> Iterator[Launched]:
-    """Start a launcher per node, as `opsctl job run` does on as many machines."""
+    """Start a launcher per node, as `opsctl job run` does on as many machines; their /tmp is in the folder."""
     port = free_port()
+    (folder / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     processes = []
     for node in range(nodes):
         command = [sys.executable, "-u", "-m", "trainer.launch", "--nnodes", str(nodes), "--nproc-per-node", str(ranks)]
@@ -74,7 +76,12 @@ def launched(folder: Path, nodes: int, ranks: int, arguments: list[str], main: s
         with (folder / f"node{node}.out").open("w") as output:
             processes.append(
                 subprocess.Popen(
-                    [*command, "--", *arguments], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True
+                    [*command, "--", *arguments],
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    text=True,
                 )
             )
     try:
@@ -138,6 +145,8 @@ def test_a_rank_that_raises_leaves_its_traceback_and_torchs_error_file(tmp_path:
         (of_torch,) = (folder for folder in (tmp_path / "x00").iterdir())
         assert of_torch.stat().st_mode & 0o2070 == 0o2070  # torch makes it for its owner alone
         assert "[default1]:ValueError: the seventh token is odd" in nodes.output_of(0)
+        assert nodes.output_of(0).count("ValueError: the seventh token is odd") == 2, "the rank's, and who failed"
+        assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_ranks_are_numbered_in_node_order_and_known_before_they_run(tmp_path: Path) -> None:
@@ -171,6 +180,23 @@ def test_the_launcher_is_deaf_to_usr1_and_ends_once_at_repeated_sigterm(tmp_path
         assert nodes.statuses() == [128 + signal.SIGTERM]
         assert not list(tmp_path.glob("failure-*")), "nobody failed: the launch was ended from outside"
         wait_until_gone(nodes.pids())
+
+
+def test_ranks_that_end_well_after_the_first_launcher_has_gone_leave_no_traceback(tmp_path: Path) -> None:
+    """Ended before the others, it takes along the store through which torch's launchers wait for each other."""
+    with launched(tmp_path, 2, 1, ["end after", str(tmp_path / "gone")], SMALL_MAIN) as nodes:
+        nodes.wait_for(1, "rank 1 of 2 waits")
+        first, second = nodes.processes
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=LONGEST_S) == 128 + signal.SIGTERM
+        (tmp_path / "gone").touch()
+        assert second.wait(timeout=LONGEST_S) == 0
+        said = [line.partition(", pid")[0] for node in (0, 1) for line in nodes.output_of(node).splitlines()]
+        assert said == [
+            *("[default0]:rank 0 of 2 says end after", "x00: ended by SIGTERM"),
+            *("[default0]:rank 1 of 2 says end after", "[default0]:rank 1 of 2 waits"),
+        ]
+        assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_launcher_killed_with_9_takes_its_ranks_along(tmp_path: Path) -> None:
