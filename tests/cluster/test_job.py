@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +15,7 @@ from opsctl.attempts.events import Attempt, append_opened
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training, environment_script
+from tests.tiny_run import write_checkpoint
 
 
 @pytest.fixture
@@ -104,6 +107,32 @@ def test_a_damaged_revision_fails_on_record_until_the_brake_holds_and_the_kill_s
     training.wait_until_left(chain)
     assert training.attempts()[-1]["reason"] == "kill-switch"
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
+
+
+def test_the_owners_task_passes_over_a_members_revision_and_starts_nothing_beside_a_lost_latest(
+    training: Training, unix_user: Callable[..., str]
+) -> None:
+    training.write(train_samples=4000, publish='"owner"')
+    chain = training.submit("1-2%1", "--begin", "now+1day")
+    (first,) = training.paths.revisions.iterdir()
+    training.write(publish='"owner"', lr="5e-4")
+    second = training.opsctl.ok("revise")
+    member = unix_user("member")
+    for path in (training.paths.revisions / second, *(training.paths.revisions / second).iterdir()):
+        os.chown(path, pwd.getpwnam(member).pw_uid, -1)
+    write_checkpoint(training.opsctl.folder, 10, 80)
+    (training.paths.checkpoints / "latest").unlink()
+    training.opsctl.cluster.run("scontrol", "update", f"JobId={chain}", "StartTime=now")
+    training.wait_until_left(chain)
+    assert training.log().count(f"opsctl: revision {second} of {member} is passed over: [run] publish") == 2
+    last = training.attempts()[-1]
+    assert (last["reason"], last["exit_code"], last["revision"]) == ("failed", 1, first.name)
+    assert "latest is missing" in last["note"] and "opsctl checkpoints repoint" in last["note"]
+    training.write(train_samples=4000, publish='"owner"')
+    refused = training.opsctl("submit")
+    assert refused.code == 2 and "opsctl checkpoints repoint" in refused.last_line
+    assert training.opsctl.ok("checkpoints", "repoint") == "global_step10"
+    training.submit("1-1", "--begin", "now+1day")
 
 
 def test_with_a_hung_controller_attempts_are_listed_within_the_deadline(training: Training) -> None:

@@ -46,6 +46,7 @@ READING = (
 CHANGING = (
     ["submit", "--after", "auto"],
     ["revise"],
+    ["checkpoints", "repoint"],
     ["cancel"],
     ["kill-switch", "arm"],
     ["kill-switch", "trigger", "--no-wait"],
