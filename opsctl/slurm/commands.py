@@ -94,11 +94,13 @@ class CommandClient:
             raise refused(answer, f"cancel {', '.join(targets)}")
 
     def hides_others_jobs(self) -> bool:
-        """From scontrol."""
-        answer = self._ask(["scontrol", "show", "config"])
-        if answer.code != 0:
-            raise unreachable("scontrol", answer.words())
-        return hides_others_jobs(answer.stdout, os.geteuid())
+        """From the configuration; a Slurm that does not tell it leaves that unknown."""
+        try:
+            return hides_others_jobs(self.configuration(), os.geteuid())
+        except SlurmUnreachable:
+            raise
+        except SlurmError as error:
+            raise unreachable("scontrol", str(error)) from None
 
     def nodes(self, folded: str) -> list[Node]:
         """From sinfo. A name that Slurm does not have is left out."""

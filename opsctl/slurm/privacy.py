@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-_SETTING = re.compile(r"^(PrivateData|SlurmUser)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _UID = re.compile(r"\((\d+)\)$")
 
 
-def hides_others_jobs(configuration: str, uid: int) -> bool:
+def hides_others_jobs(configuration: Mapping[str, str], uid: int) -> bool:
     """Whether the account `uid` is shown nobody's jobs but its own: PrivateData has jobs, and it is not Slurm's own.
 
     Slurm also shows all to root, and to its operators, which the configuration does not tell.
     """
-    found = dict(_SETTING.findall(configuration))
-    kept = {word.strip().lower() for word in found.get("PrivateData", "").split(",")}
-    slurms = _UID.search(found.get("SlurmUser", ""))
+    kept = {word.strip().lower() for word in configuration.get("PrivateData", "").split(",")}
+    slurms = _UID.search(configuration.get("SlurmUser", ""))
     return "jobs" in kept and uid != 0 and (slurms is None or int(slurms[1]) != uid)

@@ -69,6 +69,8 @@ class Opsctl:
     def says(self, user: str, *words: str) -> Answer:
         """What a command answers this Unix user, who has a state folder of their own."""
         _import_all()
+        own = {"XDG_STATE_HOME": str(self.folder / f"state-{user}"), "HOME": pwd.getpwnam(user).pw_dir, "USER": user}
+        environment = self.environment() | own
 
         own = {"HOME": pwd.getpwnam(user).pw_dir, "XDG_STATE_HOME": str(self.folder / f"state-{user}")}
         environment = self.environment() | own

@@ -6,14 +6,6 @@ import pytest
 
 from opsctl.slurm.privacy import hides_others_jobs
 
-CONFIGURATION = """\
-PriorityType            = priority/basic
-PrivateData             = {kept}
-ProctrackType           = proctrack/linuxproc
-SlurmUser               = slurm(64030)
-SlurmdUser              = root(0)
-"""
-
 
 @pytest.mark.parametrize(
     ("kept", "uid", "hidden"),
@@ -27,8 +19,8 @@ SlurmdUser              = root(0)
     ],
 )
 def test_with_private_jobs_only_root_and_slurms_own_account_see_others(kept: str, uid: int, hidden: bool) -> None:
-    assert hides_others_jobs(CONFIGURATION.format(kept=kept), uid) is hidden
+    assert hides_others_jobs({"PrivateData": kept, "SlurmUser": "slurm(64030)"}, uid) is hidden
 
 
 def test_a_configuration_that_does_not_say_it_hides_nothing() -> None:
-    assert not hides_others_jobs("", 1000)
+    assert not hides_others_jobs({}, 1000)
