@@ -57,7 +57,7 @@ def _end_of(root: Path, path: Path) -> bytes:
     try:
         with os.fdopen(open_file(root, path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read()
+            return file.read(_TAIL_BYTES)
     except OSError:
         return b""
 

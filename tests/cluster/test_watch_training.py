@@ -120,7 +120,8 @@ def test_a_log_that_cannot_be_written_is_said_and_hides_nothing(runs: dict[str, 
     answer = run("watch", "training")
     run.log.rmdir()
     assert answer.code == 0 and "is scheduled to start in" in answer.out
-    assert answer.err == f"opsctl: not in the training log: cannot write {run.log}: Is a directory\n"
+    why = "is a folder where a file is expected: remove it"
+    assert answer.err == f"opsctl: not in the training log: cannot write {run.log}: {why}\n"
 
 
 def test_programs_get_the_findings_with_their_severity(runs: dict[str, WatchedRun]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.commands import Answer, Opsctl
 from tests.cluster.conftest import RunningCluster
+from tests.tiny_run import write_checkpoint
 
 RUN_FILE = """
 [run]
@@ -58,11 +58,7 @@ class WatchedRun:
 
     def write_checkpoint(self, iteration: int) -> None:
         """A whole checkpoint."""
-        folder = self.folder / "output" / "checkpoints" / f"global_step{iteration}"
-        folder.mkdir(parents=True)
-        manifest = {"iteration": iteration, "consumed_train_samples": 32 * iteration}
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-        (folder.parent / "latest").write_text(folder.name)
+        write_checkpoint(self.folder, iteration, 32 * iteration)
 
 
 def make_run(cluster: RunningCluster, folder: Path, name: str = "demo") -> WatchedRun:

@@ -254,7 +254,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _failed(text: str, code: int) -> int:
-    sys.stderr.write(f"opsctl: {' '.join(text.splitlines())}\n")
+    line = " ".join(text.splitlines())
+    sys.stderr.write(f"opsctl: {line if line.isprintable() else ascii(line)[1:-1]}\n")
     return code
 
 

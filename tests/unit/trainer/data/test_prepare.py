@@ -261,6 +261,9 @@ def test_what_is_there_is_replaced_only_when_asked(
     first = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "270")
     assert code == 1 and "is there already; give --overwrite" in err
+    (tmp_path / "\x1b[2J_text_document.idx").touch()
+    code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "\x1b[2J", "--vocab-size", "270")
+    assert code == 1 and r"/\x1b[2J_text_document.idx is there already" in err and "\x1b" not in err
     code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "d", "--vocab-size", "270")
     assert code == 1 and "tokenizer.json is there already and differs; use it with --tokenizer" in err
     assert (
