@@ -15,7 +15,7 @@ from opsctl.control import overlap
 from opsctl.errors import OpsctlError
 from opsctl.records import chains, kill_switch
 from opsctl.records.cluster import ClusterRecord, is_same_cluster, reached, read_record, record_of
-from opsctl.records.identity import bind, is_here, read_run_id
+from opsctl.records.identity import before_the_move, bind, is_here, read_run_id
 from opsctl.records.own_jobs import recorded
 from opsctl.records.revision import slurm_part
 from opsctl.records.revisions import newest_whole
@@ -105,7 +105,8 @@ def _published_values(run: ExpandedRun) -> list[str]:
 def _other_output(run: ExpandedRun, only: Collection[int] | None = None) -> list[str]:
     """The output folder, when chains (`only` those) look for the run where it no longer is."""
     meant = [chain for chain in recorded(run.paths).chains if only is None or chain.chain in only]
-    return [] if all(is_here(chain.output, run.paths) for chain in meant) else ["[run] output"]
+    before = before_the_move(run.paths) if meant else ""
+    return [] if all(is_here(chain.output or before, run.paths) for chain in meant) else ["[run] output"]
 
 
 def _find_lost_id(paths: RunPaths, queue: Sequence[Job]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from opsctl.errors import OpsctlError
+from opsctl.records.revisions import newest_whole
 from opsctl.records.state_files import make_folder, read_state, read_text, remove, write_atomically, write_state
 from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
@@ -40,7 +41,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1
     id: str
     folder: str  # the run's output folder, absolute
-    inode: int  # of that folder; its device's number is not the same on two hosts
+    inode: int | None = None  # of that folder; its device's number is not the same on two hosts
+    was: str = ""  # the folder that the run was moved from last
 
 
 class Standing(Enum):
@@ -93,14 +95,15 @@ def judged(identity: Identity | None, here: Path, inode: int, there: There) -> P
     if was == here or there.is_here:
         return Place(Standing.SAME, was)
     is_the_one = inode == identity.inode
+    is_told = is_the_one or there.is_seen or identity.inode is None
     if there.exists and there.id == identity.id:
         return Place(Standing.UNCLEAR if is_the_one else Standing.COPY, was)
-    return Place(Standing.MOVED if is_the_one or there.is_seen else Standing.UNCLEAR, was)
+    return Place(Standing.MOVED if is_told else Standing.UNCLEAR, was)
 
 
 def place_of(paths: RunPaths) -> Place:
     """How the run's folder stands now. An identity that cannot be read is none."""
-    identity = _read(paths)
+    identity = _read(paths) or _published(paths)
     try:
         inode = paths.output.stat().st_ino
     except OSError:
@@ -126,12 +129,18 @@ def make_run_id(paths: RunPaths) -> str:
     return run_id
 
 
-def bind(paths: RunPaths, run_id: str) -> None:
-    """Write down that this folder is the run of that id. The caller holds the run's lock."""
+def bind(paths: RunPaths, run_id: str, was: str = "") -> None:
+    """Write down that this folder is the run of that id; `was`: from where it was moved. The caller holds the lock."""
     if (read_text(paths.output, paths.run_id) or "").strip() != run_id:
         write_atomically(paths.output, paths.run_id, run_id + "\n")
-    identity = Identity(id=run_id, folder=str(paths.output), inode=paths.output.stat().st_ino)
-    if _read(paths) != identity:
+    before = _read(paths)
+    identity = Identity(
+        id=run_id,
+        folder=str(paths.output),
+        inode=paths.output.stat().st_ino,
+        was=was or (before.was if before else ""),
+    )
+    if before != identity:
         write_state(paths.output, paths.identity, identity)
 
 
@@ -156,10 +165,10 @@ def settle_identity(paths: RunPaths) -> str:
     if place.standing is Standing.COPY:
         aside = _set_aside(paths, read_run_id(paths) or "unknown")
         return f"{paths.output} is a copy of {place.was} and from now on a run of its own; the records of that: {aside}"
-    run_id = read_run_id(paths)
+    run_id, is_moved = read_run_id(paths), place.standing is Standing.MOVED
     if run_id is not None:
-        bind(paths, run_id)
-    return f"{paths.output} was {place.was} and goes on as the same run" if place.standing is Standing.MOVED else ""
+        bind(paths, run_id, str(place.was) if is_moved else "")
+    return f"{paths.output} was {place.was} and goes on as the same run" if is_moved else ""
 
 
 @contextlib.contextmanager
@@ -184,6 +193,26 @@ def refuse_a_copy(paths: RunPaths, what: str) -> None:
 def is_here(folder: str, paths: RunPaths) -> bool:
     """Whether `folder` leads to the run's output folder, by whatever name."""
     return not folder or Path(folder) == paths.output or _is_same_folder(Path(folder), paths.output)
+
+
+def before_the_move(paths: RunPaths) -> str:
+    """Where tasks look whose chain does not say it: what the folder was before it was moved; empty if it was not."""
+    place = place_of(paths)
+    if place.standing is Standing.MOVED:
+        return str(place.was)
+    identity = _read(paths)
+    return identity.was if identity else ""
+
+
+def _published(paths: RunPaths) -> Identity | None:
+    """What an earlier release left of it: the output folder of the newest revision."""
+    try:
+        run_id, revision = read_run_id(paths), newest_whole(paths)
+        if run_id and revision:
+            return Identity(id=run_id, folder=revision.file.run.output)
+    except (OSError, OpsctlError):
+        pass
+    return None
 
 
 def _read(paths: RunPaths) -> Identity | None:

@@ -17,7 +17,7 @@ from opsctl.logs.measured import recent
 from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
 from opsctl.records import kill_switch, lease
-from opsctl.records.identity import Standing, is_here, place_of
+from opsctl.records.identity import Standing, before_the_move, is_here, place_of
 from opsctl.records.own_jobs import Recorded, recorded
 from opsctl.records.revisions import differs_from_published
 from opsctl.records.run_view import RunView
@@ -75,7 +75,8 @@ def _with_queue(seen: Snapshot, paths: RunPaths, known: Recorded, slurm: SlurmCl
     except SlurmUnreachable as error:
         return replace(seen, blind=str(error))
     seen = replace(seen, jobs=tuple(known.own(queue)), unseen=hidden)
-    outputs = {chain.chain: chain.output for chain in known.chains}
+    before = before_the_move(paths) if seen.jobs else ""
+    outputs = {chain.chain: chain.output or before for chain in known.chains}
     looked_at = [(outputs.get(job.array_job_id, ""), job) for job in seen.jobs]
     elsewhere = tuple((folder, job) for folder, job in looked_at if not is_here(folder, paths))
     return replace(seen, whereabouts=Whereabouts(paths.output, place, elsewhere)) if elsewhere else seen

@@ -143,3 +143,24 @@ def test_the_job_itself_goes_by_its_environment_and_not_by_the_record(local_clus
         assert os.path.lexists(training.paths.lease)
         (folder / "output" / "kill-switch").touch()
         wait_until(lambda: "kill switch" in training.log(), 60, "the training to leave")
+
+
+def test_a_training_whose_folder_is_moved_is_still_stopped_and_its_end_is_on_record(
+    local_cluster: RunningCluster,
+) -> None:
+    with open_folder() as folder:
+        training = Training(Opsctl(local_cluster, folder / "run"))
+        training.write()
+        chain = training.submit("1")
+        training.wait_for_iteration(3)
+        (folder / "run").rename(folder / "moved")
+        moved = Training(Opsctl(local_cluster, folder / "moved"))
+        said = moved.opsctl("kill-switch", "trigger")
+        assert said.code == 0 and "saving" in said.err, said.err
+        moved.wait_until_left(chain)
+        assert not (folder / "run").exists()
+        (attempt,) = moved.attempts()
+        assert attempt["reason"] == "kill-switch", attempt
+        iteration = int((moved.paths.checkpoints / "latest").read_text().removeprefix("global_step"))
+        assert iteration == attempt["iteration_at_end"] >= 3
+        assert "kill switch" in moved.log()

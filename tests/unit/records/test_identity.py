@@ -16,6 +16,7 @@ from opsctl.records.identity import (
     Place,
     Standing,
     There,
+    before_the_move,
     is_here,
     judged,
     make_run_id,
@@ -26,8 +27,11 @@ from opsctl.records.identity import (
     settled_identity,
 )
 from opsctl.records.own_jobs import recorded
+from opsctl.records.revisions import publish
 from opsctl.records.state_files import write_state
+from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
+from tests.tiny_run import expand, write_run
 from tests.unit.records.test_chains import CHAIN, OURS
 
 ID = Identity(id="5eed", folder="/a", inode=7)
@@ -204,3 +208,37 @@ def test_the_news_are_said_too_where_what_follows_is_refused(run: RunPaths) -> N
         raise UsageError("no such thing")
     with settled_identity(run) as news:
         assert news == ()
+
+
+@pytest.fixture
+def old_run(tmp_path: Path) -> RunPaths:
+    """A run of a release that wrote no identity, with one revision."""
+    loaded = load_run_file(write_run(tmp_path / "old"))
+    loaded.paths.state.mkdir(parents=True)
+    publish(expand(loaded))
+    loaded.paths.run_id.write_text("5eed\n")
+    chains.append_chain(loaded.paths, CHAIN)
+    return loaded.paths
+
+
+def test_of_a_run_without_identity_the_published_folder_tells_a_copy_from_it(old_run: RunPaths) -> None:
+    copy = RunPaths(Path(shutil.copytree(old_run.output, old_run.output.with_name("copy"))))
+    assert place_of(copy) == Place(Standing.COPY, old_run.output)
+    assert place_of(old_run).standing is Standing.SAME
+    assert recorded(copy).own([OURS]) == [] and recorded(old_run).own([OURS]) == [OURS]
+    assert settle_identity(copy) and place_of(copy).standing is not Standing.SAME
+    assert settle_identity(old_run) == "" and read_run_id(old_run) == "5eed"
+
+
+def test_tasks_of_a_moved_run_without_identity_look_where_it_was_also_after_it_was_settled(old_run: RunPaths) -> None:
+    moved = RunPaths(old_run.output.rename(old_run.output.with_name("moved")))
+    assert before_the_move(moved) == str(old_run.output)
+    assert settle_identity(moved) and settle_identity(moved) == ""
+    assert before_the_move(moved) == str(old_run.output)
+
+
+def test_a_copy_of_a_run_without_identity_that_has_been_settled_stays_one_of_its_own(old_run: RunPaths) -> None:
+    copy = RunPaths(Path(shutil.copytree(old_run.output, old_run.output.with_name("copy"))))
+    settle_identity(copy)
+    new_id = make_run_id(copy)
+    assert place_of(copy).standing is Standing.SAME and recorded(copy).run_id == new_id
