@@ -33,6 +33,16 @@ def is_member(uid: int, gid: int) -> bool:
     return gid in os.getgrouplist(account.pw_name, account.pw_gid)
 
 
+def is_nobody_elses(gid: int) -> bool:
+    """Whether only root and the caller are in the group `gid`: root's, or the one made with the caller's account."""
+    try:
+        group, account = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    is_own = gid == 0 or (gid == account.pw_gid and group.gr_name == account.pw_name)
+    return is_own and set(group.gr_mem) <= {account.pw_name, "root"}
+
+
 def group_name(gid: int) -> str:
     """The name of the group `gid`, or its number for one without a name."""
     try:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.account import account_name, is_member
+from opsctl.account import account_name, is_member, is_nobody_elses
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: A FIFO must not keep anybody waiting, nor a terminal become ours.
@@ -146,7 +146,10 @@ def who_else_can_write(path: Path) -> str | None:
         if found.st_uid not in (0, os.geteuid()):
             return f"{one} belongs to {account_name(found.st_uid)}"
         is_sticky_folder = one != real and bool(found.st_mode & stat.S_ISVTX)
-        if found.st_mode & 0o022 and not is_sticky_folder:
+        by_others = found.st_mode & stat.S_IWOTH
+        # Where everybody's umask is 002, what people make is writable by a group that only they are in.
+        by_group = found.st_mode & stat.S_IWGRP and not is_nobody_elses(found.st_gid)
+        if (by_others or by_group) and not is_sticky_folder:
             return f"{one} can be written by others"
     return None
 

@@ -230,10 +230,14 @@ def test_only_what_root_and_the_caller_decide_may_be_executed(root: Path) -> Non
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     assert who_else_can_write(program) is None
-    (root / "bin").chmod(0o775)
+    (root / "bin").chmod(0o757)
     assert who_else_can_write(program) == f"{root / 'bin'} can be written by others"
-    (root / "bin").chmod(0o755)
+    (root / "bin").chmod(0o775)
     if not os.getuid():
+        os.chown(root / "bin", -1, grp.getgrnam("users").gr_gid)
+        assert who_else_can_write(program) == f"{root / 'bin'} can be written by others"
+        os.chown(root / "bin", -1, 0)
+        assert who_else_can_write(program) is None  # nobody but root is in root's group
         os.chown(root / "bin", pwd.getpwnam(STRANGER).pw_uid, -1)
         assert who_else_can_write(program) == f"{root / 'bin'} belongs to {STRANGER}"
 
