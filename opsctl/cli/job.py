@@ -20,7 +20,11 @@ def command() -> None:
 @click.argument("arguments", nargs=-1, metavar="[-- TRAINER ARGUMENTS]")
 def run(output_folder: Path, submitted_at: str, publish: str, arguments: tuple[str, ...]) -> int:
     """Train with the newest revision until the end, the time limit, a signal or the kill switch."""
+    import shlex
+
+    from opsctl.errors import OpsctlError
     from opsctl.job.batch import run_job
+    from opsctl.records.trusted import at_work_in
     from opsctl.runs.paths import RunPaths
     from opsctl.runs.schema import PUBLISHERS
     from opsctl.slurm.cluster import Cluster
@@ -34,5 +38,11 @@ def run(output_folder: Path, submitted_at: str, publish: str, arguments: tuple[s
     if publish not in PUBLISHERS:
         raise click.UsageError(f"--publish {publish!r} is not {' or '.join(PUBLISHERS)}")
     paths = RunPaths(output_folder.absolute())
+    if not output_folder.is_dir():
+        raise OpsctlError(
+            f"no folder {paths.output}: where the run was moved, ln -s NEW {shlex.quote(str(paths.output))} brings its "
+            "tasks there, or opsctl revise --resubmit replaces them"
+        )
     # The batch script has set up what its submitter meant; a record that others can write is no word on it.
-    return run_job(paths, Cluster(), since, arguments, only_owners=publish == "owner")
+    with at_work_in(paths.output):
+        return run_job(paths, Cluster(), since, arguments, only_owners=publish == "owner")

@@ -36,6 +36,7 @@ from opsctl.records.attempt_folder import exit_report, set_aside
 from opsctl.records.lease import Held, OwnLease
 from opsctl.records.own_jobs import recorded
 from opsctl.records.state_files import make_folder
+from opsctl.records.trusted import present_name
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
@@ -190,8 +191,9 @@ def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Kee
 
 def _ended(task: Task, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
     """The attempt as it is now closed. Checkpoints of one that has overtaken it are not its own."""
-    evidence = read_evidence(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
-    reached = last_checkpoint(task.paths.checkpoints)
+    paths = RunPaths(present_name(task.paths.output))  # where it was moved to, what is read by name is there
+    evidence = read_evidence(paths.output, paths.attempt_folder(task.allocation.job_id))
+    reached = last_checkpoint(paths.checkpoints)
     if step_end.overtaken or evidence.exit_reason == Ending.OVERTAKEN:
         reached = checkpoint_of(attempt, attempts_file.read(task.paths), reached)
         note = step_end.overtaken or note

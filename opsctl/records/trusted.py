@@ -45,6 +45,37 @@ class Keepers:
         return self.group is not None and is_member(uid, self.group)
 
 
+#: Folders that this process has at work: name -> descriptor.
+_AT_WORK: dict[Path, int] = {}
+
+
+@contextlib.contextmanager
+def at_work_in(root: Path) -> Iterator[None]:
+    """Take `root` for the folder that it names now, wherever somebody moves that to, in all of this process.
+
+    Raises OSError where there is none.
+    """
+    with _named(root):
+        fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    _AT_WORK[root] = fd
+    try:
+        yield
+    finally:
+        del _AT_WORK[root]
+        os.close(fd)
+
+
+def present_name(root: Path) -> Path:
+    """What the folder that is at work as `root` is called now; `root` where that is not to be told or it is another."""
+    fd = _AT_WORK.get(root)
+    if fd is not None:
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/self/fd/{fd}").readlink()
+            if os.path.samestat(name.stat(), os.fstat(fd)):
+                return name
+    return root
+
+
 def keepers_of(root: Path) -> Keepers:
     """Who may write under `root`. Raises OSError where it cannot be seen, Untrusted where anybody may."""
     fd = _open_root(root)
@@ -157,10 +188,11 @@ def who_else_can_write(path: Path) -> str | None:
 def _open_root(root: Path) -> int:
     """The reader's word is followed to wherever it leads; what everybody can swap on the way there is refused."""
     with _named(root):
-        fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        at_work = _AT_WORK.get(root)
+        fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if at_work is None else os.dup(at_work)
     try:
         _judge_openness(os.fstat(fd), root)
-        for above in root.resolve().parents:
+        for above in present_name(root).resolve().parents:
             found = above.stat()
             if not found.st_mode & stat.S_ISVTX:
                 _judge_openness(found, above)

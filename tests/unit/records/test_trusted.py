@@ -16,7 +16,7 @@ import pytest
 
 from opsctl.records.group_folder import open_output
 from opsctl.records.state_files import append_line, locked, make_folder, read_text, room_kept, write_atomically
-from opsctl.records.trusted import Untrusted, open_file, who_else_can_write
+from opsctl.records.trusted import Untrusted, at_work_in, open_file, present_name, who_else_can_write
 from opsctl.runs.paths import RunPaths
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="being somebody else needs root")
@@ -253,3 +253,19 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(root: Path, name: str) -
     (root / "secret").write_text("x")
     with pytest.raises(OSError, match=r"not in|is a folder"):
         open_file(root / "run", root / "run" / name)
+
+
+def test_a_folder_at_work_is_followed_to_where_it_is_moved_and_never_made_anew(root: Path) -> None:
+    root = root / "run"
+    path = root / "state" / "log"
+    path.parent.mkdir(parents=True)
+    with at_work_in(root):
+        append_line(root, path, "before")
+        moved = root.rename(root.with_name("moved"))
+        append_line(root, path, "after")
+        assert (present_name(root), root.exists()) == (moved, False)
+        root.mkdir()  # another one in its place is not it
+        append_line(root, path, "beside")
+        assert list(root.iterdir()) == []
+    assert (moved / "state" / "log").read_text() == "before\nafter\nbeside\n"
+    assert present_name(root) == root
