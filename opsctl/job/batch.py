@@ -18,7 +18,9 @@ from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.lost import checkpoint_of, close_lost_attempts
 from opsctl.attempts.outcome import StepEnd, closed
+from opsctl.attempts.went_back import went_back
 from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.rollbacks import Rollback, read_rollbacks
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
@@ -173,13 +175,16 @@ def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Kee
     attempt = new_attempt(task, len(attempts) + 1, attempt_id)
     attempts_file.append_opened(task.paths, attempt)
     task.log.say(start_line(task, attempt))
+    back = went_back(attempt.iteration_at_start, attempts, _rollbacks(task))
+    if back:
+        task.log.say(alert_line(f"{task.name}: {back}"))
     try:
         step_end, note = _run_step(task, signals, folder, keeper)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
         task.log.say(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
-    ended = _ended(task, attempt, step_end, note)
+    ended = _ended(task, attempt, step_end, "; ".join(filter(None, (note, back))))
     task.log.say(end_line(ended))
     try:
         attempts_file.append_closed(task.paths, ended)
@@ -187,6 +192,14 @@ def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Kee
         task.log.say(f"opsctl: the attempt stays open on record: {error.strerror}")
     _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
+
+
+def _rollbacks(task: Task) -> list[Rollback]:
+    try:
+        return read_rollbacks(task.paths)
+    except OSError as error:
+        task.log.say(f"opsctl: rollbacks cannot be read: {error.filename}: {error.strerror}")
+        return []
 
 
 def _ended(task: Task, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
