@@ -112,7 +112,10 @@ def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | No
         message=message,
         error_file=str(error_files[death.local_rank]) if death.local_rank in error_files else "",
     )
-    write_atomically(node.failure_file, json_file_text(failure))
+    try:
+        write_atomically(node.failure_file, json_file_text(failure))
+    except OSError as unwritten:
+        complain(f"trainer.launch: cannot write {node.failure_file}: {unwritten.strerror}")
     if death.exit_code == REFUSED_STATUS:
         return REFUSED_STATUS  # the rank itself has said why
     where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"

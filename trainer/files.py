@@ -9,25 +9,50 @@ import socket
 import stat
 from pathlib import Path
 
-SHARED_FILE_MODE = 0o664
-SHARED_PROGRAM_MODE = 0o775
-SHARED_FOLDER_MODE = 0o2775
+_NEVER = 0o002 | stat.S_ISVTX  # by nobody else, whatever the folder above is for
 
 
-def make_shared_folder(folder: Path) -> None:
-    """A new folder is for the whole group: the next one to start this training may be somebody else."""
+def make_folder(folder: Path) -> None:
+    """Make a folder with what is missing on the way to it, each as open as the one that it is made in."""
+    missing, there = [], folder
+    while not there.exists():
+        missing.append(there)
+        there = there.parent
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # somebody else, this very moment
+            one.mkdir()
+            be_as_open_as_its_folder(one)
     if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(PermissionError):
-            folder.chmod(SHARED_FOLDER_MODE)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` beside `path`, fsync, rename over it, fsync the folder. On any error the old file stands."""
+def be_as_open_as_its_folder(path: Path, runnable: bool = False) -> None:
+    """Let who may use the folder that a new file or folder is in use that as well, and nobody else.
+
+    Where it came into another group than the folder's, that one may do no more than everybody. Somebody else's stays
+    as it is. runnable: a file that is a program.
+    """
+    above, own = path.parent.stat(), path.lstat()
+    mode = stat.S_IMODE(above.st_mode) & ~_NEVER
+    if own.st_gid != above.st_gid:
+        mode = mode & ~(stat.S_ISGID | 0o070) | (mode & 0o007) << 3
+    if not stat.S_ISDIR(own.st_mode):
+        mode = mode & 0o775 if runnable else mode & 0o664
+    if stat.S_ISLNK(own.st_mode) or mode == stat.S_IMODE(own.st_mode):
+        return
+    with contextlib.suppress(PermissionError):
+        path.chmod(mode)
+
+
+def write_atomically(path: Path, text: str, runnable: bool = False) -> None:
+    """Write `text` beside `path`, fsync, rename over it, fsync the folder. On any error the old file stands.
+
+    It is as open as its folder. runnable: it is a program.
+    """
     beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
         with beside.open("w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), SHARED_FILE_MODE)
+            be_as_open_as_its_folder(beside, runnable)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any
 
 from trainer.attempt_records import Node, RankRecord, record_failure
-from trainer.files import SHARED_FOLDER_MODE
+from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.first_failure import DeathWatch
 from trainer.preload import import_engine, set_process_defaults
 from trainer.say import complain
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     # A forwarded warning signal would kill the agent while its ranks still save. Ranks inherit the deafness.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        node.own_folder.mkdir(parents=True, exist_ok=True)
+        make_folder(node.own_folder)
         record = RankRecord(node)
     except OSError as error:
         complain(f"trainer.launch: {error.filename}: {error.strerror}")
@@ -140,8 +140,10 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, told_to_end)
     watch.start()
+    # Torch opens a rank's output in the rank, before that is ours: as open as the folder; then it is the user's again.
+    usual_umask = os.umask(~node.own_folder.stat().st_mode & 0o777)
     try:
-        elastic_launch(config, run_rank)(node, watch, told_to_end, trainer_arguments)
+        elastic_launch(config, run_rank)(node, watch, told_to_end, usual_umask, trainer_arguments)
     except ChildFailedError as error:
         return record_failure(node, watch.deaths(), told_to_end.at, error)
     except SignalException as error:
@@ -177,20 +179,23 @@ def _logs_specs(node: Node) -> Any:
     """Where torch puts the ranks' output and error files: a folder that it makes for nobody but its owner."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
 
-    class ForTheGroup(DefaultLogsSpecs):
+    class AsOpenAsOurs(DefaultLogsSpecs):
         def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
             made = super().reify(envs)
-            for folder in node.own_folder.iterdir():
-                with contextlib.suppress(OSError):
-                    folder.chmod(SHARED_FOLDER_MODE)
+            for folder in sorted(node.own_folder.rglob("*")):
+                if folder.is_dir():
+                    be_as_open_as_its_folder(folder)
             return made
 
-    return ForTheGroup(log_dir=str(node.own_folder), tee=Std.ALL)
+    return AsOpenAsOurs(log_dir=str(node.own_folder), tee=Std.ALL)
 
 
-def run_rank(node: Node, watch: DeathWatch, told_to_end: _EndOnce, trainer_arguments: list[str]) -> None:
+def run_rank(
+    node: Node, watch: DeathWatch, told_to_end: _EndOnce, usual_umask: int, trainer_arguments: list[str]
+) -> None:
     """One forked rank: the trainer's main, its traceback printed here, its refusals (exit status 2) without one."""
     watch.report(int(os.environ["LOCAL_RANK"]))
+    os.umask(usual_umask)
     _die_with_the_launcher()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
@@ -219,6 +224,7 @@ def _leave_error_file(error: Exception) -> None:
 
     with contextlib.suppress(OSError):  # a full disk: it has been printed
         get_error_handler().record_exception(error)
+        be_as_open_as_its_folder(Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
 
 
 def _die_with_the_launcher() -> None:

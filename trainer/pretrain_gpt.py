@@ -33,6 +33,7 @@ from trainer.checkpoint.destination import (
 )
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.engine import build_engine, initialize, padded_vocab_size
+from trainer.files import be_as_open_as_its_folder, make_folder, write_atomically
 from trainer.formats.error_file import write_error_file
 from trainer.formats.errors import CheckpointError, SampleError
 from trainer.formats.leave_lines import Reason, leave_line
@@ -251,8 +252,9 @@ def _keep_arguments(options: Options) -> None:
 
 def _write_arguments(folder: Path, options: Options) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"args_{time.strftime('%Y-%m-%dT%H_%M_%S')}.txt").write_text(argument_lines(options) + "\n")
+        make_folder(folder)
+        name = f"args_{time.strftime('%Y-%m-%dT%H_%M_%S')}.txt"
+        write_atomically(folder / name, argument_lines(options) + "\n")
     except OSError as error:
         raise OptionsError(f"--log-path {folder}: {error.strerror}") from None
 
@@ -280,6 +282,7 @@ def _leave_error_file(line: str) -> None:
     if path:
         try:
             write_error_file(Path(path), line, time.time())
+            be_as_open_as_its_folder(Path(path))
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror}")
 

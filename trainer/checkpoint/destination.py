@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
-from trainer.files import make_shared_folder
+from trainer.files import make_folder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.lease import Holder, locked_lease, why_lost
 from trainer.formats.manifest import latest_folder, read_manifest
@@ -73,7 +73,7 @@ class Destination:
             self.folder.descriptor()
             return
         if with_parents or self.folder.path.parent.is_dir():
-            make_shared_folder(self.folder.path)
+            make_folder(self.folder.path)
         self.folder.descriptor()
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error, refuse_if_overtaken
-from trainer.files import SHARED_PROGRAM_MODE, fsync, write_atomically
+from trainer.files import fsync, write_atomically
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, latest_beyond, tag_of
@@ -129,8 +129,7 @@ def _leave_scripts(root: Path) -> None:
     for name in _SCRIPTS:
         text, own = (_SCRIPTS_FOLDER / name).read_text(), root / name
         if not own.is_file() or own.read_text() != text:
-            write_atomically(own, text)
-            own.chmod(SHARED_PROGRAM_MODE)
+            write_atomically(own, text, runnable=True)
 
 
 def _put_in_place_of(new: Path, old: Path) -> None:

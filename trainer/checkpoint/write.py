@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import xxhash
 
-from trainer.files import SHARED_FILE_MODE, make_shared_folder
+from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedFile
 
@@ -23,7 +23,7 @@ def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path) -> dict[str, 
     the disk's reason.
     """
     try:
-        make_shared_folder(folder)
+        make_folder(folder)
     except OSError as error:
         raise _cannot_write(folder, error) from error
     return {name: _write_file(state, folder / name) for name, state in snapshot.items()}
@@ -33,7 +33,7 @@ def _write_file(state: Callable[[], Any], target: Path) -> SavedFile:
     sink = None
     try:
         with target.open("wb", buffering=0) as file:
-            os.fchmod(file.fileno(), SHARED_FILE_MODE)
+            be_as_open_as_its_folder(target)
             sink = _HashingSink(file)
             torch.save(state(), sink)  # type: ignore[arg-type]
             os.fsync(file.fileno())

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.files import SHARED_FILE_MODE, make_shared_folder, write_atomically
+from trainer.files import be_as_open_as_its_folder, make_folder, write_atomically
 from trainer.formats.index_header import bin_path, idx_path
 from trainer.formats.json_text import json_file_text
 
@@ -72,7 +72,7 @@ class IndexCache:
         failures = []
         for folder in self._folders:
             try:
-                make_shared_folder(folder)
+                make_folder(folder)
                 for name, array in arrays.items():
                     _save(folder / f"{stem}-{name}.npy", array)
                 # The listing comes last: what it names is whole.
@@ -92,7 +92,7 @@ def _save(path: Path, array: NDArray[Any]) -> None:
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
-            os.fchmod(file.fileno(), SHARED_FILE_MODE)
+            be_as_open_as_its_folder(beside)
             np.save(file, array, allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())

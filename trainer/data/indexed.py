@@ -18,7 +18,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.files import SHARED_FILE_MODE
+from trainer.files import be_as_open_as_its_folder
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import bin_path, corrupt, header_bytes, idx_path, read_header
 
@@ -103,7 +103,7 @@ class IndexedWriter:
                 f"somebody else is writing {self._begun[0]}; wait for it or choose another prefix"
             ) from None
         self._file.truncate(0)
-        os.fchmod(self._file.fileno(), SHARED_FILE_MODE)
+        be_as_open_as_its_folder(self._begun[0])
         return self
 
     def __exit__(
@@ -129,7 +129,7 @@ class IndexedWriter:
         """
         lengths = np.concatenate([np.zeros(0, np.int32), *self._lengths])
         with self._begun[1].open("wb") as index:
-            os.fchmod(index.fileno(), SHARED_FILE_MODE)
+            be_as_open_as_its_folder(self._begun[1])
             index.writelines(index_bytes(lengths, self.dtype))
             index.flush()
             os.fsync(index.fileno())

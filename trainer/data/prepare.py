@@ -30,7 +30,7 @@ from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpu
 from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
 from trainer.data.indexed import IndexedWriter, token_dtype
 from trainer.data.progress import Progress
-from trainer.files import make_shared_folder, write_atomically
+from trainer.files import make_folder, write_atomically
 from trainer.formats.data_notes import DataNotes, PreparedData, SkippedCounts, write_notes
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import idx_path
@@ -76,7 +76,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
     prefix = output_prefix(arguments)
     corpus = open_corpus(Path(arguments.input), arguments.json_key, arguments.include, arguments.exclude)
     refuse_existing(prefix, arguments.overwrite)
-    make_shared_folder(prefix.parent)
+    make_folder(prefix.parent)
     if arguments.tokenizer:
         tokenizer, tokenizer_file, tokenizer_text = corpus_tokenizer.given(Path(arguments.tokenizer))
     else:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.formats.log_lines import perplexity
 from trainer.formats.progress import Progress
 from trainer.held_folder import HeldFolder
@@ -34,9 +35,12 @@ def open_writer(options: Options) -> ScalarWriter:
 
     folder = Path(options.tensorboard_dir)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
+        there = set(folder.iterdir())
         # It opens its file anew for every few points, by the path that it is given.
         writer: ScalarWriter = SummaryWriter(str(HeldFolder(folder).place()), max_queue=options.tensorboard_queue_size)
+        for made in set(folder.iterdir()) - there:
+            be_as_open_as_its_folder(made)
     except OSError as error:
         raise OptionsError(f"--tensorboard-dir {folder}: {error.strerror}") from None
     return writer

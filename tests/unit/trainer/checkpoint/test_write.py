@@ -86,14 +86,18 @@ def test_every_file_is_on_the_disk_when_it_returns(monkeypatch: pytest.MonkeyPat
     assert synced | {name: facts.bytes for name, facts in write(taken(), tmp_path).items()} == synced
 
 
-def test_the_group_may_write_what_was_written(tmp_path: Path) -> None:
-    before = os.umask(0o077)
+@pytest.mark.parametrize(("folder", "file"), [(0o700, 0o600), (0o2770, 0o660), (0o755, 0o644), (0o2777, 0o664)])
+def test_what_was_written_is_as_open_as_the_folder_that_it_was_written_in(
+    tmp_path: Path, folder: int, file: int
+) -> None:
+    tmp_path.chmod(folder)
+    before = os.umask(0o027)
     try:
         write(taken(), tmp_path / "new")
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o2775
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()} == {0o664}
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == folder & ~0o002
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()} == {file}
 
 
 def test_a_file_that_cannot_grow_is_one_line_with_the_systems_reason(tmp_path: Path) -> None:

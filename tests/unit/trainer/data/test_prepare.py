@@ -92,9 +92,10 @@ def test_json_lines_become_a_pair_a_tokenizer_and_a_note(
     }
 
 
-def test_the_data_is_the_groups_whatever_the_umask(
+def test_the_data_of_a_groups_folder_is_the_groups_whatever_the_umask(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    tmp_path.chmod(0o2770)
     before = os.umask(0o077)
     try:
         prepared(capsys, lines, "--output-prefix", tmp_path / "out" / "c", "--vocab-size", "280")
