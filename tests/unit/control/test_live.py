@@ -59,6 +59,27 @@ def test_a_triggered_kill_switch_refuses(tmp_path: Path) -> None:
         live.refuse_to_start(run)
 
 
+def test_whose_revisions_queued_tasks_take_is_fixed_in_their_script(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    revisions.publish(run)
+    table = msgspec.structs.replace(run.file.run, publish="owner")
+    closed = replace(run, file=msgspec.structs.replace(run.file, run=table))
+    live.refuse_what_slurm_has_fixed(closed, [RUNNING])
+    with pytest.raises(OpsctlError, match=r"^\[run\] publish changed, which Slurm has fixed for .*--resubmit"):
+        live.refuse_what_slurm_has_fixed(closed, [REST])
+
+
+def test_after_a_damaged_revision_what_is_fixed_is_what_the_one_before_says(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    revisions.publish(run)
+    slurm = msgspec.structs.replace(run.file.slurm, nodes=4)
+    wider = replace(run, file=msgspec.structs.replace(run.file, slurm=slurm))
+    (revisions.publish(wider).folder / "run.json").unlink()
+    live.refuse_what_slurm_has_fixed(run, [REST])
+    with pytest.raises(OpsctlError, match=r"\[slurm\] nodes changed"):
+        live.refuse_what_slurm_has_fixed(wider, [REST])
+
+
 def test_what_slurm_has_fixed_for_queued_tasks_is_not_published_beside_them(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     revisions.publish(run)

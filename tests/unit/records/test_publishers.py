@@ -132,6 +132,30 @@ def test_what_members_could_have_changed_is_not_the_owners_word(shared: Shared) 
     assert shared.publish(shared.owner, rule="owner").startswith("0002-")
 
 
+def test_a_revision_of_several_accounts_is_nobodys_word(shared: Shared) -> None:
+    first = shared.publish(shared.owner)
+    paths = shared.run().paths
+    os.chown(paths.revisions / first / "step.sh", uid(shared.member), -1)
+    found = as_user(shared.owner, lambda: newest(paths))
+    assert found is not None and "step.sh: belongs to another account than its folder" in found.damage
+
+
+def test_a_run_that_is_opened_to_a_group_later_keeps_its_revisions_from_being_changed(shared: Shared) -> None:
+    run = shared.run()
+
+    def do() -> str:
+        open_output(run.paths, None)
+        revision = publish(run)
+        open_output(run.paths, shared.group)
+        return revision.name
+
+    folder = run.paths.revisions / as_user(shared.owner, do)
+    assert f"{folder.parent.stat().st_mode & 0o7777:o} {folder.stat().st_mode & 0o7777:o}" == "3770 2750"
+    assert {f"{path.stat().st_mode & 0o7777:o}" for path in folder.iterdir()} == {"440"}
+    found = as_user(shared.member, lambda: newest(run.paths))
+    assert found is not None and not found.damage and not found.is_open
+
+
 def existing(paths: RunPaths) -> Revision:
     """The newest that can be read."""
     found = newest_whole(paths)
