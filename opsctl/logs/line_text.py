@@ -86,7 +86,7 @@ def text_of(line: bytes, cut_bytes: int = 0) -> str:
 
 def without_nuls(piece: bytes) -> bytes:
     """What a crashed node, or a writer that did not see its file cut, left of holes where they are not kept as such."""
-    return piece.replace(b"\0", b"") if b"\0" in piece else piece
+    return piece.translate(None, b"\0") if b"\0" in piece else piece
 
 
 def _begin_of_hole(fd: int, start: int, end: int) -> int:
