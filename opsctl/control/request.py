@@ -9,7 +9,7 @@ from opsctl.checkpoints.resumption import resumption_problem
 from opsctl.errors import RunFileError, UsageError
 from opsctl.logs.measured import measured
 from opsctl.planning.measured import with_measured
-from opsctl.records.revisions import contents
+from opsctl.records.revisions import contents, is_published, refuse_to_publish
 from opsctl.runs.checks import check_run
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun
@@ -40,7 +40,9 @@ class Checked:
 
 
 def check(loaded: LoadedRun, wish: Wish, files: bool = True) -> Checked:
-    """Everything that can be known beforehand. Raises RunFileError and UsageError for what cannot run.
+    """Everything that can be known beforehand.
+
+    Raises RunFileError and UsageError for what cannot run, OpsctlError where only the run's owner may publish it.
 
     files: False lets a run through whose data, group or checkpoint is not here, with a warning.
     """
@@ -51,6 +53,8 @@ def check(loaded: LoadedRun, wish: Wish, files: bool = True) -> Checked:
     asked, warnings = check_run(loaded, wish.nodes, files, expect)
     run, chain = asked.on(None), asked.with_arguments(wish.arguments)
     contents(run)
+    if files and not is_published(run):
+        refuse_to_publish(run)
     found = _problems(chain)
     if found and files:
         raise RunFileError(f"{loaded.path}: {found[0]}")

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -62,7 +62,7 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
     files = contents(run)
     digest = digest_of(files)
     last = newest(paths)
-    if last is not None and last.digest == digest and not last.is_open:
+    if _says_the_same(last, digest):
         return last
     refuse_to_publish(run)
     number = 1 if last is None else last.number + 1
@@ -84,6 +84,11 @@ def publish(run: ExpandedRun, note: str = "") -> Revision:
     except OSError as error:
         raise OpsctlError(_cannot_write(error, paths.revisions)) from None
     return read_revision(paths.output, number, target)
+
+
+def is_published(run: ExpandedRun) -> bool:
+    """Whether `publish` would change nothing. Raises OpsctlError as `newest`."""
+    return _says_the_same(newest(run.paths), digest_of(contents(run)))
 
 
 def refuse_to_publish(run: ExpandedRun) -> None:
@@ -160,6 +165,10 @@ def _flat(file: RunFile) -> dict[str, Any]:
         for key, value in values.items()
         if value is not None
     }
+
+
+def _says_the_same(last: Revision | None, digest: str) -> TypeGuard[Revision]:
+    return last is not None and last.digest == digest and not last.is_open
 
 
 def _newest_first(paths: RunPaths) -> Iterator[Revision]:

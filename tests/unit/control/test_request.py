@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.control.request import Wish, check
-from opsctl.errors import RunFileError, UsageError
+from opsctl.errors import OpsctlError, RunFileError, UsageError
 from opsctl.runs.load import LoadedRun, load_run_file
 from tests.tiny_run import write_run
 
@@ -101,3 +101,19 @@ def test_a_group_that_is_not_there_or_not_ones_own_is_refused_and_only_warned_of
     with pytest.raises(RunFileError, match=said):
         check(run, Wish())
     assert said in check(run, Wish(), files=False).warnings[-1]
+
+
+def test_a_dry_run_is_refused_as_well_where_only_the_owner_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid():
+        pytest.skip("giving a folder away needs root")
+    run = loaded(tmp_path)
+    run.path.write_text(run.path.read_text().replace('output = "output"', 'publish = "owner"'))
+    run = load_run_file(run.path, {})
+    run.paths.output.mkdir()
+    os.chown(run.paths.output, 1, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    with pytest.raises(OpsctlError, match=r'only .* publishes revisions of tiny: \[run\] publish = "owner"'):
+        check(run, Wish())
+    check(run, Wish(), files=False)
