@@ -72,9 +72,6 @@ class Opsctl:
         own = {"XDG_STATE_HOME": str(self.folder / f"state-{user}"), "HOME": pwd.getpwnam(user).pw_dir, "USER": user}
         environment = self.environment() | own
 
-        own = {"HOME": pwd.getpwnam(user).pw_dir, "XDG_STATE_HOME": str(self.folder / f"state-{user}")}
-        environment = self.environment() | own
-
         def called() -> Answer:
             os.chdir(self.folder)
             os.environ.clear()
