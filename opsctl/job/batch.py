@@ -22,6 +22,7 @@ from opsctl.attempts.went_back import went_back
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.rollbacks import Rollback, read_rollbacks
 from opsctl.errors import OpsctlError, SlurmError
+from opsctl.job.followed import FollowedPaths
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
 from opsctl.job.own_attempt import end_line, new_attempt, new_attempt_id, record_short, start_line
@@ -67,6 +68,8 @@ def run_job(
 
     only_owners: with no revision of another member of the group. Raises OpsctlError outside of a job.
     """
+    with contextlib.suppress(OSError):  # where there is no such folder, what is looked for in it says so
+        paths = FollowedPaths(paths.output)
     task = this_task(paths, cluster, submitted_at, one_off, only_owners)
     with noted_signals() as signals:
         try:
@@ -233,26 +236,30 @@ def _run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> tup
     launch = _launch(task, task.options, folder, limit.limit, keeper.lease.holder)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
+
+    def has_left() -> bool:
+        _follow(task, step)
+        return _leaves_early(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
+
     root = task.paths.output
-    step = Step(
-        launch.command(),
-        environment,
-        task.log,
-        signals,
-        root,
-        stop_request,
-        lambda: _leaves_early(root, folder),
-        keeper,
-        limit,
-    )
+    step = Step(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit)
     with watched(limit):
         code = step.run()
+    _follow(task, step)
     told, ends_at = signals.told_to_end, limit.limit.ends_at
     limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     state = _slurm_state(task) if code else ""
     lost_nodes = tuple(step.lost_nodes)
     end = StepEnd(code, told, limit_reached, state, lost_nodes, step.first_exit, keeper.lost, limit.has_warned)
     return end, limit.why(signals) if signals.any else ""
+
+
+def _follow(task: Task, step: Step) -> None:
+    """Write on where the output folder is now."""
+    if isinstance(task.paths, FollowedPaths):
+        task.paths.look()
+        step.root, step.stop_request = task.paths.output, task.paths.stop_request(task.allocation.job_id)
+        task.log.root, task.log.path = task.paths.output, task.paths.main_log
 
 
 def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holder) -> Launch:

@@ -55,6 +55,8 @@ class Keeper:
             except OSError as error:
                 where = error.filename or self.lease.paths.lease
                 self._trouble = f"{where}: {error.strerror or error}"
+            except ValueError as error:  # the folder was moved this very moment
+                self._trouble = str(error)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.job.turn import Patience
+from opsctl.runs.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import Training
@@ -21,6 +22,7 @@ import sys
 from pathlib import Path
 from opsctl.job.batch import run_job
 from opsctl.job.turn import Patience
+from opsctl.runs.paths import RunPaths
 from opsctl.moments import now
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
@@ -106,7 +108,9 @@ def test_a_second_task_leaves_a_living_holder_alone_and_takes_over_from_a_silent
     assert seen == sorted(seen), "latest went back"
 
 
-def test_a_lost_run_id_hides_no_training_from_the_next_submit(training: Training) -> None:
+def test_a_lost_run_id_hides_no_training_from_the_next_submit_and_a_moved_folder_takes_it_along(
+    training: Training,
+) -> None:
     chain = training.submit("1-1")
     training.wait_for_iteration(1)
     run_id = training.paths.run_id
@@ -117,5 +121,13 @@ def test_a_lost_run_id_hides_no_training_from_the_next_submit(training: Training
     behind = training.opsctl.submit("--after", "auto", "--array", "1-1")
     (waits,) = training.opsctl.cluster.run("squeue", "-h", "-j", str(behind), "-o", "%E").stdout.split()
     assert f"afterany:{chain}" in waits
-    training.paths.kill_switch.touch()
+
+    beat = training.paths.lease.stat().st_mtime
+    moved = RunPaths(training.paths.output.rename(training.paths.output.with_name("moved")))
+    wait_until(lambda: moved.lease.stat().st_mtime > beat, 40, "a heartbeat in the moved folder")
+    moved.kill_switch.touch()
     training.wait_until_left(chain)
+    events = [json.loads(line) for line in moved.attempts.read_text().splitlines()]
+    assert (events[-1]["event"], events[-1]["reason"], events[-1]["exit_code"]) == ("closed", "kill-switch", 0)
+    assert "END TIME:" in moved.main_log.read_text() and '"ended"' in moved.lease.read_text()
+    assert not training.paths.output.exists()

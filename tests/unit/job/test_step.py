@@ -189,7 +189,7 @@ def test_a_step_whose_lease_was_taken_is_asked_to_leave_and_ended_when_it_does_n
     paths = RunPaths(tmp_path)
     own = take(paths, "a", 7, "ann", lambda _: None)
     assert isinstance(own, OwnLease)
-    asked = 'while [ ! -e "$D/stop-request" ]; do sleep 0.05; done; echo saw-it;'
+    asked = 'n=0; while [ ! -e "$D/stop-request" ] && [ $n -lt 400 ]; do n=$((n+1)); sleep 0.05; done; echo saw-it;'
     begin = time.monotonic()
     with kept(own, every_s=0.05) as keeper:
         step = start(tmp_path, f"{asked} {'exit 0' if leaves else 'exec sleep 60'}", leave_s=0.5, keeper=keeper)

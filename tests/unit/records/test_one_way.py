@@ -16,6 +16,7 @@ OTHERS = {
     "opsctl.cli": "/dev/null, where a reader has left",
     "opsctl.cli.init": "an example that is shipped with the product",
     "opsctl.demo.stage": "what a command printed, and the log",
+    "opsctl.job.followed": "the output folder, only to hold it",
     "opsctl.localcluster.daemons": "the daemons' logs",
     "opsctl.localcluster.layout": "Slurm's configuration and keys",
     "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
