@@ -99,3 +99,11 @@ global_batch_size = 32
 train_samples = 5_120
 lr = 1e-3
 """
+
+
+def test_a_jobs_name_steers_no_terminal(local_cluster: RunningCluster, tmp_path: Path) -> None:
+    run = make_run(local_cluster, tmp_path)
+    job = run.sbatch("--hold", name="a\x1b[2J\x9bb")
+    out = run.opsctl.ok("queue")
+    assert r"a\x1b[2J\x9bb" in out and str(job) in out
+    assert all(character.isprintable() or character == "\n" for character in out)
