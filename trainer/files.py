@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import socket
 import stat
 from pathlib import Path
@@ -26,22 +27,47 @@ def make_folder(folder: Path) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
 
 
-def be_as_open_as_its_folder(path: Path, runnable: bool = False) -> None:
+def be_as_open_as_its_folder(path: Path, runnable: bool = False, closed: bool = False) -> None:
     """Let who may use the folder that a new file or folder is in use that as well, and nobody else.
 
     Where it came into another group than the folder's, that one may do no more than everybody. Somebody else's stays
-    as it is. runnable: a file that is a program.
+    as it is, and so does what a link leads to, or what has a second name. runnable: a file that is a program. closed: a
+    folder that nobody else makes anything in.
     """
-    above, own = path.parent.stat(), path.lstat()
+    above = path.parent.stat()
+    # What is looked at is what is changed: in a shared folder a name may mean something else a moment later.
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        own = os.fstat(fd)
+        mode = _mode_in(above, own, runnable) & ~(0o020 if closed else 0)
+        is_plain = stat.S_ISDIR(own.st_mode) or (stat.S_ISREG(own.st_mode) and own.st_nlink == 1)
+        if is_plain and mode != stat.S_IMODE(own.st_mode):
+            with contextlib.suppress(PermissionError):
+                Path(f"/proc/self/fd/{fd}").chmod(mode)
+    finally:
+        os.close(fd)
+
+
+def _mode_in(above: os.stat_result, own: os.stat_result, runnable: bool) -> int:
+    """The mode of what is new in the folder `above`."""
     mode = stat.S_IMODE(above.st_mode) & ~_NEVER
     if own.st_gid != above.st_gid:
         mode = mode & ~(stat.S_ISGID | 0o070) | (mode & 0o007) << 3
     if not stat.S_ISDIR(own.st_mode):
         mode = mode & 0o775 if runnable else mode & 0o664
-    if stat.S_ISLNK(own.st_mode) or mode == stat.S_IMODE(own.st_mode):
-        return
-    with contextlib.suppress(PermissionError):
-        path.chmod(mode)
+    return mode
+
+
+def create_file(path: Path, runnable: bool = False) -> int:
+    """A descriptor of a new file, for writing, as open as its folder. Raises OSError, also where anything is there.
+
+    Who shares a folder can put a link there, to a file that only we may write.
+    """
+    above = path.parent.stat()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(PermissionError):  # a file system without modes
+        os.fchmod(fd, _mode_in(above, os.fstat(fd), runnable))
+    return fd
 
 
 def write_atomically(path: Path, text: str, runnable: bool = False) -> None:
@@ -49,10 +75,10 @@ def write_atomically(path: Path, text: str, runnable: bool = False) -> None:
 
     It is as open as its folder. runnable: it is a program.
     """
-    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    fd = create_file(beside, runnable)
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            be_as_open_as_its_folder(beside, runnable)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

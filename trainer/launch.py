@@ -183,8 +183,9 @@ def _logs_specs(node: Node) -> Any:
         def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
             made = super().reify(envs)
             for folder in sorted(node.own_folder.rglob("*")):
-                if folder.is_dir():
-                    be_as_open_as_its_folder(folder)
+                if folder.is_dir() and not folder.is_symlink():
+                    # Torch opens what it logs into by name: nobody else may put anything there.
+                    be_as_open_as_its_folder(folder, closed=True)
             return made
 
     return AsOpenAsOurs(log_dir=str(node.own_folder), tee=Std.ALL)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import xxhash
 
-from trainer.files import be_as_open_as_its_folder, make_folder
+from trainer.files import create_file, make_folder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedFile
 
@@ -32,8 +32,7 @@ def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path) -> dict[str, 
 def _write_file(state: Callable[[], Any], target: Path) -> SavedFile:
     sink = None
     try:
-        with target.open("wb", buffering=0) as file:
-            be_as_open_as_its_folder(target)
+        with os.fdopen(create_file(target), "wb", buffering=0) as file:
             sink = _HashingSink(file)
             torch.save(state(), sink)  # type: ignore[arg-type]
             os.fsync(file.fileno())

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.files import be_as_open_as_its_folder, make_folder, write_atomically
+from trainer.files import create_file, make_folder, write_atomically
 from trainer.formats.index_header import bin_path, idx_path
 from trainer.formats.json_text import json_file_text
 
@@ -89,10 +90,10 @@ class IndexCache:
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:
-    beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    fd = create_file(beside)
     try:
-        with beside.open("wb") as file:
-            be_as_open_as_its_folder(beside)
+        with os.fdopen(fd, "wb") as file:
             np.save(file, array, allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())

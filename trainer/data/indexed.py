@@ -18,7 +18,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.files import be_as_open_as_its_folder
+from trainer.files import be_as_open_as_its_folder, create_file
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import bin_path, corrupt, header_bytes, idx_path, read_header
 
@@ -94,7 +94,8 @@ class IndexedWriter:
 
     def __enter__(self) -> IndexedWriter:
         # Not truncated before the lock is held: it may be another writer's.
-        self._file = self._begun[0].open("ab")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(self._begun[0], flags, 0o666), "ab")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,8 +129,8 @@ class IndexedWriter:
         `others` puts what belongs to the pair in place while there is no `.idx`.
         """
         lengths = np.concatenate([np.zeros(0, np.int32), *self._lengths])
-        with self._begun[1].open("wb") as index:
-            be_as_open_as_its_folder(self._begun[1])
+        self._begun[1].unlink(missing_ok=True)
+        with os.fdopen(create_file(self._begun[1]), "wb") as index:
             index.writelines(index_bytes(lengths, self.dtype))
             index.flush()
             os.fsync(index.fileno())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 
-from trainer.files import be_as_open_as_its_folder, make_folder, write_atomically
+from trainer.files import be_as_open_as_its_folder, create_file, make_folder, write_atomically
 
 #: Of a folder, and what a file, a program and a folder in it get.
 OPENNESS = [
@@ -64,3 +65,43 @@ def test_what_was_there_stays_as_it_is(tmp_path: Path) -> None:
         make_folder(elsewhere / "within")
     with pytest.raises(FileExistsError):
         make_folder(elsewhere)
+
+
+def test_nothing_that_somebody_put_where_a_file_is_to_be_written_is_opened(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("years of work\n")
+    thesis.chmod(0o600)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o770)
+    guessed = f".file.{socket.gethostname()}.{os.getpid()}.tmp"
+    for name in ("file", guessed, "link"):
+        (shared / name).symlink_to(thesis)
+    os.link(thesis, shared / "second")
+    os.mkfifo(shared / "fifo")
+    write_atomically(shared / "file", "text")
+    assert (shared / "file").read_text() == "text" and not (shared / "file").is_symlink()
+    for name in ("link", "second", "fifo"):
+        with pytest.raises(FileExistsError):
+            create_file(shared / name)
+        be_as_open_as_its_folder(shared / name)
+    assert thesis.read_text() == "years of work\n" and mode(thesis) == 0o600
+
+
+def test_a_name_that_changes_hands_while_it_is_looked_at_opens_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thesis, new = tmp_path / "thesis.txt", tmp_path / "new"
+    thesis.touch(0o600)
+    new.touch(0o600)
+    tmp_path.chmod(0o770)
+    changed = Path.chmod
+
+    def swapped_before(path: Path, mode: int) -> None:
+        new.unlink()
+        new.symlink_to(thesis)
+        changed(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", swapped_before)
+    be_as_open_as_its_folder(new)
+    assert mode(thesis) == 0o600

@@ -118,3 +118,13 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=f"cannot write {tmp_path}/file/new: Not a directory; "):
         write(taken(), tmp_path / "file" / "new")
+
+
+def test_a_link_that_somebody_put_into_the_folder_is_not_written_through(tmp_path: Path) -> None:
+    thesis, folder = tmp_path / "thesis.txt", tmp_path / "new"
+    thesis.write_text("years of work\n")
+    folder.mkdir()
+    (folder / "mp_rank_00_model_states.pt").symlink_to(thesis)
+    with pytest.raises(CheckpointError, match=r"mp_rank_00_model_states\.pt: File exists"):
+        write(taken(), folder)
+    assert thesis.read_text() == "years of work\n"
