@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -27,7 +26,7 @@ from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
 from opsctl.job.own_attempt import end_line, new_attempt, new_attempt_id, record_short, start_line
 from opsctl.job.rendezvous import free_port, master_address
-from opsctl.job.step import Launch, Step
+from opsctl.job.step import Launch, Step, launchers_python
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.job.task import Task, this_task
 from opsctl.job.turn import Patience, wait_for_turn
@@ -274,8 +273,7 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
     }
     return Launch(
         step_script=task.revision.step_script,
-        # An environment script chooses the Python; without one it is the one that runs opsctl.
-        python=("python",) if task.revision.file.run.environment else (sys.executable, "-P"),
+        python=launchers_python(task.revision.file.run.environment),
         nodes=len(nodes),
         ranks_per_node=slurm.gpus_per_node,
         cpus_per_task=task.allocation.cpus_per_task,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from opsctl.attempts.outcome import LauncherExit
 from opsctl.job import step as step_module
 from opsctl.job.keeper import Keeper, kept
 from opsctl.job.main_log import MainLog
-from opsctl.job.step import Launch, Step
+from opsctl.job.step import Launch, Step, launchers_python
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.records.lease import OwnLease, take
 from opsctl.render.step import LARGEST_BYTES
@@ -226,3 +227,15 @@ def test_the_launcher_that_failed_first_is_noted_not_those_that_srun_ended_for_i
     step = start(tmp_path, script)
     step.run()
     assert step.first_exit == LauncherExit("node[3-4]", 127)
+
+
+@pytest.mark.parametrize("environment", [None, "/apps/env.sh"])
+def test_modules_that_somebody_put_into_the_working_folder_are_not_the_launchers(
+    tmp_path: Path, environment: str | None
+) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").touch()
+    (tmp_path / "trainer" / "launch.py").write_text("print('planted')")
+    words = [sys.executable, *launchers_python(environment)[1:], "-u", "-m", "trainer.launch", "--help"]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "planted" not in answer.stdout and "--attempt-folder" in answer.stdout

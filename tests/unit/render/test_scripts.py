@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,6 +177,26 @@ def test_the_step_keeps_exit_status_and_copies_output_to_the_nodes_file(tmp_path
     assert "yes|a'b\"c $(touch pwned) \\ `x`\n" in out
     assert (tmp_path / "x1.out").read_text() == out and "err\n" in out
     assert not (tmp_path / "pwned").exists()
+
+
+def test_what_somebody_put_where_the_nodes_file_is_to_be_is_neither_written_nor_waited_for(tmp_path: Path) -> None:
+    thesis, output = tmp_path / "thesis.txt", tmp_path / "x1.out"
+    thesis.write_text("years of work\n")
+    planted: list[Callable[[], None]] = [
+        lambda: output.symlink_to(thesis),
+        lambda: output.symlink_to(tmp_path / "made"),
+        lambda: output.hardlink_to(thesis),
+        lambda: os.mkfifo(output),
+        output.mkdir,
+    ]
+    for put in planted:
+        put()
+        child = run_step(tmp_path, example("demo", tmp_path), "bash", "-c", "echo trained; exit 7")
+        out, err = child.communicate(timeout=20)
+        assert (child.returncode, out) == (7, "trained\n")
+        assert f"cannot make {output}" in err
+        assert thesis.read_text() == "years of work\n" and not (tmp_path / "made").exists()
+        output.rmdir() if output.is_dir() else output.unlink()
 
 
 def test_last_words_after_sigterm_reach_both_outputs(tmp_path: Path) -> None:
