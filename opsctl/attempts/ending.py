@@ -31,3 +31,7 @@ class Ending(StrEnum):
     FAILED = "failed"
     REQUEUED = "requeued"  # Slurm has put the job back into the queue
     UNKNOWN = "unknown"  # Slurm no longer knows the job
+
+
+#: Those of a task that trained nothing and read no checkpoint: what is at its start and end, another's training made.
+STARTED_NOTHING = frozenset({Ending.HELD, Ending.BRAKE})

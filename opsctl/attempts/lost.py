@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from opsctl.account import account_and_host, account_name
+from opsctl.attempts.ending import STARTED_NOTHING
 from opsctl.attempts.events import Attempt, append_closed, read
 from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.outcome import LOST, StepEnd, closed
@@ -150,8 +151,8 @@ def _starts_after(started_at: datetime | None, attempt: Attempt) -> bool:
 
 
 def checkpoint_of(attempt: Attempt, attempts: Sequence[Attempt], newest: Checkpoint | None) -> Checkpoint | None:
-    """The last checkpoint that can be this attempt's: a later attempt may have made newer ones since."""
-    later = [other for other in attempts if other.number > attempt.number]
+    """The last checkpoint that can be this attempt's: one that trained later may have made newer ones since."""
+    later = [one for one in attempts if one.number > attempt.number and one.reason not in STARTED_NOTHING]
     if not later or newest is None:
         return newest
     started_from = later[0].iteration_at_start

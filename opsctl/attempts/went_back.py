@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opsctl.attempts.ending import STARTED_NOTHING
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.lost import CLOCK_TOLERANCE
 from opsctl.checkpoints.rollbacks import Rollback
@@ -14,7 +15,8 @@ def went_back(latest: int | None, attempts: Sequence[Attempt], rollbacks: Sequen
 
     latest: its iteration. A rollback explains what is at or after it, if it was made since that attempt ended.
     """
-    last = next((one for one in reversed(attempts) if one.checkpoint_at_end is not None), None)
+    trained = (one for one in reversed(attempts) if one.reason not in STARTED_NOTHING)
+    last = next((one for one in trained if one.checkpoint_at_end is not None), None)
     if latest is None or last is None or last.checkpoint_at_end is None or latest >= last.checkpoint_at_end:
         return None
     if any(one.to <= latest and _is_since(one, last) for one in rollbacks):

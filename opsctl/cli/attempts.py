@@ -15,15 +15,16 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     """List every attempt: when, where, from and to which iteration, why it ended, who failed first.
 
     Attempts that could not close themselves (a node lost, kill -9) are closed with what Slurm knows of them. Without
-    Slurm the list comes all the same, and what is open reads "not known"; so does others' where Slurm hides their jobs.
+    Slurm the list comes all the same, and what is open reads "not known"; so does others' where Slurm hides their jobs,
+    and what runs on another cluster than the one that is asked.
     """
     from opsctl.attempts.events import read
-    from opsctl.attempts.lost import settle
+    from opsctl.attempts.lost import may_be_of, settle
     from opsctl.attempts.table import attempt_table, printed_attempt
     from opsctl.attempts.unseen import CANNOT_SEE
     from opsctl.errors import OpsctlError, SlurmError
-    from opsctl.output import message, print_json, show_lines
-    from opsctl.records.cluster import choose_cluster
+    from opsctl.output import message, print_json, printable, show_lines
+    from opsctl.records.cluster import choose_cluster, record_of
     from opsctl.records.run_view import glance
     from opsctl.slurm.commands import client_for
 
@@ -32,10 +33,17 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     unknown = frozenset(attempt.id for attempt in attempts if attempt.is_open)
     if unknown:
         try:
-            settled = settle(paths, client_for(choose_cluster(cluster, paths)))
+            asked = choose_cluster(cluster, paths)
+            slurm = client_for(asked)
+            here = record_of(asked, slurm).name or ""
+            settled = settle(paths, slurm, cluster=here)
             attempts, unknown = settled.attempts, settled.unseen
             if unknown:
                 message(f"opsctl: {CANNOT_SEE}: whether those run that are open is known to their owners only")
+            if elsewhere := [one for one in attempts if one.is_open and not may_be_of(one, here)]:
+                unknown |= {one.id for one in elsewhere}
+                names = ", ".join(sorted({printable(one.cluster) for one in elsewhere}))
+                message(f"opsctl: cluster {here} is asked, and what was opened on {names} is known there only")
         except OpsctlError as error:
             if not isinstance(error, SlurmError) and cluster:
                 raise

@@ -176,6 +176,18 @@ def test_a_checkpoint_of_a_later_attempt_is_not_this_ones(paths: RunPaths) -> No
     assert (second.checkpoint_at_end, second.made_checkpoint) == (90, True)
 
 
+def test_what_came_of_an_attempt_is_its_own_also_after_a_task_that_left_it_the_lease(paths: RunPaths) -> None:
+    step = paths.checkpoints / "global_step90"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text('{"iteration": 90}')
+    (paths.checkpoints / "latest").write_text("global_step90")
+    held = Attempt(number=2, id="h", job_id=8, opened_at=minutes(2), iteration_at_start=20)
+    append_opened(paths, held)
+    append_closed(paths, msgspec.structs.replace(held, reason="held", closed_at=minutes(2), checkpoint_at_end=20))
+    first = close_lost_attempts(paths, slurm(ends=[end(7, "NODE_FAIL")]))[0]
+    assert (first.checkpoint_at_end, first.made_checkpoint) == (90, True)
+
+
 def test_an_unreachable_slurm_closes_nothing(paths: RunPaths) -> None:
     class Silent(StandIn):
         def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:

@@ -44,3 +44,8 @@ def test_nothing_is_said_of_progress_or_of_a_rollback_on_record(
 def test_a_rollback_of_last_week_or_to_somewhere_else_explains_nothing() -> None:
     for rollback in (Rollback(3900, 4200, at=hours(-200)), Rollback(5400, 5700, at=hours(1))):
         assert went_back(3900, [LEFT_AT_5700], [rollback]) is not None
+
+
+def test_a_task_that_left_the_lease_to_another_left_no_checkpoint_there() -> None:
+    held = Attempt(number=5, id="h", job_id=8, reason="held", checkpoint_at_end=3000, closed_at=NOON)
+    assert went_back(3900, [LEFT_AT_5700, held, OPEN], []) is not None

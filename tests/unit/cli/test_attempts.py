@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.cli import main
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm import commands
 from tests.printed_json import printed
+from tests.unit.attempts.test_lost import StandIn, end
 from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -75,3 +77,20 @@ def test_without_slurm_what_is_open_is_not_known(paths: RunPaths, capsys: pytest
     first, second = printed("attempts", capsys.readouterr().out)
     assert (first["state"], second["state"], second["reason"]) == ("ended", "not known", None)
     assert first["first_failure"]["rank"] == 3 and first["made_checkpoint"] is True
+
+
+def test_another_cluster_that_is_asked_ends_nothing_on_record(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Job ids start over: there the same id ended at that time, and here the training goes on.
+    append_opened(paths, Attempt(number=1, id="a", job_id=7, cluster="alps", opened_at=NOON))
+    jura = StandIn(ends=[end(7, "NODE_FAIL", ended=1)])
+    monkeypatch.setattr(jura, "configuration", lambda: {"ClusterName": "jura"})
+    monkeypatch.setattr(commands, "client_for", lambda *_: jura)
+    assert call() == 0
+    said = capsys.readouterr()
+    assert "not known" in said.out and "node-failure" not in said.out
+    assert said.err == "opsctl: cluster jura is asked, and what was opened on alps is known there only\n"
+    assert paths.attempts.read_text().count("\n") == 1
+    monkeypatch.setattr(jura, "configuration", lambda: {"ClusterName": "alps"})
+    assert call() == 0 and "node-failure" in capsys.readouterr().out
