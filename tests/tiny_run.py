@@ -116,9 +116,14 @@ def write_run(
 
 
 def expand(loaded: LoadedRun) -> ExpandedRun:
-    """The run on its own nodes, without the checks that a command makes; its output folder is made, as by a submit."""
-    loaded.paths.output.mkdir(parents=True, exist_ok=True)
+    """The run on its own nodes, without the checks that a command makes: no file is looked at."""
     return ExpandedRun.of(loaded, expanded_file(loaded))
+
+
+def ready(loaded: LoadedRun) -> ExpandedRun:
+    """`expand`, and the output folder made as a submit does, so that the run can be published."""
+    loaded.paths.output.mkdir(parents=True, exist_ok=True)
+    return expand(loaded)
 
 
 def write_data(prefix: Path, documents: int = 8, tokens_each: int = 64) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.watched_runs import make_run
 from tests.printed_json import printed
-from tests.tiny_run import expand
+from tests.tiny_run import ready
 
 
 def test_status_joins_the_queue_the_log_and_the_checkpoints(local_cluster: RunningCluster, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_finished_training_is_said_to_be_so_and_no_alarm(local_cluster: Runnin
     file = tmp_path / "run.toml"
     data = '[data]\ndata_path = "corpus"\nvocab_size = 1024\n'
     file.write_text(file.read_text() + TRAINER + data)
-    publish(expand(load_run_file(file)))
+    publish(ready(load_run_file(file)))
     run.write_checkpoint(159)
     answer = run("watch", "training")
     assert answer.code == 2 and "not RUNNING or SCHEDULED" in answer.out

@@ -10,14 +10,14 @@ from opsctl.cli import main
 from opsctl.records import revisions
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run whose second revision has lost its arguments."""
-    revisions.publish(expand(load_run_file(write_run(tmp_path), {})))
-    damaged = revisions.publish(expand(load_run_file(write_run(tmp_path, lr="2e-3"), {})))
+    revisions.publish(ready(load_run_file(write_run(tmp_path), {})))
+    damaged = revisions.publish(ready(load_run_file(write_run(tmp_path, lr="2e-3"), {})))
     (damaged.folder / "trainer-arguments.json").unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")

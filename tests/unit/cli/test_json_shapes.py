@@ -18,7 +18,7 @@ from opsctl.output import json_text
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 
 PAGE = Path(__file__).parents[3] / "docs" / "json.md"
 
@@ -91,7 +91,7 @@ def call(*words: str) -> int:
 
 
 def test_revise_prints_its_shape_with_what_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    publish(expand(load_run_file(folder / "run.toml")))
+    publish(ready(load_run_file(folder / "run.toml")))
     write_run(folder, lr="5e-4")
     assert call("revise", "--dry-run", "--json") == 0
     dry = printed("revise", capsys.readouterr().out)

@@ -8,7 +8,7 @@ from opsctl.cli import main
 from opsctl.records import revisions
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_json_has_the_files_by_name(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_difference_from_what_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = revisions.publish(expand(load_run_file(folder / "run.toml")))
+    first = revisions.publish(ready(load_run_file(folder / "run.toml")))
     assert opsctl("render", "--diff") == 0
     answer = capsys.readouterr()
     assert answer.out == "" and f"nothing differs from revision {first.name}" in answer.err

@@ -15,7 +15,7 @@ from opsctl.records.identity import make_run_id
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 
 
 def opsctl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def opsctl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def published(tmp_path: Path) -> Path:
     """A run's folder as a submit left it, with a log and no Slurm to ask."""
     run = load_run_file(write_run(tmp_path))
-    publish(expand(run))
+    publish(ready(run))
     make_run_id(run.paths)
     log = tmp_path / "output" / "logs" / "main_log.txt"
     log.parent.mkdir()

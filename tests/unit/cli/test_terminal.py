@@ -16,7 +16,7 @@ from opsctl.records.identity import make_run_id
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 from trainer.formats.attempt_records import Failure
 
 #: Sets the title, clears the screen, turns what follows around; the same in one byte; a bell; a line of its own.
@@ -28,7 +28,7 @@ SHOWN = r"\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: all is well"
 def folder(tmp_path: Path) -> Path:
     """A published run whose log, attempts and kill switch say hostile things."""
     run = load_run_file(write_run(tmp_path))
-    publish(expand(run))
+    publish(ready(run))
     make_run_id(run.paths)
     paths = RunPaths(run.paths.output)
     log = paths.main_log

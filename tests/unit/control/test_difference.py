@@ -13,11 +13,11 @@ from opsctl.records.revision import Revision
 from opsctl.records.revisions import contents, newest, publish
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 
 
 def run_in(folder: Path, lr: str = "1e-3") -> ExpandedRun:
-    return expand(load_run_file(write_run(folder, lr=lr), {}))
+    return ready(load_run_file(write_run(folder, lr=lr), {}))
 
 
 @pytest.fixture

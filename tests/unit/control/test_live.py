@@ -20,12 +20,12 @@ from opsctl.runs.load import load_run_file
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
-from tests.tiny_run import expand, write_checkpoint, write_run
+from tests.tiny_run import ready, write_checkpoint, write_run
 from tests.unit.control.test_overlap import REST, RUNNING
 
 
 def run_in(folder: Path) -> ExpandedRun:
-    return expand(load_run_file(write_run(folder, train_samples=4000), {}))
+    return ready(load_run_file(write_run(folder, train_samples=4000), {}))
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from opsctl.job.main_log import MainLog
 from opsctl.job.task import Task
 from opsctl.records import revisions
 from opsctl.runs.load import load_run_file
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 from tests.unit.job.test_task import task_in
 
 
 @pytest.fixture
 def task(tmp_path: Path) -> Task:
-    revisions.publish(expand(load_run_file(write_run(tmp_path, train_samples=4000))))
+    revisions.publish(ready(load_run_file(write_run(tmp_path, train_samples=4000))))
     found = task_in(tmp_path)
     found.paths.kill_switch.write_text("")
     out = os.open(tmp_path / "job.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -17,7 +17,7 @@ from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
-from tests.tiny_run import expand, write_checkpoint, write_run
+from tests.tiny_run import ready, write_checkpoint, write_run
 
 NODES = ("x1", "x2")
 
@@ -43,7 +43,7 @@ def task_in(folder: Path, *one_off: str) -> Task:
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
     """The folder of a run that was published."""
-    revisions.publish(expand(load_run_file(write_run(tmp_path, train_samples=4000))))
+    revisions.publish(ready(load_run_file(write_run(tmp_path, train_samples=4000))))
     return tmp_path
 
 

@@ -31,7 +31,7 @@ from opsctl.records.revisions import publish
 from opsctl.records.state_files import write_state
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 from tests.unit.records.test_chains import CHAIN, OURS
 
 ID = Identity(id="5eed", folder="/a", inode=7)
@@ -215,7 +215,7 @@ def old_run(tmp_path: Path) -> RunPaths:
     """A run of a release that wrote no identity, with one revision."""
     loaded = load_run_file(write_run(tmp_path / "old"))
     loaded.paths.state.mkdir(parents=True)
-    publish(expand(loaded))
+    publish(ready(loaded))
     loaded.paths.run_id.write_text("5eed\n")
     chains.append_chain(loaded.paths, CHAIN)
     return loaded.paths

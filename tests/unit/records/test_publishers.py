@@ -19,7 +19,7 @@ from opsctl.records.revisions import newest, newest_for_task, newest_whole, publ
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 from tests.users import as_user
 
 
@@ -37,7 +37,7 @@ class Shared:
         path = write_run(self.folder, lr=lr)
         table = f'group = "{self.group}"\npublish = "{rule}"\n'
         path.write_text(path.read_text().replace("[run]\n", "[run]\n" + table))
-        run = expand(load_run_file(path, {}))
+        run = ready(load_run_file(path, {}))
         with contextlib.suppress(OSError):
             run.paths.output.rmdir()  # the first to publish makes it, and is the run's owner
         return run

@@ -14,7 +14,7 @@ from opsctl.records.revision import Revision, digest_of
 from opsctl.records.run_view import view
 from opsctl.runs.load import LoadedRun, load_run_file
 from opsctl.shipped import templates_folder
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 from trainer.recipe.options import OptionsError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ def loaded(folder: Path, **changes: object) -> LoadedRun:
 
 
 def publish(run: LoadedRun, note: str = "") -> Revision:
-    return revisions.publish(expand(run), note)
+    return revisions.publish(ready(run), note)
 
 
 def names(run: LoadedRun) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_revision_holds_all_that_a_task_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_what_is_published_is_read_back(tmp_path: Path, example: Path) -> None:
     (tmp_path / "run.toml").write_text(example.read_text())
-    run = expand(load_run_file(tmp_path / "run.toml", {"six_ALL_CCFRWORK": "/work"}))
+    run = ready(load_run_file(tmp_path / "run.toml", {"six_ALL_CCFRWORK": "/work"}))
     revisions.publish(run, "n\u00f6te")
     found = revisions.newest(run.paths)
     assert found is not None and found.note == "n\u00f6te" and found.run_file_sha256 == run.sha256
@@ -249,7 +249,7 @@ def test_a_damaged_newest_revision_is_named_never_used_and_published_over(
     assert revisions.newest_whole(run.paths) is None
     second = publish(run)
     assert (second.number, second.damage) == (2, "") and newest(run) == second
-    assert second.options() == expand(run).options
+    assert second.options() == ready(run).options
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from opsctl.errors import RunFileError
 from opsctl.records.revisions import publish
 from opsctl.records.run_view import glance, view
 from opsctl.runs.load import load_run_file
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 
 
 def break_after_publishing(folder: Path, publish_it: bool = True) -> Path:
     path = write_run(folder)
     (folder / "output" / ".opsctl").mkdir(parents=True)
     if publish_it:
-        publish(expand(load_run_file(path)))
+        publish(ready(load_run_file(path)))
     path.write_text(path.read_text().replace('name = "tiny"', 'name = "edited"\ngroup = "team"\nno_such_key = 1'))
     return path
 

@@ -24,7 +24,7 @@ from opsctl.runs.load import load_run_file
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
-from tests.tiny_run import expand, write_run
+from tests.tiny_run import ready, write_run
 from tests.unit.watch.jobs import RUNNING
 
 
@@ -63,7 +63,7 @@ def troubled_run(folder: Path, damaged: bool = False) -> tuple[RunView, Job]:
     damaged: its newest revision is so too, and nothing can be compared with the run file.
     """
     run = load_run_file(write_run(folder))
-    revision = publish(expand(run))
+    revision = publish(ready(run))
     if damaged:
         (revision.folder / "run.json").unlink()
     run_id, paths = make_run_id(run.paths), run.paths
