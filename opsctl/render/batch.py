@@ -48,6 +48,7 @@ def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> s
         output=run.paths.output,
         submitted_at=request.submitted_at.isoformat(timespec="seconds"),
         publish=run.file.run.publish,
+        own_outputs=run.paths.job_outputs if _opens_its_output(run.file) else None,
         arguments=request.arguments,
     )
 
@@ -84,10 +85,19 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
         ("no-requeue", None),
         ("signal", f"B:USR1@{warning_s}"),
         ("chdir", request.folder),
-        ("output", f"{filename_pattern(paths.job_outputs)}/%x-%A_%a.out"),
+        ("output", "/dev/null" if _opens_its_output(file) else f"{filename_pattern(paths.job_outputs)}/%x-%A_%a.out"),
         ("open-mode", "append"),
         ("export", "NONE"),
     ]
+
+
+def _opens_its_output(file: RunFile) -> bool:
+    """Whether the script opens the job's output file, and not Slurm.
+
+    Slurm follows a link that lies there, and appends to whatever it leads to as the job's owner. Where members decide
+    what tasks run, that gives them nothing new.
+    """
+    return file.run.publish == "owner"
 
 
 def _cluster_lines(cluster: Cluster) -> list[str]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from opsctl.attempts.events import Attempt, append_opened
+from opsctl.runs.load import load_run_file
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training, environment_script
@@ -122,8 +123,14 @@ def test_the_owners_task_passes_over_a_members_revision_and_starts_nothing_besid
         os.chown(path, pwd.getpwnam(member).pw_uid, -1)
     write_checkpoint(training.opsctl.folder, 10, 80)
     (training.paths.checkpoints / "latest").unlink()
+    name = load_run_file(training.opsctl.folder / "run.toml").file.run.name
+    thesis, outputs = training.opsctl.folder / "thesis.txt", training.paths.job_outputs
+    thesis.write_text("years of work\n")
+    (outputs / f"{name}-{chain}_1.out").symlink_to(thesis)
     training.opsctl.cluster.run("scontrol", "update", f"JobId={chain}", "StartTime=now")
     training.wait_until_left(chain)
+    assert thesis.read_text() == "years of work\n"
+    assert "is passed over" in (outputs / f"{name}-{chain}_2.out").read_text()
     assert training.log().count(f"opsctl: revision {second} of {member} is passed over: [run] publish") == 2
     last = training.attempts()[-1]
     assert (last["reason"], last["exit_code"], last["revision"]) == ("failed", 1, first.name)

@@ -134,6 +134,51 @@ def test_the_script_which_no_member_can_edit_says_that_only_the_owner_publishes(
     shellcheck(text, tmp_path)
 
 
+def run_batch(tmp_path: Path, run: ExpandedRun) -> subprocess.CompletedProcess[str]:
+    """The batch script as a job, with a program in opsctl's place that says a word on both outputs."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho trained; echo failed >&2\n")
+    program.chmod(0o755)
+    script = tmp_path / "batch.sh"
+    script.write_text(batch_script(run, OWN, request(python=str(program))))
+    job = {"SLURM_JOB_NAME": "a b", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    return subprocess.run(
+        ["bash", script],
+        env={"PATH": os.environ["PATH"], **job},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=20,
+    )
+
+
+def test_where_only_the_owner_publishes_no_member_has_a_jobs_output_written_elsewhere(tmp_path: Path) -> None:
+    run = example("demo", tmp_path)
+    run.paths.job_outputs.mkdir(parents=True)
+    thesis, output = tmp_path / "thesis.txt", run.paths.job_outputs / "a b-7_2.out"
+    assert f"--output={run.paths.job_outputs}/%x-%A_%a.out\n" in batch_script(run, OWN, request())
+    table = msgspec.structs.replace(run.file.run, publish="owner")
+    run = replace(run, file=msgspec.structs.replace(run.file, run=table))
+    assert "--output=/dev/null\n" in batch_script(run, OWN, request())
+    assert run_batch(tmp_path, run).stdout == ""
+    assert output.read_text() == "trained\nfailed\n"
+    output.unlink()
+    thesis.write_text("years of work\n")
+    planted: list[Callable[[], None]] = [
+        lambda: output.symlink_to(thesis),
+        lambda: output.symlink_to(tmp_path / "made"),
+        lambda: output.hardlink_to(thesis),
+        lambda: os.mkfifo(output),
+    ]
+    for put in planted:
+        put()
+        ended = run_batch(tmp_path, run)
+        assert (ended.returncode, ended.stdout) == (0, "trained\nfailed\n"), "to where Slurm has it, which is nowhere"
+        assert thesis.read_text() == "years of work\n" and not (tmp_path / "made").exists()
+        output.unlink()
+    shellcheck(batch_script(run, OWN, request()), tmp_path)
+
+
 def test_what_is_not_asked_for_has_no_directive(tmp_path: Path) -> None:
     text = scripts("demo", tmp_path)["demo.batch.sh"]
     for option in ("partition", "account", "qos", "dependency", "exclude", "begin", "hold", "nice"):
