@@ -40,6 +40,15 @@ def brake_trips(attempts: Iterable[Attempt], since: datetime) -> bool:
     return without_progress(attempts, since) >= BRAKE_ATTEMPTS
 
 
+def waits_in_vain(attempts: Sequence[Attempt], chain: int) -> bool:
+    """Whether the last tasks of `chain`, as many as trip the brake, all left the lease to somebody who went on.
+
+    Each of them kept its nodes waiting for minutes, and the others would.
+    """
+    own = [one for one in attempts if (one.array_job_id or one.job_id) == chain][-BRAKE_ATTEMPTS:]
+    return len(own) == BRAKE_ATTEMPTS and all(one.reason == Ending.HELD for one in own)
+
+
 def chains_to_cancel(own: Iterable[Job], attempts: Sequence[Attempt], user: str) -> list[int]:
     """The array job ids of `user`'s pending tasks, among the run's `own` jobs, that the brake holds for as well.
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.attempts import events as attempts_file
-from opsctl.attempts.brake import brake_trips, chains_to_cancel, without_progress
+from opsctl.attempts.brake import BRAKE_ATTEMPTS, brake_trips, chains_to_cancel, waits_in_vain, without_progress
 from opsctl.attempts.cause import describe
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
@@ -24,7 +24,7 @@ from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.followed import FollowedPaths
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
-from opsctl.job.own_attempt import end_line, new_attempt, new_attempt_id, record_short, start_line
+from opsctl.job.own_attempt import end_line, lost_line, new_attempt, new_attempt_id, record_short, start_line
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.step import Launch, Step, launchers_python
 from opsctl.job.stop import Signals, noted_signals, request_stop
@@ -113,6 +113,9 @@ def _train(task: Task, signals: Signals, patience: Patience) -> int:
     while any(attempt.is_open for attempt in attempts) and time.monotonic() < deadline and not signals.any:
         time.sleep(1)
         attempts = _close_lost(task, task.client)
+    for attempt in attempts:
+        if attempt.closed_by not in ("", "job") and (attempt.id in was_open or attempt is attempts[-1]):
+            task.log.say(lost_line(attempt))
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if brake_trips(attempts, task.submitted_at):
         return _stop_chain(task, attempts)
@@ -160,6 +163,10 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     """Nothing was started: say why, put it on record, fail."""
     task.log.say(f"opsctl: {why}: this job leaves")
     record_short(task, ending, 1, why)
+    chain = task.allocation.array_job_id
+    if ending == Ending.HELD and waits_in_vain(attempts_file.read(task.paths), chain):
+        task.log.say(f"opsctl: so did the {BRAKE_ATTEMPTS - 1} tasks before it: this chain stops")
+        _cancel_pending(task, lambda: [chain])
     what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "mend that"
     message(f"opsctl: {why}; nothing was trained: {what}")
     return 1
@@ -337,13 +344,19 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
         why += f" ({last.note})"
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
     task.log.say(alert_line(f"{task.name}: {said}"))
+    _cancel_pending(
+        task, lambda: chains_to_cancel(recorded(task.paths).own(task.client.jobs()), attempts, task.allocation.user)
+    )
+    record_short(task, Ending.BRAKE, 1)
+    message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")
+    return 1
+
+
+def _cancel_pending(task: Task, find: Callable[[], list[int]]) -> None:
+    """Cancel what is pending of the chains that `find` gives, and say so."""
     try:
-        own = recorded(task.paths).own(task.client.jobs())
-        chains = chains_to_cancel(own, attempts, task.allocation.user)
+        chains = find()
         task.client.cancel(chains, pending_only=True)
         task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
     except (SlurmError, OSError) as error:
         task.log.say(f"opsctl: what is pending could not be cancelled: {error}")
-    record_short(task, Ending.BRAKE, 1)
-    message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")
-    return 1

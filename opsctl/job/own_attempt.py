@@ -81,3 +81,9 @@ def end_line(ended: Attempt) -> str:
         first_failure=describe(ended.first_failure) if ended.first_failure else "",
     )
     return write_attempt_end(end)
+
+
+def lost_line(ended: Attempt) -> str:
+    """What the training log says of an attempt that could not say how it ended."""
+    note = f" ({ended.note})" if ended.note else ""
+    return f"opsctl: attempt {ended.number}, job {ended.display_id}, left without a word: {ended.reason}{note}"

@@ -203,6 +203,8 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
         said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
         if any(one.runs_since_attempt == attempt.number for one in seen.unseen):
             said += "; whether it runs cannot be seen here"
+        elif seen.writer_elsewhere is not None and seen.writer_elsewhere.attempt == attempt.id:
+            said += "; the queue does not show it here, and it goes on"
         elif seen.blind is None and all(job.job_id != attempt.job_id for job in seen.jobs):
             said += "; its job is gone: opsctl attempts says how it ended"
         return said

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from opsctl.attempts.brake import brake_trips, chains_to_cancel, without_progress
+from msgspec.structs import replace
+
+from opsctl.attempts.brake import brake_trips, chains_to_cancel, waits_in_vain, without_progress
 from opsctl.attempts.events import Attempt
 from opsctl.records.own_jobs import Recorded
 from tests.unit.attempts.test_lost import job
@@ -83,3 +85,11 @@ def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
     own = Recorded("abc").own(jobs)
     assert chains_to_cancel(own, failures, "ann") == [20, 21]
     assert chains_to_cancel(own, failures[:2], "ann") == []
+
+
+def test_a_chain_stops_waiting_when_three_of_its_tasks_left_the_lease_to_another() -> None:
+    held = [replace(ended(number, "held"), array_job_id=50) for number in (1, 2, 3)]
+    of_another, trained = replace(ended(9), array_job_id=60), replace(ended(9), array_job_id=50)
+    assert waits_in_vain([trained, *held[:2], of_another, held[2]], 50)
+    assert not waits_in_vain(held, 60) and not waits_in_vain(held[:2], 50)
+    assert not waits_in_vain([*held[:2], trained, held[2]], 50)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from opsctl.attempts.ending import Ending
+from opsctl.attempts.events import Attempt, append_opened
 from opsctl.job import batch
 from opsctl.job.main_log import MainLog
+from opsctl.job.stop import Signals
 from opsctl.job.task import Task
 from opsctl.records import revisions
+from opsctl.records.lease import Held
 from opsctl.runs.load import load_run_file
+from opsctl.slurm.client import SlurmClient
 from tests.tiny_run import ready, write_run
+from tests.unit.attempts.test_lost import NOON, StandIn, end
 from tests.unit.job.test_task import task_in
+from trainer.formats.lease import Holder
 
 
 @pytest.fixture
@@ -48,3 +57,38 @@ def test_a_task_whose_log_took_everything_says_no_more(
 ) -> None:
     assert run(task, monkeypatch) == 0
     assert (tmp_path / "job.out").read_text() == task.paths.main_log.read_text()
+
+
+class StoppedChain(StandIn):
+    """A Slurm that notes what is cancelled."""
+
+    cancelled: Sequence[int] = ()
+
+    def cancel(self, ids: Iterable[int], pending_only: bool = False) -> None:
+        assert pending_only
+        self.cancelled = tuple(ids)
+
+
+def test_the_third_task_in_a_row_that_a_living_writer_keeps_waiting_ends_its_chain(task: Task) -> None:
+    slurm = StoppedChain()
+    task = replace(task, client=cast(SlurmClient, slurm))
+    held = Held(Holder(1, "other", 5, "ben", "x9"), 0)
+    for cancelled in ((), (), (11,)):
+        signals = Signals()
+        assert batch._leave_without_lease(task, Ending.HELD, batch._why_held(held, signals)) == 1
+        assert slurm.cancelled == cancelled
+    assert "cancelled what was pending of 11" in task.paths.main_log.read_text()
+
+
+def test_what_became_of_an_attempt_that_could_not_say_it_is_one_line_of_the_next_ones_log(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task.paths.kill_switch.unlink()
+    slurm = StandIn(ends=[end(7, "FAILED", ended_by=9)])
+    append_opened(task.paths, Attempt(number=1, id="a", job_id=7, opened_at=NOON))
+    monkeypatch.setattr(batch, "client_for", lambda *_, **__: slurm)
+    monkeypatch.setattr(batch, "_turn", lambda *_: None)
+    task = replace(task, client=cast(SlurmClient, slurm))
+    run(task, monkeypatch)
+    said = [line for line in task.paths.main_log.read_text().splitlines() if "without a word" in line]
+    assert said == ["opsctl: attempt 1, job 7, left without a word: signal (Slurm says FAILED)"]

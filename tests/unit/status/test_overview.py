@@ -69,6 +69,12 @@ def test_a_run_whose_jobs_may_be_hidden_is_not_out_of_the_queue_but_unknown() ->
     assert printed_status(now(hidden, blind="no answer"), []).unseen is None
 
 
+def test_an_attempt_of_whoever_has_the_lease_is_not_gone_because_this_queue_lacks_its_job() -> None:
+    lease = Seen(Holder(1, OPEN.id, OPEN.job_id, "bob", "x9"), 5.0)
+    text = " ".join(" ".join(status_lines(run(attempts=(OPEN,), lease=lease), [], 100, colour=False)).split())
+    assert "the queue does not show it here, and it goes on" in text and "its job is gone" not in text
+
+
 def test_what_is_shown_says_the_state_and_what_is_hidden_is_said_beside_it() -> None:
     running = run(jobs=(RUNNING,), unseen=(Unseen(12, "bob"),))
     assert running.state == "running"
