@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from opsctl.records.attempt_folder import exit_report, noted_failures, rank_map
@@ -13,6 +14,8 @@ from trainer.formats.training_line import iterations_in
 
 #: How much of a node's output is searched for its last iteration.
 _TAIL_BYTES = 64 * 1024
+#: What torch's launcher calls a rank's own words, and more folders than the ranks of any attempt leave.
+_ERROR_FILE, _MOST_FOLDERS = "error.json", 20_000
 
 
 @dataclass(frozen=True)
@@ -65,5 +68,6 @@ def _end_of(root: Path, path: Path) -> bytes:
 def _error_files(folder: Path, failures: tuple[Failure, ...]) -> tuple[str, ...]:
     """Elastic error files kept under NODE/ here: those that failures name, and any other a rank left."""
     named = [item.error_file for item in failures if item.error_file]
-    found = [str(path) for path in sorted(folder.glob("*/**/error.json"))] if folder.is_dir() else []
+    walked = islice(os.walk(folder), _MOST_FOLDERS)  # into no links: somebody could lead one to all of a file system
+    found = sorted(f"{at}/{_ERROR_FILE}" for at, _, files in walked if at != str(folder) and _ERROR_FILE in files)
     return tuple(dict.fromkeys([*named, *found]))

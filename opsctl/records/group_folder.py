@@ -40,6 +40,7 @@ def _open(output: Path, group: str | None) -> None:
     try:
         output.mkdir(0o700)
     except FileExistsError:
+        _refuse_what_another_points_there(output)
         found = output.stat()
         if found.st_uid != os.geteuid():
             _refuse_what_is_closed(output, found, group, gid)
@@ -77,6 +78,13 @@ def owner_of(path: Path) -> str:
         return account_name(path.stat().st_uid)
     except OSError:
         return "its owner"
+
+
+def _refuse_what_another_points_there(output: Path) -> None:
+    """A link that somebody else put in the output folder's place may lead to any folder of the caller's."""
+    found = output.lstat()
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+        raise OpsctlError(f"{output} is a link of {account_name(found.st_uid)}'s, so not opened: choose another output")
 
 
 def _refuse_what_is_closed(output: Path, found: os.stat_result, group: str | None, gid: int | None) -> None:

@@ -53,6 +53,15 @@ def test_an_error_file_that_no_failure_names_is_found_too(tmp_path: Path) -> Non
     assert read_evidence(tmp_path, tmp_path).error_files == (str(kept),)
 
 
+def test_what_somebody_put_there_has_nobody_look_through_a_file_system(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "13"
+    for one in (elsewhere / "deep", folder):
+        one.mkdir(parents=True)
+    (elsewhere / "deep" / "error.json").write_text("{}")
+    (folder / "x01").symlink_to(elsewhere)
+    assert read_evidence(tmp_path, folder).error_files == ()
+
+
 def test_the_last_iteration_comes_from_whichever_node_printed_it(tmp_path: Path) -> None:
     (tmp_path / "x01.out").write_text("[default0]:saving checkpoint at iteration     900 to /c\n")
     line = "[default1]: iteration {:8d}/  100000 | consumed samples:          892 | lm loss: 1.0\n"

@@ -112,3 +112,19 @@ def test_a_switch_that_cannot_be_seen_is_an_error_and_never_no(people: People) -
     people.paths.output.chmod(0o700)
     with pytest.raises(OpsctlError, match="cannot look at the kill switch"):
         as_user(people.stranger, lambda: kill_switch.state(paths))
+
+
+def test_a_link_that_somebody_else_put_in_the_output_folders_place_opens_nothing(people: People) -> None:
+    shared, home = people.paths.output.with_name("shared"), people.paths.output.with_name("home")
+    as_user(people.owner, lambda: home.mkdir(0o700))
+    shared.mkdir()
+    os.chown(shared, -1, grp.getgrnam(people.group).gr_gid)
+    shared.chmod(0o2770)
+    as_user(people.member, lambda: (shared / "out").symlink_to(home))
+    with pytest.raises(OpsctlError, match=f"is a link of {people.member}'s"):
+        as_user(people.owner, lambda: kill_switch.arm(RunPaths(shared / "out"), people.group))
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700 and not list(home.iterdir())
+    (shared / "out").unlink()
+    as_user(people.owner, lambda: (shared / "out").symlink_to(home))  # one's own is one's own word
+    as_user(people.owner, lambda: kill_switch.arm(RunPaths(shared / "out"), people.group))
+    assert stat.S_IMODE(home.stat().st_mode) == 0o2770
