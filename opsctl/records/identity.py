@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 from opsctl.errors import OpsctlError
-from opsctl.records.revisions import newest_whole
 from opsctl.records.state_files import make_folder, read_state, read_text, remove, write_atomically, write_state
 from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
@@ -206,6 +205,9 @@ def before_the_move(paths: RunPaths) -> str:
 
 def _published(paths: RunPaths) -> Identity | None:
     """What an earlier release left of it: the output folder of the newest revision."""
+    # Hardly a run needs this, and every command that looks would load all that a revision is made of.
+    from opsctl.records.revisions import newest_whole
+
     try:
         run_id, revision = read_run_id(paths), newest_whole(paths)
         if run_id and revision:

@@ -27,13 +27,11 @@ from opsctl.records.revision import (
 from opsctl.records.sealed import keep_apart, take_away, write_sealed
 from opsctl.records.state_files import FULL_DISK
 from opsctl.records.trusted import Untrusted
-from opsctl.render.step import step_script
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
 from trainer.formats.json_text import json_file_text
-from trainer.recipe.engine_config import engine_config
 
 _NAME = re.compile(r"(?P<number>[0-9]{4,9})-(?P<hash>[0-9a-f]{12})")
 
@@ -43,6 +41,10 @@ def contents(run: ExpandedRun) -> dict[str, str]:
 
     Raises RunFileError for a value that no script line can hold.
     """
+    # Who only reads revisions, as every look at a run does, need not wait for what makes one.
+    from opsctl.render.step import step_script
+    from trainer.recipe.engine_config import engine_config
+
     return {
         "run.json": json_file_text(run.file),
         "trainer-arguments.json": json_file_text(run.arguments),

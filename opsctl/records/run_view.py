@@ -7,16 +7,17 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opsctl.errors import RunFileError
 from opsctl.records.locate import locate_run_file
-from opsctl.records.revision import Revision
-from opsctl.records.revisions import newest
 from opsctl.runs.load import LARGEST_BYTES, LoadedRun, load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile, RunTable, SlurmTable
 from trainer.recipe.options import Options, OptionsError
+
+if TYPE_CHECKING:
+    from opsctl.records.revision import Revision
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class RunView:
     @cached_property
     def revision(self) -> Revision | None:
         """The newest, damaged or not; None before the first submit. Raises OpsctlError where that cannot be seen."""
+        from opsctl.records.revisions import newest  # a glance needs none
+
         return newest(self.paths)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,14 @@ def test_a_run_file_larger_than_any_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(RunFileError, match="larger than any run file"):
         glance(str(path))
+
+
+def test_a_glance_loads_nothing_that_makes_or_reads_a_revision_and_a_look_nothing_that_makes_one() -> None:
+    for modules, never in {
+        "opsctl.records.run_view, opsctl.records.identity": ["opsctl.records.revision", "opsctl.render"],
+        "opsctl.records.revisions": ["opsctl.render"],
+        "opsctl.watch.registry": ["opsctl.records.revision", "opsctl.runs.load"],
+    }.items():
+        code = f"import sys, {modules}; print(sorted(set({never!r}) & sys.modules.keys()))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == "[]", modules + done.stderr
