@@ -247,11 +247,6 @@ def append_state(root: Path, path: Path, value: Any) -> None:
     append_bytes(root, path, json_line(value).encode() + b"\n")
 
 
-def append_line(root: Path, path: Path, line: str) -> None:
-    """Append one whole line; see `append_bytes`."""
-    append_bytes(root, path, (line.rstrip("\n") + "\n").encode())
-
-
 def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOCK_WAIT_S) -> bool:
     """Append whole lines under the file's lock, so that lines of several writers never split each other.
 

@@ -76,15 +76,6 @@ def present_name(root: Path) -> Path:
     return root
 
 
-def keepers_of(root: Path) -> Keepers:
-    """Who may write under `root`. Raises OSError where it cannot be seen, Untrusted where anybody may."""
-    fd = _open_root(root)
-    try:
-        return _keepers(fd)
-    finally:
-        os.close(fd)
-
-
 @contextlib.contextmanager
 def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tuple[int, Keepers]]:
     """A descriptor of `folder`, which is `root` or under it, for use as `dir_fd`.
@@ -102,7 +93,7 @@ def opened_folder(root: Path, folder: Path, make: bool = False) -> Iterator[tupl
             reached = reached / name
             within, fd = fd, _step(fd, name, reached, make)
             os.close(within)
-            _judge_folder(os.fstat(fd), keepers, reached)
+            _judge_owner(os.fstat(fd), keepers, reached)
         yield fd, keepers
     finally:
         os.close(fd)
@@ -254,10 +245,6 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
             continue
         os.fchmod(fd, mode)
         return fd
-
-
-def _judge_folder(found: os.stat_result, keepers: Keepers, path: Path) -> None:
-    _judge_owner(found, keepers, path)
 
 
 def _judge_owner(found: os.stat_result, keepers: Keepers, path: Path) -> None:

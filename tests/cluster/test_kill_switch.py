@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records.state_files import append_line
+from opsctl.records.state_files import append_bytes
 from opsctl.runs.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
@@ -92,7 +92,7 @@ def _check_where_the_ranks_run(training: Training) -> None:
 
 def _append_pulses(path: Path, number: int) -> None:
     for count in range(number):
-        append_line(path.parent, path, f"[2026-11-21 08:00:00] PULSE: tiny is running for {count}")
+        append_bytes(path.parent, path, b"[2026-11-21 08:00:00] PULSE: tiny is running for %d\n" % count)
 
 
 def _check_that_no_line_is_split(training: Training, pulses: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from opsctl.job import main_log
 from opsctl.job.main_log import FLUSH_S, MainLog
-from opsctl.records.state_files import append_line
+from opsctl.records.state_files import append_bytes
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="a disk of one's own needs root")
 
@@ -70,9 +70,9 @@ def test_a_line_without_an_end_is_cut_instead_of_kept_for_ever(path: Path) -> No
 def test_lines_that_others_append_never_split_ours(path: Path) -> None:
     path.parent.mkdir()
     code = (
-        "import sys; from pathlib import Path; from opsctl.records.state_files import append_line\n"
+        "import sys; from pathlib import Path; from opsctl.records.state_files import append_bytes\n"
         "log = Path(sys.argv[1])\n"
-        "for n in range(300): append_line(log.parent, log, f'[2026-11-21 08:00:00] PULSE: run is running {n:06d}')"
+        "for n in range(300): append_bytes(log.parent, log, b'[2026-11-21 08:00:00] PULSE: run is running %06d\\n' % n)"
     )
     watchdog = subprocess.Popen([sys.executable, "-c", code, str(path)])
     log = MainLog(path.parent.parent, path, copy_to_fd=None)
@@ -108,7 +108,7 @@ def test_a_log_that_cannot_be_written_gets_its_lines_later(path: Path) -> None:
     log.say("one")
     log.say("two")
     path.rmdir()
-    append_line(path.parent.parent, path, "three")
+    append_bytes(path.parent.parent, path, b"three\n")
     log.say("four")
     assert path.read_text() == "three\none\ntwo\nfour\n"
     os.close(write_fd)

@@ -109,7 +109,7 @@ def test_a_file_is_put_back_as_it_was_found(tmp_path: Path) -> None:
 
 def write_lines(path: Path, word: str) -> None:
     for _ in range(200):
-        files.append_line(path.parent, path, word * 50)
+        files.append_bytes(path.parent, path, (word * 50).encode() + b"\n")
 
 
 def test_lines_of_several_writers_never_split_each_other(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_lines_of_several_writers_never_split_each_other(tmp_path: Path) -> None
 def test_a_line_after_half_a_one_starts_afresh(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"whole\nhal")
-    files.append_line(log.parent, log, "next")
+    files.append_bytes(log.parent, log, b"next\n")
     assert log.read_text() == "whole\nhal\nnext\n"
 
 
@@ -138,10 +138,7 @@ def hold(path: Path, has_it: multiprocessing.synchronize.Event) -> None:
     time.sleep(60)
 
 
-def test_a_writer_that_hangs_with_the_lock_does_not_stop_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "APPEND_LOCK_WAIT_S", 0.2)
+def test_a_writer_that_hangs_with_the_lock_does_not_stop_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("first\n")
     context = multiprocessing.get_context("fork")
@@ -150,7 +147,7 @@ def test_a_writer_that_hangs_with_the_lock_does_not_stop_the_log(
     hanging.start()
     try:
         assert has_it.wait(10)
-        files.append_line(log.parent, log, "second")
+        assert not files.append_bytes(log.parent, log, b"second\n", wait_s=0.2)
         assert log.read_text() == "first\nsecond\n"
         with (
             pytest.raises(OpsctlError, match="cannot try it: first holds"),

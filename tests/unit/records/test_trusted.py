@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.records.group_folder import open_output
-from opsctl.records.state_files import append_line, locked, make_folder, read_text, room_kept, write_atomically
+from opsctl.records.state_files import append_bytes, locked, make_folder, read_text, room_kept, write_atomically
 from opsctl.records.trusted import Untrusted, at_work_in, open_file, present_name, who_else_can_write
 from opsctl.runs.paths import RunPaths
 
@@ -83,7 +83,7 @@ def test_what_is_no_plain_file_is_neither_read_nor_appended_to_nor_locked(root: 
     in_its_place(path)[what]()
     attempts: tuple[Callable[[], object], ...] = (
         lambda: read_text(root, path),
-        lambda: append_line(root, path, "command; #"),
+        lambda: append_bytes(root, path, b"command; #\n"),
         lambda: contextlib.ExitStack().enter_context(locked(root, path, 0.1, "try it")),
     )
     for attempt in attempts:
@@ -147,7 +147,7 @@ def test_what_is_made_is_as_open_as_the_folder_whatever_the_umask(
     try:
         make_folder(run, run / "a" / "b")
         write_atomically(run, run / "a" / "b" / "written", "x")
-        append_line(run, run / "a" / "b" / "appended", "x")
+        append_bytes(run, run / "a" / "b" / "appended", b"x\n")
         with locked(run, run / "a" / "b" / "lock", 1, "try it"):
             pass
     finally:
@@ -197,11 +197,11 @@ def test_naming_a_group_opens_what_was_there_and_taking_it_away_closes_it(root: 
     with being(OWNER):
         open_output(RunPaths(folder), None)
         make_folder(folder, folder / "state")
-        append_line(folder, folder / "state" / "file", "x")
+        append_bytes(folder, folder / "state" / "file", b"x\n")
         (folder / "out").symlink_to(root / "thesis")
         open_output(RunPaths(folder), GROUP)
     with being(MEMBER):
-        append_line(folder, folder / "state" / "file", "y")
+        append_bytes(folder, folder / "state" / "file", b"y\n")
     assert {path.stat().st_gid for path in (folder, folder / "state", folder / "state" / "file")} == {gid}
     assert stat.S_IMODE((root / "thesis").stat().st_mode) == 0o600
     with being(OWNER):
@@ -260,12 +260,12 @@ def test_a_folder_at_work_is_followed_to_where_it_is_moved_and_never_made_anew(r
     path = root / "state" / "log"
     path.parent.mkdir(parents=True)
     with at_work_in(root):
-        append_line(root, path, "before")
+        append_bytes(root, path, b"before\n")
         moved = root.rename(root.with_name("moved"))
-        append_line(root, path, "after")
+        append_bytes(root, path, b"after\n")
         assert (present_name(root), root.exists()) == (moved, False)
         root.mkdir()  # another one in its place is not it
-        append_line(root, path, "beside")
+        append_bytes(root, path, b"beside\n")
         assert list(root.iterdir()) == []
     assert (moved / "state" / "log").read_text() == "before\nafter\nbeside\n"
     assert present_name(root) == root
