@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from opsctl.moments import now
 from opsctl.records.identity import place_of
+from opsctl.records.state_files import write_all
 from opsctl.records.trusted import create_file, judge_file, new_file_mode, open_file, opened_folder
 from opsctl.runs.paths import RunPaths
 from trainer.formats.lease import (
@@ -202,7 +203,5 @@ def _append(fd: int, *lines: str) -> None:
     end = os.fstat(fd).st_size
     if end and os.pread(fd, 1, end - 1) != b"\n":
         data = b"\n" + data
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_all(fd, data)
     os.fsync(fd)

@@ -133,7 +133,7 @@ def fault_of(folder: Path) -> str | None:
     """Why a checkpoint is not complete, in a clause; None when its manifest is its own and every size is right."""
     try:
         manifest = _read_manifest(folder)
-        _check_sizes(folder, manifest)
+        check_sizes(folder, manifest)
     except CheckpointError as error:
         return str(error)
     if tag_of(manifest.iteration) != folder.name:
@@ -188,7 +188,7 @@ def latest_checkpoint(root: Path) -> Found | None:
         if folder is None:
             return None
         manifest = _read_manifest(folder)
-        _check_sizes(folder, manifest)
+        check_sizes(folder, manifest)
         return Found(folder, manifest)
 
 
@@ -216,11 +216,6 @@ def latest_beyond(root: Path, iteration: int) -> Path | None:
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
     """Raise CheckpointError naming the first file that is missing or has another size than it was written with."""
-    with _saying_the_way_out(folder.parent):
-        _check_sizes(folder, manifest)
-
-
-def _check_sizes(folder: Path, manifest: Manifest) -> None:
     for name, file in manifest.files.items():
         path = folder / name
         try:
