@@ -62,12 +62,12 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     if dry_run:
         return _planned(run, cluster, resubmit, warnings)
     with explained_disk_errors(run.paths):
-        open_output(run.paths, run.file.run.group)
+        closed = open_output(run.paths, run.file.run.group)
         with (
             locked(run.paths.output, run.paths.lock, LOCK_WAIT_S, f"revise {run.file.run.name}"),
             settled_identity(run.paths) as news,
         ):
-            return _done(run, cluster, resubmit, (*warnings, *news))
+            return _done(run, cluster, resubmit, (*warnings, *closed, *news))
 
 
 def _planned(run: ExpandedRun, cluster: Cluster, resubmit: bool, warnings: tuple[str, ...]) -> Revised:

@@ -35,7 +35,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     run = asked.run
     paths, name = run.paths, run.file.run.name
     with explained_disk_errors(paths):
-        open_output(paths, run.file.run.group)
+        closed = open_output(paths, run.file.run.group)
         with (
             locked(paths.output, paths.lock, LOCK_WAIT_S, f"submit {name}"),
             settled_identity(paths) as news,
@@ -44,7 +44,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
             after, more = _decided(asked, live.settle_and_look(paths, cluster, client), cluster, client)
             done = send(run, cluster, client, asked.wish, after)
     remember_run(name, run.path)
-    return replace(done, warnings=(*asked.warnings, *news, *more))
+    return replace(done, warnings=(*asked.warnings, *closed, *news, *more))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:

@@ -18,24 +18,26 @@ GROUP_FOLDER_MODE = 0o2770
 OWNER_FOLDER_MODE = 0o700
 
 
-def open_output(paths: RunPaths, group: str | None) -> None:
+def open_output(paths: RunPaths, group: str | None) -> tuple[str, ...]:
     """Make the run's output folder and its state's, or let older ones be as the run file says: `group`'s or, with None,
-    their owner's.
+    their owner's. Returns a warning when that closes it to others.
 
     What is made in it afterwards is as open as it is. When that changes, so does what is in it and the caller's own.
     One that belongs to somebody else stays as it is. Raises RunFileError for a group that is not there or that
     the caller is not in, OpsctlError when the owner has not opened the folder.
     """
-    _open(paths.output, group)
+    warnings = _open(paths.output, group)
     make_folder(paths.output, paths.state)
+    return warnings
 
 
-def _open(output: Path, group: str | None) -> None:
+def _open(output: Path, group: str | None) -> tuple[str, ...]:
     problem = None if group is None else membership_problem(group)
     if problem is not None:
         raise RunFileError(problem)
     gid = None if group is None else unix_group(group).gr_gid
     mode = OWNER_FOLDER_MODE if gid is None else GROUP_FOLDER_MODE
+    warnings: tuple[str, ...] = ()
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
         output.mkdir(0o700)
@@ -44,10 +46,13 @@ def _open(output: Path, group: str | None) -> None:
         found = output.stat()
         if found.st_uid != os.geteuid():
             _refuse_what_is_closed(output, found, group, gid)
-            return
+            return ()
         if stat.S_IMODE(found.st_mode) == mode and gid in (None, found.st_gid):
-            return
+            return ()
+        if gid is None:
+            warnings = _say_what_is_closed(output, found)
     _settle(output, mode, gid)
+    return warnings
 
 
 def is_open_to_group(folder: Path, group: str | None = None) -> bool:
@@ -64,12 +69,24 @@ def way_in(folder: Path) -> str:
     """What the caller, who may not do something in `folder`, can do about it, and who can help."""
     try:
         found = folder.stat()
+    except PermissionError:
+        return way_in(folder.parent) if folder != folder.parent else "ask its owner for access"
     except OSError:
         return "ask its owner for access"
     owner = account_name(found.st_uid)
     if not found.st_mode & stat.S_IWGRP:
         return f"only {owner} may: `group` in the run file's [run], then opsctl kill-switch arm lets a group"
     return membership_problem(group_name(found.st_gid)) or f"ask {owner}, whose folder it is"
+
+
+def refuse_who_cannot_enter(paths: RunPaths) -> None:
+    """Raise OpsctlError, with what to do about it, when the caller may not look into the run's state."""
+    try:
+        paths.lock.stat()
+    except PermissionError as error:
+        raise OpsctlError(f"cannot look into {paths.output}: {error.strerror}; {way_in(paths.state)}") from None
+    except OSError:
+        return  # nothing there yet, or no folder: whoever needs it says so
 
 
 def owner_of(path: Path) -> str:
@@ -93,6 +110,16 @@ def _refuse_what_is_closed(output: Path, found: os.stat_result, group: str | Non
     if gid is not None and os.geteuid() and not is_open_to_group(output, group):
         owner = account_name(found.st_uid)
         raise OpsctlError(f"{output} is not open to group {group}: {owner} can open it with opsctl kill-switch arm")
+
+
+def _say_what_is_closed(output: Path, found: os.stat_result) -> tuple[str, ...]:
+    """A warning for those with whom an older release, or its owner, had shared the folder."""
+    others = [f"group {group_name(found.st_gid)}"] if found.st_mode & stat.S_IRWXG else []
+    others += ["everybody else"] if found.st_mode & stat.S_IRWXO else []
+    if not others:
+        return ()
+    said = f"{output} was open to {' and '.join(others)} and is now only {account_name(found.st_uid)}'s"
+    return (f'{said}: the run file names no group; write group = "NAME" under [run] to share it',)
 
 
 def _settle(output: Path, mode: int, gid: int | None) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from opsctl.account import account_and_host, account_name
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
+from opsctl.records.group_folder import way_in
 from opsctl.records.revision import (
     ABOUT,
     STEP_SCRIPT,
@@ -184,7 +185,7 @@ def _folders(paths: RunPaths) -> Iterator[tuple[int, Path]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise OpsctlError(f"cannot look into {paths.revisions}: {error.strerror}; ask its owner for access") from None
+        raise OpsctlError(f"cannot look into {paths.revisions}: {error.strerror}; {way_in(paths.revisions)}") from None
     for name in names:
         match = _NAME.fullmatch(name)
         if match:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opsctl.errors import RunFileError
+from opsctl.records.group_folder import refuse_who_cannot_enter
 from opsctl.records.locate import locate_run_file
 from opsctl.runs.load import LARGEST_BYTES, LoadedRun, load_run_file
 from opsctl.runs.paths import RunPaths
@@ -51,17 +52,20 @@ class RunView:
 def glance(chosen: str | None) -> RunView:
     """The run that `chosen` means, read with a blind eye on everything but [run] and [env]; no revision is looked at.
 
-    Raises UsageError for a run that is not there, RunFileError when even those tables cannot be read.
+    Raises UsageError for a run that is not there, RunFileError when even those tables cannot be read, OpsctlError
+    when its output folder is closed to the caller.
     """
     path = locate_run_file(chosen)
     try:
         loaded = load_run_file(path)
-        return RunView(loaded.file.run, loaded.paths, loaded)
+        run = RunView(loaded.file.run, loaded.paths, loaded)
     except RunFileError as error:
         found = _from_the_few_keys_needed(path)
         if found is None:
             raise
-        return RunView(found.file.run, found.paths, None, str(error))
+        run = RunView(found.file.run, found.paths, None, str(error))
+    refuse_who_cannot_enter(run.paths)
+    return run
 
 
 def view(chosen: str | None) -> RunView:
