@@ -42,12 +42,13 @@ def what_to_wait_for(
         return waits
     attempt = attempt_of(holder, read(paths))
     chain = attempt.array_job_id if attempt else None
-    if any(one.array_job_id in (chain, holder.job_id) for one in seen.unseen):
-        return waits
     here = record_of(cluster, client).name or ""
+    is_elsewhere = attempt is not None and not may_be_of(attempt, here)
+    if not is_elsewhere and any(one.array_job_id in (chain, holder.job_id) for one in seen.unseen):
+        return waits
     if over_by_slurm(holder, paths, client, seen.queue, here):
         return waits
-    if attempt is not None and not may_be_of(attempt, here):
+    if attempt is not None and is_elsewhere:
         what = f"it is a job of cluster {attempt.cluster}: wait for its end, or cancel it there"
     elif after == overlap.AUTO and holder.job_id is not None:
         return (*waits, str(holder.job_id))

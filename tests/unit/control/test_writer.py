@@ -66,6 +66,11 @@ def test_behind_a_job_of_another_cluster_nothing_can_line_up(paths: RunPaths) ->
             waits(paths, after, here="jura")
 
 
+def test_behind_a_job_of_another_cluster_nothing_can_line_up_where_jobs_are_hidden_either(paths: RunPaths) -> None:
+    with pytest.raises(OpsctlError, match="it is a job of cluster alps: wait for its end, or cancel it there"):
+        waits(paths, "auto", here="jura", unseen=[Unseen(12, "ann")])
+
+
 def test_another_clusters_job_of_the_same_id_is_no_sign_of_its_end(paths: RunPaths) -> None:
     with pytest.raises(OpsctlError, match="a job of cluster alps"):
         waits(paths, ends=[end(12, "COMPLETED")], here="jura")
