@@ -91,7 +91,8 @@ def _gpus_of_this_node() -> list[str]:
 def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | None, error: Any) -> int:
     """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail."""
     deaths = [death for death in deaths_seen if ended_at is None or death.at < ended_at]
-    error_files = {int(path.parent.name): path for path in sorted(node.own_folder.glob("*/attempt_*/*/error.json"))}
+    left = sorted(node.own_folder.glob("*/attempt_*/*/error.json"))
+    error_files = {int(path.parent.name): path for path in left if path.parent.name.isdecimal()}
 
     def message_of(local_rank: int) -> str:
         return read_error_file(error_files[local_rank]) if local_rank in error_files else ""

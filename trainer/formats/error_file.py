@@ -10,8 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from trainer.files import read_plain
 from trainer.formats import tolerant
 from trainer.formats.json_text import json_line
+
+#: More than any traceback: whoever shares the folder can put anything there.
+_LARGEST_BYTES = 1 << 20
 
 
 class _Words(msgspec.Struct, frozen=True):
@@ -31,7 +35,7 @@ def write_error_file(path: Path, message: str, at: float) -> None:
 def read_error_file(path: Path) -> str:
     """The message, "" when there is none or it is damaged."""
     try:
-        found = tolerant.decode(path.read_bytes(), _ErrorFile)
+        found = tolerant.decode(read_plain(path, _LARGEST_BYTES), _ErrorFile)
     except OSError:
         return ""
     if found is None:
