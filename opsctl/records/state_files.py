@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
 import socket
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +24,7 @@ import msgspec
 from opsctl.account import account_and_host
 from opsctl.errors import OpsctlError
 from opsctl.records.trusted import create_file, open_file, opened_folder
+from trainer.formats.file_lock import lock_within
 from trainer.formats.json_text import json_file_text, json_line
 from trainer.formats.tolerant import decode
 
@@ -49,7 +48,6 @@ LOG_LOCK_WAIT_S = 0.2
 #: More than any state file holds, and more than any that grows by lines: what is larger is not ours, and is not read.
 LARGEST_BYTES = 64 << 20
 LARGEST_LINES_BYTES = 1 << 30
-_HELD = (errno.EACCES, errno.EAGAIN)
 
 
 def read_text(root: Path, path: Path) -> str | None:
@@ -257,7 +255,7 @@ def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOC
     """
     held = open_file(root, path, os.O_RDWR | os.O_CREAT)
     try:
-        was_had = _lock_within(held, wait_s)
+        was_had = lock_within(held, wait_s)
         fd = open_file(root, path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             end = os.fstat(fd).st_size
@@ -277,20 +275,6 @@ def append_bytes(root: Path, path: Path, data: bytes, wait_s: float = APPEND_LOC
     return was_had
 
 
-def _lock_within(fd: int, wait_s: float) -> bool:
-    """Take the kernel's lock on `fd`, waiting up to `wait_s` seconds for it. Returns whether it was had."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError as error:
-            # Other errors than these are a file system's that has no locks: there is nothing to wait for.
-            if error.errno not in _HELD or time.monotonic() >= deadline:
-                return False
-            time.sleep(0.05)
-
-
 @contextlib.contextmanager
 def locked(root: Path, path: Path, wait_s: float, what: str) -> Iterator[None]:
     """Hold the kernel's lock on `path` (it dies with its holder, so a file left behind never blocks anyone).
@@ -304,7 +288,7 @@ def locked(root: Path, path: Path, wait_s: float, what: str) -> Iterator[None]:
         if mode & 0o007:
             with contextlib.suppress(PermissionError):
                 os.fchmod(fd, mode & 0o770)
-        if not _lock_within(fd, wait_s):
+        if not lock_within(fd, wait_s):
             holder = os.pread(fd, 200, 0).decode(errors="replace").partition("\n")[0].strip() or "somebody"
             raise OpsctlError(f"cannot {what}: {holder} holds {path}; try again when it is done")
         os.ftruncate(fd, 0)

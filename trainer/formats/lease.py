@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
 from trainer.formats import tolerant
+from trainer.formats.file_lock import lock_within
 from trainer.formats.json_text import Moment, json_line
 
 LEASE_FILE = "lease.jsonl"
@@ -31,11 +30,8 @@ LEASE_FILE = "lease.jsonl"
 HEARTBEAT_S = 20.0
 #: A holder whose heartbeat somebody has watched stand still for so many seconds is gone.
 SILENT_S = 180.0
-#: How often a lock is asked for while somebody else has it.
-_LOCK_POLL_S = 0.05
 _LARGEST_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 20
-_HELD_BY_ANOTHER = (errno.EAGAIN, errno.EACCES)
 _TAKEN, _ENDED = "taken", "ended"
 
 
@@ -174,7 +170,7 @@ def locked_lease(
     fd = _open(path, dir_fd, mode_if_new)
     try:
         _refuse_other_than_a_plain_file(fd, path)
-        is_locked = _lock_within(fd, wait_s)
+        is_locked = lock_within(fd, wait_s)
         _refuse_other_than_a_plain_file(fd, path)  # while we waited it may have been replaced
         yield OpenLease(fd, is_locked)
     finally:
@@ -204,16 +200,3 @@ def _refuse_other_than_a_plain_file(fd: int, path: str | os.PathLike[str]) -> No
             "removed while it was being opened" if found.st_nlink == 0 else f"has {found.st_nlink} names instead of one"
         )
         raise OSError(errno.EINVAL, what, os.fspath(path))
-
-
-def _lock_within(fd: int, wait_s: float) -> bool:
-    """Whether the lock on `fd` could be had within `wait_s` seconds. Where there are no locks that is known at once."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError as error:
-            if error.errno not in _HELD_BY_ANOTHER or time.monotonic() >= deadline:
-                return False
-        time.sleep(_LOCK_POLL_S)
