@@ -120,7 +120,8 @@ def _job_rows(overview: Overview) -> list[tuple[str, str]]:
 
 def _writer_row(seen: Snapshot) -> list[tuple[str, str]]:
     """Who has the lease, where the queue does not say who trains."""
-    return [("writer", seen.lease.told())] if seen.blind is not None or seen.writer_elsewhere is not None else []
+    told = seen.lease.told() if seen.blind is not None or seen.writer_elsewhere is not None else ""
+    return [("writer", told)] if told else []
 
 
 def _waits(job: Job, now: datetime) -> str:

@@ -100,6 +100,11 @@ def test_a_blind_status_shows_the_rest_and_never_says_not_running() -> None:
     assert "not RUNNING" not in text and "NOT IN THE QUEUE" not in text and "is gone" not in text
 
 
+def test_where_slurm_does_not_answer_nobody_is_named_as_writer_when_nobody_is() -> None:
+    lines = screen(now(HEALTHY, jobs=(), blind="Slurm does not answer")).splitlines()
+    assert [line for line in lines if line.split(maxsplit=1)[1:] == []] == []
+
+
 def test_an_empty_queue_behind_a_running_task_says_what_to_type() -> None:
     assert "queue        nothing behind it: opsctl submit --after auto" in screen(now(HEALTHY, jobs=(RUNNING,)))
 
