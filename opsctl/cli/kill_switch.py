@@ -147,7 +147,7 @@ def status(run_argument: str | None, run: str | None, as_json: bool) -> None:
         line = "armed, not triggered"
     else:
         line = state.readiness() + (
-            f"; opsctl kill-switch arm lets group {group}"
+            f"; opsctl kill-switch arm lets group {group} trigger it"
             if group
             else '; to share it, write group = "NAME" under [run] of the run file, then opsctl kill-switch arm'
         )

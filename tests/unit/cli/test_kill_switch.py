@@ -46,6 +46,12 @@ def begin(paths: RunPaths, looks_at: Path | str) -> None:
     append_opened(paths, Attempt(number=1, id="a", job_id=12, kill_switch_path=str(looks_at), kill_switch_inode=inode))
 
 
+def test_status_says_what_arming_lets_the_group_do(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.toml").write_text(RUN_FILE.replace("[run]", '[run]\ngroup = "team"'))
+    assert call("status") == 0
+    assert capsys.readouterr().out.endswith("opsctl kill-switch arm lets group team trigger it\n")
+
+
 def test_the_four_words_work_without_slurm(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("status") == 0
     assert f"not armed: only {ME} can trigger it; to share it, write group =" in capsys.readouterr().out
