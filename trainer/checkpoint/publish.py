@@ -99,7 +99,8 @@ def _publish(destination: Destination, name: str, manifest: Manifest) -> str | N
                     f"{tag_of(manifest.iteration)} is not: see opsctl attempts; opsctl checkpoints repoint goes back"
                 )
             _point_at(root, folder, manifest)
-        for replaced in root.glob(f"{TEMPORARY}*"):
+        # Only what this save has replaced: past the lock, the others may be those of a writer that has taken over.
+        for replaced in (folder, _aside(root / tag_of(manifest.iteration))):
             shutil.rmtree(replaced, ignore_errors=True)
     return None
 
@@ -139,6 +140,9 @@ def _put_in_place_of(new: Path, old: Path) -> None:
         if libc.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
             return
     # A file system that cannot (NFS): two renames. A crash between them leaves the older one under its `.tmp-` name.
-    aside = old.with_name(f"{TEMPORARY}replaced-{old.name}")
-    old.rename(aside)
+    old.rename(_aside(old))
     new.rename(old)
+
+
+def _aside(replaced: Path) -> Path:
+    return replaced.with_name(f"{TEMPORARY}replaced-{replaced.name}")

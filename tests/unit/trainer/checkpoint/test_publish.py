@@ -88,6 +88,14 @@ def test_whoever_overtakes_may_clear_away_what_is_half_written_and_that_is_no_fa
         save(destination_in(tmp_path), 2, overtaken)
 
 
+def test_what_another_writer_has_begun_is_not_cleared_away_once_a_checkpoint_is_published(tmp_path: Path) -> None:
+    say(tmp_path, taken_line(OWN))
+    destination = destination_in(tmp_path)
+    save(destination, 2)
+    save(destination, 2, (tmp_path / "checkpoints" / ".tmp-global_step3.of-the-next").mkdir)
+    assert names(tmp_path) == {"global_step2", "latest", ".tmp-global_step3.of-the-next"}
+
+
 def test_nobody_can_take_the_lease_while_a_checkpoint_is_being_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
