@@ -80,8 +80,9 @@ def run_slurm(
             f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, "
             "or try opsctl local-cluster up; plan, logs, attempts and kill-switch work without it"
         )
+    asked = command[0] + (f" with SLURM_CONF={environment['SLURM_CONF']}" if environment.get("SLURM_CONF") else "")
     if timeout_s <= 0:
-        raise unreachable(command[0], "no time left to ask it")
+        raise unreachable(asked, "no time left to ask it")
     child = subprocess.Popen(
         [path, *command[1:]],
         stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
@@ -94,7 +95,7 @@ def run_slurm(
     try:
         out, err = child.communicate(None if stdin is None else stdin.encode(), timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise unreachable(command[0], f"no answer within {timeout_s:.0f} s") from None
+        raise unreachable(asked, f"no answer within {timeout_s:.0f} s") from None
     finally:
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -107,7 +108,7 @@ def run_slurm(
             "name a cluster with --cluster, or start one with opsctl local-cluster up"
         )
     if answer.is_unreachable:
-        raise unreachable(command[0], answer.words())
+        raise unreachable(asked, answer.words())
     return answer
 
 
@@ -117,7 +118,7 @@ def _absolute_folders(search_path: str) -> str:
 
 
 def unreachable(program: str, why: str) -> SlurmUnreachable:
-    """Says that nothing is known, and what still works."""
+    """Says who was asked, that nothing is known, and what still works."""
     return SlurmUnreachable(
         f"Slurm does not answer ({program}: {why}): the state of its jobs is unknown; try again later "
         "(plan, logs, attempts and kill-switch work meanwhile)"

@@ -70,6 +70,13 @@ def test_a_controller_that_does_not_answer_is_not_a_refusal(tmp_path: Path, word
             call()
 
 
+def test_which_configuration_did_not_answer_is_said(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    environment = {"PATH": str(tmp_path), "SLURM_CONF": "/of/another/shell.conf"}
+    with pytest.raises(SlurmUnreachable, match=r"\(squeue with SLURM_CONF=/of/another/shell.conf: "):
+        run_slurm(["squeue"], environment, 5)
+
+
 def test_a_job_leaves_its_output_to_the_group_whatever_umask_it_was_submitted_with(tmp_path: Path) -> None:
     fake(tmp_path, "sbatch", f"umask >{tmp_path}/umask; echo 7")
     before = os.umask(0o077)
