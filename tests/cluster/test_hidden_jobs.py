@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,6 +16,8 @@ from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.tiny_run import write_run
 from tests.users import as_user
+
+GROUP = f"octeam{os.getpid()}"
 
 
 @pytest.fixture
@@ -33,14 +36,14 @@ def hiding_cluster(local_cluster: RunningCluster) -> Iterator[RunningCluster]:
 @pytest.fixture
 def opsctl(hiding_cluster: RunningCluster) -> Iterator[Opsctl]:
     with open_folder() as folder:
-        write_run(folder, group="octeam")
+        write_run(folder, group=GROUP)
         yield Opsctl(hiding_cluster, folder)
 
 
 def test_a_colleagues_hidden_chain_is_neither_missed_nor_closed_nor_run_beside(
     opsctl: Opsctl, unix_user: Callable[..., str]
 ) -> None:
-    ann, ben = (unix_user(name, groups_of=["octeam"]) for name in ("ann", "ben"))
+    ann, ben = (unix_user(name, groups_of=[GROUP]) for name in ("ann", "ben"))
     cluster, paths = opsctl.cluster, RunPaths(opsctl.folder / "output")
     submitted = opsctl.says(ann, "submit", "--begin", "now+1day")
     assert submitted.code == 0, submitted.err
@@ -78,7 +81,7 @@ def test_a_colleagues_hidden_chain_is_neither_missed_nor_closed_nor_run_beside(
 def test_of_a_hidden_chain_that_has_ended_a_new_one_does_not_wait(
     opsctl: Opsctl, unix_user: Callable[..., str]
 ) -> None:
-    ann, ben = (unix_user(name, groups_of=["octeam"]) for name in ("ann", "ben"))
+    ann, ben = (unix_user(name, groups_of=[GROUP]) for name in ("ann", "ben"))
     hers = opsctl.says(ann, "submit", "--begin", "now+1day").out.strip()
     opsctl.cluster.run("scancel", hers)
     opsctl.cluster.wait_for_state(int(hers), "CANCELLED")

@@ -41,7 +41,7 @@ def test_an_ordinary_user_brings_up_runs_and_takes_down(
 ) -> None:
     user = unix_user("eve")
     start = as_ordinary_user(user)
-    cluster_folder.chmod(0o777)
+    cluster_folder.chmod(0o1777)
     folder = cluster_folder / "hers"
 
     def opsctl(*words: str) -> subprocess.CompletedProcess[str]:
@@ -57,6 +57,7 @@ def test_an_ordinary_user_brings_up_runs_and_takes_down(
     went = opsctl("down")
     assert went.returncode == 0, went.stderr
     assert processes_of(places_of(folder)) == []
+    cluster_folder.chmod(0o755)  # opsctl takes nothing down in a folder that everybody may write
 
 
 def test_nobody_elses_processes_are_taken_for_the_clusters(local_cluster: RunningCluster) -> None:

@@ -23,7 +23,7 @@ from tests.cluster.conftest import RunningCluster
 from tests.tiny_run import expand, write_run
 from tests.users import as_user
 
-GROUP = "octeam"
+GROUP = f"octeam{os.getpid()}"
 
 
 @pytest.fixture

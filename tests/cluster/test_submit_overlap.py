@@ -151,9 +151,10 @@ def test_submits_at_once_with_after_auto_line_up(opsctl: Opsctl) -> None:
 
 def test_two_users_at_once_get_one_chain(opsctl: Opsctl, unix_user: Callable[..., str]) -> None:
     """Forked after all imports, because another user may not read this interpreter's library."""
-    users = [unix_user("ann", groups_of=["octeam"]), unix_user("ben", groups_of=["octeam"])]
+    group = f"octeam{os.getpid()}"
+    users = [unix_user("ann", groups_of=[group]), unix_user("ben", groups_of=[group])]
     path = opsctl.folder / "run.toml"
-    path.write_text(path.read_text().replace('output = "output"', 'output = "output"\ngroup = "octeam"'))
+    path.write_text(path.read_text().replace('output = "output"', f'output = "output"\ngroup = "{group}"'))
     opsctl.submit()  # everything is imported, and the run's folders are the group's
     opsctl.ok("cancel")
     run = load_run_file(path, {})

@@ -14,8 +14,6 @@ from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.watched_runs import WatchedRun, make_run
 from tests.printed_json import printed
 
-pytestmark = pytest.mark.xdist_group("watched-queue")
-
 NEXT = "before scheduling a new one"
 MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 

@@ -13,7 +13,7 @@ from tests.distributed.whole_training import run_training, write_corpus
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import parameter_table
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.distributed
 
 Shapes = dict[tuple[int, int], dict[str, tuple[int, ...]]]
 

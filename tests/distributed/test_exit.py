@@ -17,7 +17,7 @@ from tests.distributed.pool import Pool
 from tests.distributed.whole_training import TINY, VOCABULARY, Seen, run_training, write_corpus
 from trainer.recipe.options import to_arguments
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.distributed
 
 DATETIME = r"datetime: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d"
 

@@ -22,7 +22,7 @@ from tests.distributed.whole_training import TINY, write_corpus
 from tests.free_port import free_port
 from trainer.recipe.options import to_arguments
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 60.0

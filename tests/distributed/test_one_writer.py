@@ -15,7 +15,7 @@ from tests.distributed.pool import Pool
 from tests.distributed.whole_training import run_training, write_corpus
 from trainer.formats.lease import LEASE_FILE, Holder, taken_line
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.distributed
 
 OVERTAKEN = (
     r"(?m)^\[Overtaken by another writer: job 8 of ben on x02 has taken the lease with number 2\. Exiting\] datetime: "

@@ -11,7 +11,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.distributed
 
 LAYOUTS: dict[int, dict[str, Any]] = {
     1: {},

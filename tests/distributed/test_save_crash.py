@@ -18,7 +18,7 @@ import pytest
 from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.distributed
 
 # What a save does that the system can see. The folder is the one that is being written.
 FILE, MANIFEST, FOLDER, ROOT, LATEST = (

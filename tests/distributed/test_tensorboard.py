@@ -10,7 +10,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import run_training, write_corpus
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.distributed
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, Any]]]:
