@@ -13,11 +13,11 @@ import pytest
 
 from opsctl.account import account_and_host
 from opsctl.checkpoints.inventory import latest_problem
-from opsctl.cli import main
 from opsctl.records import lease
 from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint, write_run
+from tests.unit.cli.called import go_into, opsctl
 
 
 @pytest.fixture
@@ -27,17 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_checkpoint(tmp_path, 10, 80)
     write_checkpoint(tmp_path, 20, 160)
     (tmp_path / "output" / "checkpoints" / "latest").unlink()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")
-    for name in ("OPSCTL_CLUSTER", "OPSCTL_RUN"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-def opsctl(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    return int(stop.value.code or 0)
+    return go_into(tmp_path, monkeypatch)
 
 
 def test_the_list_shows_them_and_says_that_there_is_no_latest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

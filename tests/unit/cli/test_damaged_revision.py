@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cli import main
 from opsctl.records import revisions
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_run
+from tests.unit.cli.called import go_into, opsctl
 
 
 @pytest.fixture
@@ -19,17 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     revisions.publish(ready(load_run_file(write_run(tmp_path), {})))
     damaged = revisions.publish(ready(load_run_file(write_run(tmp_path, lr="2e-3"), {})))
     (damaged.folder / "trainer-arguments.json").unlink()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")
-    for name in ("OPSCTL_CLUSTER", "OPSCTL_RUN"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-def opsctl(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    return int(stop.value.code or 0)
+    return go_into(tmp_path, monkeypatch)
 
 
 def test_revise_publishes_over_it_as_the_error_advises(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,27 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cli import main
 from opsctl.records import revisions
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_run
+from tests.unit.cli.called import go_into, opsctl
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_run(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")
-    for name in ("OPSCTL_CLUSTER", "OPSCTL_RUN"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-def opsctl(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    return int(stop.value.code or 0)
+    return go_into(tmp_path, monkeypatch)
 
 
 def test_everything_a_submit_hands_over_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
