@@ -43,12 +43,12 @@ def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = 
     from opsctl.slurm.commands import client_for
     from opsctl.status.overview import Overview, findings
     from opsctl.status.screen import status_lines
-    from opsctl.watch.runner import gather
+    from opsctl.watch.runner import gather, settings_of
 
     run = view(chosen)
     snapshot = gather(run, client_for(choose_cluster(cluster, run.paths)))
     overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
-    found = findings(overview)
+    found = findings(overview, settings_of(run))
     if as_json:
         from opsctl.status.printed import printed_status
 

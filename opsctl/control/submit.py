@@ -14,6 +14,7 @@ from opsctl.errors import OpsctlError
 from opsctl.records.group_folder import open_output, way_in
 from opsctl.records.identity import settled_identity
 from opsctl.records.locate import remember_run
+from opsctl.records.register import register
 from opsctl.records.state_files import FULL_DISK, locked
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
@@ -44,6 +45,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
             after, more = _decided(asked, live.settle_and_look(paths, cluster, client), cluster, client)
             done = send(run, cluster, client, asked.wish, after)
     remember_run(name, run.path)
+    register(name, run.path, paths)
     return replace(done, warnings=(*asked.warnings, *closed, *news, *more))
 
 

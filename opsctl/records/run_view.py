@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from opsctl.errors import RunFileError
 from opsctl.records.group_folder import refuse_who_cannot_enter
 from opsctl.records.locate import locate_run_file
-from opsctl.runs.load import LARGEST_BYTES, LoadedRun, load_run_file
+from opsctl.runs.load import LoadedRun, load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile, RunTable, SlurmTable
+from opsctl.runs.toml_file import LARGEST_BYTES
 from trainer.recipe.options import Options, OptionsError
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +16,14 @@ from typing import Any
 import msgspec
 
 from opsctl.errors import RunFileError
-from opsctl.output import printable
 from opsctl.runs import expansion, values
+from opsctl.runs.desk_values import check_desk
 from opsctl.runs.paths import RunPaths
+from opsctl.runs.profile import profile
 from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, SlurmTable
 from opsctl.runs.shape import check_tables
+from opsctl.runs.toml_file import parse_toml, toml_bytes
 
-SYSTEM_PROFILE = Path("/etc/opsctl/profile.toml")
-#: More than any run file has.
-LARGEST_BYTES = 4 << 20
 #: What a group sets once for its cluster and a person may set in the environment: OPSCTL_PARTITION and so on.
 ENVIRONMENT_KEYS = ("partition", "account", "qos", "constraint", "reservation", "gpu_type")
 
@@ -60,8 +58,8 @@ class LoadedRun:
 def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> LoadedRun:
     """Read and validate `path`. Values with `${VAR}` stay as written; see `expanded_file`. Raises RunFileError."""
     path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links away from the run's folder
-    raw = _read(path)
-    written = _parse(path, raw)
+    raw = toml_bytes(path)
+    written = parse_toml(path, raw)
     check_tables(path, written)
     slurm = _merged_slurm(path, written.get("slurm", {}), environment)
     try:
@@ -73,11 +71,14 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
             data=written.get("data", {}),
             checkpoints=written.get("checkpoints", {}),
             expect=msgspec.convert(written.get("expect", {}), ExpectTable),
+            watch=written.get("watch", {}),
+            alerts=written.get("alerts", {}),
             env=written.get("env", {}),
         )
     except msgspec.ValidationError as error:  # what check_tables lets through must convert; say where if it does not
         raise RunFileError(f"{path}: {error}") from None
     values.check_values(path, file)
+    check_desk(path, written)
     return LoadedRun(file=file, path=path, sha256=hashlib.sha256(raw).hexdigest(), environment=dict(environment))
 
 
@@ -90,42 +91,9 @@ def expanded_file(loaded: LoadedRun) -> RunFile:
     return expansion.expand_file(loaded.file, loaded.path, loaded.variables(), loaded.environment)
 
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.is_dir():
-            raise RunFileError(f"{path}: is a folder, not a run file")
-        with path.open("rb") as file:
-            raw = file.read(LARGEST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RunFileError(f"{path}: cannot read the run file: {reason}") from None
-    if len(raw) > LARGEST_BYTES:
-        raise RunFileError(f"{path}: larger than any run file ({LARGEST_BYTES} bytes)")
-    return raw
-
-
-def _parse(path: Path, raw: bytes) -> dict[str, Any]:
-    """The tables of a TOML file. Raises RunFileError with line and column."""
-    try:
-        return tomllib.loads(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise RunFileError(f"{path}: line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
-    except (ValueError, RecursionError) as error:
-        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
-
-
 def _merged_slurm(path: Path, from_run: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """`[slurm]` of the run over the profiles', under `OPSCTL_*`. Raises RunFileError when a required key is in none."""
-    merged: dict[str, Any] = {}
-    for profile in (SYSTEM_PROFILE, _user_profile(environment)):
-        if profile is not None and profile.is_file():
-            written = _parse(profile, _read(profile))
-            check_tables(profile, written, profile=True)
-            merged.update(written.get("slurm", {}))
-    merged.update(from_run)
+    merged = {**profile(environment).get("slurm", {}), **from_run}
     for key in ENVIRONMENT_KEYS:
         value = environment.get(f"OPSCTL_{key.upper()}")
         if value:
@@ -134,11 +102,3 @@ def _merged_slurm(path: Path, from_run: Mapping[str, Any], environment: Mapping[
         if one.required and one.name not in merged:
             raise RunFileError(f"{path}: [slurm] {one.name} is missing")
     return merged
-
-
-def _user_profile(environment: Mapping[str, str]) -> Path | None:
-    base = environment.get("XDG_CONFIG_HOME")
-    if base:
-        return Path(base) / "opsctl" / "profile.toml"
-    home = environment.get("HOME")
-    return Path(home) / ".config" / "opsctl" / "profile.toml" if home else None

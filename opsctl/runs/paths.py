@@ -101,6 +101,31 @@ class RunPaths:
         """A line for each attempt opened and each closed; only added to."""
         return self.state / "attempts.jsonl"
 
+    @property
+    def requests(self) -> Path:
+        """A file for each thing that somebody of the group asks the owner's jobs to do."""
+        return self.state / "requests"
+
+    @property
+    def audit(self) -> Path:
+        """A line for each request that was carried out or refused: who, when, why, what came of it; only added to."""
+        return self.state / "audit.jsonl"
+
+    @property
+    def alerts(self) -> Path:
+        """What the desk remembers of findings: since when, told whom, acknowledged by whom."""
+        return self.state / "alerts.json"
+
+    @property
+    def alert_log(self) -> Path:
+        """A line for each message made, sent, or not sent; only added to. What is not sent yet follows from it."""
+        return self.state / "alerts.jsonl"
+
+    @property
+    def space(self) -> Path:
+        """A line for each look at the file systems; only added to."""
+        return self.state / "space.jsonl"
+
     def attempt_folder(self, job_id: int) -> Path:
         """What the ranks of one attempt leave: rank maps, first failures, elastic error files, node outputs."""
         return self.logs / "attempts" / str(job_id)

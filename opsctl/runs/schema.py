@@ -44,6 +44,51 @@ class ArrayTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table `[array]`."""
 
     tasks: str = "1-10%1"
+    keep_queued: int = 2  # arrays that `opsctl refill` keeps behind the live one; 0: it leaves the run alone
+
+
+class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[watch]: what the checks hold the run against. None: what the run itself has shown so far."""
+
+    must_run: bool = False  # waiting in the queue is not enough: nodes are set aside for this run
+    wait_most: str | None = None  # longest wait in the queue, a Slurm duration
+    silent_most: str | None = None  # longest time without a line in the log while it runs, a Slurm duration
+    slower_percent: float = 15.0  # of the usual time of an iteration, for many in a row
+    tflops_least: float | None = None  # per GPU; None: [expect] tflops less `slower_percent`
+    skipped_percent: float = 5.0  # of the newest iterations that may be skipped or not a number
+    checkpoint_most: str | None = None  # longest time between two checkpoints while it runs, a Slurm duration
+    filesystems: tuple[str, ...] = ()  # folders whose space is watched beside the output folder's
+    full_percent: float = 90.0  # of bytes or inodes: a warning; half of what is left then is critical
+    full_within: str = "7-0"  # full within this at the present growth, a Slurm duration
+    purge_days: int | None = None  # the file system removes what nobody has read or written for so long
+    spare_nodes: int = 0  # healthy nodes that the partition should have beyond what the run needs
+    clock_seconds: float = 30.0  # a node's clock may be off by so much
+
+
+class AlertsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[alerts]: who is told what is found, and how often. Channels are apprise URLs without a secret, or references."""
+
+    channels: tuple[str, ...] = ()
+    escalate_to: tuple[str, ...] = ()  # told too when nobody has acknowledged a critical finding in time
+    escalate_after: str = "1:00:00"  # a Slurm duration
+    remind_after: str = "6:00:00"  # the first reminder; each next one after twice as long
+    remind_most: str = "2-0"  # and never later than this after the one before
+    per_hour: int = 12  # messages, at most; what is critical and new is always sent
+    quiet: str | None = None  # "22:00-07:00", local time: what is not critical waits until then
+    heartbeat: str | None = None  # reference to a URL that is asked for while all is well
+
+
+class CronTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[cron], of a profile: where the pseudo-cron has its jobs, and what it may use of the cluster."""
+
+    folder: str | None = None  # None: this account's own
+    group: str | None = None  # Unix group that shares it
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    time: str = "30:00"  # of a tick and of each of its jobs, a Slurm duration
+    nice: int = 10_000
 
 
 class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +116,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole run file.
 
     `trainer`, `data` and `checkpoints` hold the trainer's options with `_` for `-`; which option belongs in which table
-    is `trainer.recipe.options.Option.table`.
+    is `trainer.recipe.options.Option.table`. `watch` and `alerts` hold what is written there: a profile's values, which
+    are not this file's to publish, come under them when they are used (`runs.profile`).
     """
 
     run: RunTable
@@ -81,4 +127,6 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: dict[str, Any] = {}
     checkpoints: dict[str, Any] = {}
     expect: ExpectTable = ExpectTable()
+    watch: dict[str, Any] = {}
+    alerts: dict[str, Any] = {}
     env: dict[str, str] = {}

@@ -13,19 +13,34 @@ import msgspec
 from opsctl.errors import RunFileError
 from opsctl.output import printable
 from opsctl.runs.options import OPTION_TABLES, option_names, option_problem, why_refused
-from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, SlurmTable
+from opsctl.runs.schema import (
+    AlertsTable,
+    ArrayTable,
+    CronTable,
+    ExpectTable,
+    RunFile,
+    RunTable,
+    SlurmTable,
+    WatchTable,
+)
 
 STRUCTS: dict[str, type[msgspec.Struct]] = {
     "run": RunTable,
     "slurm": SlurmTable,
     "array": ArrayTable,
     "expect": ExpectTable,
+    "watch": WatchTable,
+    "alerts": AlertsTable,
+    "cron": CronTable,
 }
+#: What a profile may have; [cron] is nowhere else.
+PROFILE_TABLES = ("slurm", "watch", "alerts", "cron")
 TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
 _ALLOWED = {
     "str": 'text in quotes, like "..."',
     "int": "a whole number",
     "float": "a number",
+    "bool": "true or false",
     "tuple": 'a list of texts, like ["...", "..."]',
 }
 
@@ -33,9 +48,9 @@ _ALLOWED = {
 def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
     """Raise RunFileError for the first unknown table or key, wrong type, or missing key.
 
-    A profile has only `[slurm]`, and nothing in it is required.
+    A profile has only PROFILE_TABLES, and nothing in it is required.
     """
-    known = ("slurm",) if profile else TABLES
+    known = PROFILE_TABLES if profile else TABLES
     for name, table in written.items():
         if name not in known:
             raise RunFileError(f"{path}: {_unknown_table(name, table, known)}")
@@ -106,6 +121,8 @@ def shown_key(key: str) -> str:
 
 def _unknown_table(name: str, table: Any, known: tuple[str, ...]) -> str:
     label = f"[{shown_key(name)}]" if isinstance(table, dict) else shown_key(name)
+    if name in PROFILE_TABLES and isinstance(table, dict):
+        return f"{label} is the cluster's, not a run's: it goes into a profile (~/.config/opsctl/profile.toml)"
     near = difflib.get_close_matches(name, known, 1, 0.6)
     for other in (*STRUCTS, *OPTION_TABLES):
         if not isinstance(table, dict) and name in keys_of(other):
@@ -137,7 +154,7 @@ def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written:
 
 def _allowed(type_: Any) -> str:
     text = str(type_)
-    for name in ("tuple", "float", "int", "str"):
+    for name in ("tuple", "float", "bool", "int", "str"):
         if name in text:
             return _ALLOWED[name]
     return text

@@ -10,11 +10,10 @@ from opsctl.runs.expansion import VARIABLE_NAME
 from opsctl.runs.schema import PUBLISHERS, RunFile
 from opsctl.runs.shape import shown, shown_key
 from opsctl.slurm.arrays import array_problem
-from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUN_NAME_RULE = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 128"
-DURATION_RULE = "a Slurm duration: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _EXTRA = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=(?P<value>[^\s'\"\\#]+))?")
 #: A `#SBATCH` line cuts at blanks and comments and takes quotes for itself, so these values have none.
 _WORD = re.compile(r"[^\s'\"\\#-][^\s'\"\\#]*")

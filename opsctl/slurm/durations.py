@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+#: What may be written, in words.
+DURATION_RULE = "a Slurm duration: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 
 

@@ -90,12 +90,13 @@ class Overview:
         return self.seen.now + timedelta(seconds=self.left_s)
 
 
-def findings(overview: Overview) -> list[Finding]:
+def findings(overview: Overview, settings: Settings | None = None) -> list[Finding]:
     """What somebody should know or do, worst first; empty when all is well. Being blind is a state, not a finding.
 
-    Nobody misses a training that was never submitted.
+    Nobody misses a training that was never submitted. settings: None, nothing is known but the run's name.
     """
-    found = run_detectors(registry.DETECTORS, overview.seen, Settings(overview.name, overview.team))
+    settings = settings or Settings(overview.name, overview.team)
+    found = run_detectors(registry.DETECTORS, overview.seen, settings)
     shown = [
         one
         for one in found

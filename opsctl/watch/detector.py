@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from opsctl.runs.schema import ExpectTable, WatchTable
 from opsctl.watch.finding import Finding
 from opsctl.watch.snapshot import Part, Snapshot
 
@@ -15,6 +16,12 @@ class Settings:
 
     name: str  # of the run
     team: str  # whom an alert names
+    watch: WatchTable = field(default_factory=WatchTable)
+    expect: ExpectTable = field(default_factory=ExpectTable)
+    keep_queued: int = 2  # arrays that should wait behind the live one
+    nodes: int | None = None  # that the run needs; None, here and below: not known
+    time_limit_s: int | None = None  # of each job
+    save_interval: int | None = None  # iterations between two checkpoints
 
 
 @dataclass(frozen=True)

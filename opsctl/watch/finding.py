@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+
+from opsctl.moments import to_the_second
+from trainer.formats.json_text import Moment
 
 SeverityWord = Literal["ok", "warning", "critical", "unknown"]
 
@@ -35,8 +39,17 @@ class Finding:
 
     check: str  # the check's name, e.g. "training"
     severity: Severity
-    text: str  # without time stamp
+    text: str  # without time stamp, nor what to do
     alert: str | None = None  # whom to alert, for those that call for somebody
+    subject: str = ""  # which of several that the check looks at: a node, a file system, a group of iterations
+    since: datetime | None = None  # with zone; None: only whoever remembers the last look can say
+    evidence: tuple[str, ...] = ()  # what it goes by, a short line each: numbers with units, where they were read
+    todo: str = ""  # what to type next, or to do
+
+    @property
+    def key(self) -> str:
+        """The same of the same trouble at every look, however its numbers change."""
+        return f"{self.check}:{self.subject}" if self.subject else self.check
 
 
 class PrintedFinding(Struct, frozen=True, kw_only=True):
@@ -46,12 +59,23 @@ class PrintedFinding(Struct, frozen=True, kw_only=True):
     severity: Annotated[SeverityWord, Meta(description="How bad it is.")]
     text: Annotated[str, Meta(description="What it found, in words.")]
     alert: Annotated[str | None, Meta(description="Whom to alert, where it calls for somebody.")]
+    key: Annotated[str, Meta(description="The same of the same trouble at every look: check, or check:subject.")]
+    since: Annotated[Moment | None, Meta(description="Since when, as far as it is known.")]
+    evidence: Annotated[tuple[str, ...], Meta(description="What it goes by.")]
+    todo: Annotated[str | None, Meta(description="What to type or to do next.")]
 
 
 def printed_finding(finding: Finding) -> PrintedFinding:
     """`finding` for programs."""
     return PrintedFinding(
-        check=finding.check, severity=_WORDS[finding.severity], text=finding.text, alert=finding.alert
+        check=finding.check,
+        severity=_WORDS[finding.severity],
+        text=finding.text,
+        alert=finding.alert,
+        key=finding.key,
+        since=to_the_second(finding.since),
+        evidence=finding.evidence,
+        todo=finding.todo or None,
     )
 
 

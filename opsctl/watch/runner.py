@@ -23,7 +23,10 @@ from opsctl.records.revisions import differs_from_published
 from opsctl.records.run_view import RunView
 from opsctl.records.state_files import LOG_LOCK_WAIT_S, append_bytes
 from opsctl.runs.paths import RunPaths
+from opsctl.runs.profile import watch_table
+from opsctl.runs.schema import ArrayTable, ExpectTable, WatchTable
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 from opsctl.watch.detector import Settings
@@ -34,7 +37,18 @@ from trainer.formats.manifest import MANIFEST
 
 def settings_of(run: RunView) -> Settings:
     """What the checks need of a run file."""
-    return Settings(run.table.name, run.table.team)
+    file = run.loaded.file if run.loaded else None
+    options = run.options if run.revision and not run.revision.damage else None
+    return Settings(
+        name=run.table.name,
+        team=run.table.team,
+        watch=watch_table(file) if file else WatchTable(),
+        expect=file.expect if file else ExpectTable(),
+        keep_queued=file.array.keep_queued if file else ArrayTable().keep_queued,
+        nodes=file.slurm.nodes if file else None,
+        time_limit_s=parse_duration_s(file.slurm.time) if file else None,
+        save_interval=options.save_interval if options else None,
+    )
 
 
 def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot:
@@ -112,7 +126,7 @@ def _with_log(seen: Snapshot, paths: RunPaths) -> Snapshot:
 def _with_attempts(seen: Snapshot, paths: RunPaths, known: Recorded) -> Snapshot:
     attempts = attempts_file.read(paths)
     row = without_progress(attempts, known.chains[-1].submitted_at) if known.chains else 0
-    return replace(seen, attempts=tuple(attempts), attempts_without_progress=row)
+    return replace(seen, attempts=tuple(attempts), attempts_without_progress=row, chains=tuple(known.chains))
 
 
 def _with_lease(seen: Snapshot, paths: RunPaths) -> Snapshot:

@@ -11,13 +11,16 @@ from opsctl.attempts.events import Attempt
 from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
+from opsctl.records.chains import Chain
 from opsctl.records.identity import Place
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.records.lease import Seen as Lease
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
+from opsctl.watch.seen import Channel, Clock, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space
 from trainer.formats.lease import HEARTBEAT_S, Holder
+from trainer.formats.training_line import TrainingLine
 
 
 class Part(Flag):
@@ -31,7 +34,17 @@ class Part(Flag):
     LEASE = auto()  # who may write the run, and its heartbeat
     KILL_SWITCH = auto()
     RUN_FILE = auto()  # how it differs from what is published
+    PARTITION = auto()  # all nodes that the run may be given: the same question to Slurm as NODES
+    SERIES = auto()  # the log's newest iterations one by one
+    FILES = auto()  # the newest checkpoints' files against their manifests
+    SPACE = auto()  # file systems, and how they filled
+    PURGE = auto()  # files that the file system is about to remove: a walk
+    CLOCKS = auto()  # of the nodes
+    CRON = auto()
+    CHANNELS = auto()
+    #: What one screen shows. The rest is looked at by whoever looks regularly.
     ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
+    EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS
 
 
 @dataclass(frozen=True)
@@ -87,6 +100,25 @@ class Snapshot:
     kill_switch: KillSwitchState | None = None  # None: it cannot be seen
     # Part.RUN_FILE
     published: Published | None = None  # None: nothing is
+    # Part.PARTITION
+    partition: PartitionNodes | None = None  # None: Slurm does not tell
+    # Part.SERIES
+    series: tuple[TrainingLine, ...] = ()  # as logged, oldest first, over restarts; an iteration may be there twice
+    # Part.FILES
+    faulty: tuple[FaultyCheckpoint, ...] = ()
+    # Part.SPACE
+    spaces: tuple[Space, ...] = ()  # one of each, as now
+    space_history: tuple[Space, ...] = ()  # earlier looks, oldest first
+    # Part.PURGE
+    purge: Purge | None = None
+    # Part.CLOCKS
+    clocks: tuple[Clock, ...] = ()
+    # Part.CRON
+    cron: CronSeen | None = None  # None: there is no cron folder
+    # Part.CHANNELS
+    channels: tuple[Channel, ...] = ()
+    # Part.ATTEMPTS, too
+    chains: tuple[Chain, ...] = ()  # what was submitted and when, oldest first
 
     @property
     def running(self) -> Job | None:

@@ -30,6 +30,8 @@ OPSCTL = {
         *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats")
     },
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
+    "alerts": set(),
+    "cron": set(),
     "status": {"attempts", "records", "slurm", "watch", "trainer.formats"},
     "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "localcluster": {"records", "slurm"},

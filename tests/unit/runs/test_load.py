@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import RunFileError
-from opsctl.runs import load
+from opsctl.runs import profile
 from opsctl.runs.load import expanded_file, load_run_file
 from tests.unit.runs.run_files import VALID, changed, loaded, refusal, written
 
@@ -36,7 +36,7 @@ def test_a_valid_file_gives_its_values_and_the_defaults(tmp_path: Path) -> None:
         ('name = "small"', "", "[run] name is missing"),
         ('name = "small"', 'name = "small"\npublish = "me"', '[run] publish = "me": allowed is "group" or "owner"'),
         ("[slurm]", "[slrum]", "[slrum] is not a known table; did you mean [slurm]?"),
-        ("[slurm]", "[watch]\nx = 1\n[slurm]", "[watch] is not a known table; tables are [run], [slurm], [array]"),
+        ("[slurm]", "[zzz]\nx = 1\n[slurm]", "[zzz] is not a known table; tables are [run], [slurm], [array]"),
         ("[run]", 'name = "x"\n[run]', "name stands outside any table: it goes into [run]"),
         (
             "[run]",
@@ -220,7 +220,7 @@ class TestProfiles:
         (home / "opsctl").mkdir(parents=True)
         system.write_text('[slurm]\naccount = "a-system"\npartition = "p-system"\nqos = "q-system"\n')
         (home / "opsctl" / "profile.toml").write_text('[slurm]\npartition = "p-mine"\nqos = "q-mine"\n')
-        monkeypatch.setattr(load, "SYSTEM_PROFILE", system)
+        monkeypatch.setattr(profile, "SYSTEM_PROFILE", system)
         run = loaded(tmp_path, changed("nodes = 4", 'nodes = 4\nqos = "q-run"'), XDG_CONFIG_HOME=str(home))
         assert (run.file.slurm.account, run.file.slurm.partition, run.file.slurm.qos) == ("a-system", "p-mine", "q-run")
 
@@ -236,15 +236,17 @@ class TestProfiles:
             ("[slurm]\npartitoin = 'x'\n", "[slurm] partitoin is not known; did you mean partition?"),
             ("[run]\nname = 'x'\n", "[run] is not a known table"),
             ("[slurm]\nnodes = '4'\n", '[slurm] nodes = "4": allowed is a whole number'),
+            ("[cron]\ntime = 'soon'\n", '[cron] time = "soon": allowed is a Slurm duration'),
+            ("[alerts]\nquiet = '7-22'\n", "allowed are two times of day"),
         ],
     )
     def test_a_wrong_profile_is_named(self, tmp_path: Path, text: str, line: str) -> None:
-        profile = tmp_path / "config" / "opsctl" / "profile.toml"
-        profile.parent.mkdir(parents=True)
-        profile.write_text(text)
+        path = tmp_path / "config" / "opsctl" / "profile.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
         with pytest.raises(RunFileError) as caught:
             load_run_file(written(tmp_path, VALID), {"XDG_CONFIG_HOME": str(tmp_path / "config")})
-        assert str(caught.value).startswith(f"{profile}: ") and line in str(caught.value)
+        assert str(caught.value).startswith(f"{path}: ") and line in str(caught.value)
 
 
 def test_what_some_editors_put_before_the_text_does_no_harm(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""What the values of `[watch]`, `[alerts]`, `[cron]` and `[array] keep_queued` may be, beyond their types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import RunFileError
+from opsctl.runs.shape import shown
+from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
+
+_DURATIONS = {
+    "watch": ("wait_most", "silent_most", "checkpoint_most", "full_within"),
+    "alerts": ("escalate_after", "remind_after", "remind_most"),
+    "cron": ("time",),
+}
+#: (table, key) -> least, most.
+_NUMBERS = {
+    ("array", "keep_queued"): (0, 100),
+    ("watch", "slower_percent"): (1, 1000),
+    ("watch", "tflops_least"): (1e-9, 1e9),
+    ("watch", "skipped_percent"): (0, 100),
+    ("watch", "full_percent"): (1, 100),
+    ("watch", "purge_days"): (1, 10_000),
+    ("watch", "spare_nodes"): (0, 100_000),
+    ("watch", "clock_seconds"): (0.1, 1e9),
+    ("alerts", "per_hour"): (1, 10_000),
+    ("cron", "nice"): (0, 2**31 - 4),
+}
+_QUIET = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+_WORDS = ("folder", "group", "partition", "account", "qos", "constraint")
+
+
+def check_desk(path: Path, written: Mapping[str, Any]) -> None:
+    """Raise RunFileError for the first value that cannot be; types are known to be right."""
+    for table, keys in _DURATIONS.items():
+        for key in keys:
+            _check_duration(path, table, key, written.get(table, {}).get(key))
+    for (table, key), (least, most) in _NUMBERS.items():
+        value = written.get(table, {}).get(key)
+        if value is not None and not least <= value <= most:
+            raise RunFileError(f"{path}: [{table}] {key} = {shown(value)}: allowed is a number from {least} to {most}")
+    quiet = written.get("alerts", {}).get("quiet")
+    if quiet is not None and not _QUIET.fullmatch(quiet):
+        raise RunFileError(f'{path}: [alerts] quiet = {shown(quiet)}: allowed are two times of day, as "22:00-07:00"')
+    for key in _WORDS:
+        word = written.get("cron", {}).get(key)
+        if word is not None and (not word.strip() or not word.isprintable() or word.startswith("-")):
+            raise RunFileError(f"{path}: [cron] {key} = {shown(word)}: allowed is text on one line, not empty")
+
+
+def _check_duration(path: Path, table: str, key: str, value: str | None) -> None:
+    if value is None:
+        return
+    try:
+        seconds = parse_duration_s(value)
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds <= 10 * 365 * 86400:
+        raise RunFileError(f"{path}: [{table}] {key} = {shown(value)}: allowed is {DURATION_RULE}, up to ten years")

@@ -1,0 +1,61 @@
+"""What a cluster's runs share: a person's and the system's profile.
+
+Precedence: `$XDG_CONFIG_HOME/opsctl/profile.toml` > `/etc/opsctl/profile.toml`. A run file wins over both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from opsctl.runs.desk_values import check_desk
+from opsctl.runs.schema import AlertsTable, CronTable, RunFile, WatchTable
+from opsctl.runs.shape import check_tables
+from opsctl.runs.toml_file import read_toml
+
+SYSTEM_PROFILE = Path("/etc/opsctl/profile.toml")
+
+
+def profile_files(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """The profiles that are there, the one that wins last."""
+    known = (SYSTEM_PROFILE, _persons(environment))
+    return [path for path in known if path is not None and path.is_file()]
+
+
+def profile(environment: Mapping[str, str] = os.environ) -> dict[str, dict[str, Any]]:
+    """Table -> key -> value, as all profiles together say it. Raises RunFileError for a wrong one."""
+    merged: dict[str, dict[str, Any]] = {}
+    for path in profile_files(environment):
+        written = read_toml(path)
+        check_tables(path, written, profile=True)
+        check_desk(path, written)
+        for name, table in written.items():
+            merged.setdefault(name, {}).update(table)
+    return merged
+
+
+def cron_table(environment: Mapping[str, str] = os.environ) -> CronTable:
+    """[cron] as the profiles say it. Raises RunFileError for a wrong profile."""
+    return msgspec.convert(profile(environment).get("cron", {}), CronTable)
+
+
+def watch_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> WatchTable:
+    """[watch] of the run file over the profiles'. Raises RunFileError for a wrong profile."""
+    return msgspec.convert({**profile(environment).get("watch", {}), **file.watch}, WatchTable)
+
+
+def alerts_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> AlertsTable:
+    """[alerts] of the run file over the profiles'. Raises RunFileError for a wrong profile."""
+    return msgspec.convert({**profile(environment).get("alerts", {}), **file.alerts}, AlertsTable)
+
+
+def _persons(environment: Mapping[str, str]) -> Path | None:
+    base = environment.get("XDG_CONFIG_HOME")
+    if base:
+        return Path(base) / "opsctl" / "profile.toml"
+    home = environment.get("HOME")
+    return Path(home) / ".config" / "opsctl" / "profile.toml" if home else None

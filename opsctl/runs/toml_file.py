@@ -1,0 +1,46 @@
+"""Reading a TOML file that a person writes: a run file, a profile."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from opsctl.errors import RunFileError
+from opsctl.output import printable
+
+#: More than any such file has.
+LARGEST_BYTES = 4 << 20
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of the file. Raises RunFileError with line and column."""
+    return parse_toml(path, toml_bytes(path))
+
+
+def toml_bytes(path: Path) -> bytes:
+    """All of the file. Raises RunFileError where it cannot be read, or is larger than such a file can be."""
+    try:
+        if path.is_dir():
+            raise RunFileError(f"{path}: is a folder, not a run file")
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunFileError(f"{path}: cannot read the run file: {reason}") from None
+    if len(raw) > LARGEST_BYTES:
+        raise RunFileError(f"{path}: larger than any run file ({LARGEST_BYTES} bytes)")
+    return raw
+
+
+def parse_toml(path: Path, raw: bytes) -> dict[str, Any]:
+    """The tables of a TOML file. Raises RunFileError with line and column."""
+    try:
+        return tomllib.loads(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise RunFileError(f"{path}: line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
