@@ -1,0 +1,131 @@
+"""Running the step of a task: what is particular to the job among the trainer's arguments, the watch over its limit,
+and what its end says.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from opsctl.attempts.outcome import StepEnd
+from opsctl.errors import OpsctlError, SlurmError
+from opsctl.job.followed import FollowedPaths
+from opsctl.job.keeper import Keeper
+from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
+from opsctl.job.rendezvous import free_port, master_address
+from opsctl.job.step import Launch, Step, launchers_python
+from opsctl.job.stop import Signals
+from opsctl.job.task import Task
+from opsctl.moments import now
+from opsctl.records.attempt_folder import exit_report
+from opsctl.slurm.commands import client_for
+from opsctl.slurm.durations import parse_duration_s
+from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT
+from trainer.formats.lease import Holder
+from trainer.formats.leave_lines import LEAVES_EARLY
+from trainer.recipe.options import Options, to_arguments
+
+#: How near to the end of the job a SIGTERM counts as the time limit's.
+_AT_LIMIT_S = 90
+
+
+def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> tuple[StepEnd, str]:
+    """How the step ended, and what is to be said of the signals that the job got; empty without any."""
+    if isinstance(task.options, OpsctlError):
+        raise task.options
+    if problem := task.checkpoint_problem():
+        raise OpsctlError(problem)
+    limit = _limit_watch(task, task.options, folder)
+    launch = _launch(task, task.options, folder, limit.limit, keeper.lease.holder)
+    stop_request = task.paths.stop_request(task.allocation.job_id)
+    environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
+
+    def has_left() -> bool:
+        _follow(task, step)
+        return _leaves_early(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
+
+    root = task.paths.output
+    step = Step(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit)
+    with watched(limit):
+        code = step.run()
+    _follow(task, step)
+    told, ends_at = signals.told_to_end, limit.limit.ends_at
+    limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
+    state = _slurm_state(task) if code else ""
+    lost_nodes = tuple(step.lost_nodes)
+    end = StepEnd(code, told, limit_reached, state, lost_nodes, step.first_exit, keeper.lost, limit.has_warned)
+    return end, limit.why(signals) if signals.any else ""
+
+
+def _follow(task: Task, step: Step) -> None:
+    """Write on where the output folder is now."""
+    if isinstance(task.paths, FollowedPaths):
+        task.paths.look()
+        step.root, step.stop_request = task.paths.output, task.paths.stop_request(task.allocation.job_id)
+        task.log.root, task.log.path = task.paths.output, task.paths.main_log
+
+
+def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holder) -> Launch:
+    slurm, nodes = task.revision.file.slurm, task.allocation.nodes
+    minutes = exit_minutes(limit.ends_at, now(), parse_duration_s(slurm.exit_margin))
+    stop_request = task.paths.stop_request(task.allocation.job_id)
+    of_this_job = {
+        "stop_request_path": str(stop_request),
+        "exit_report_path": str(folder / EXIT_REPORT),
+        "lease_path": str(task.paths.lease),
+        "lease_number": own.number,
+    }
+    return Launch(
+        step_script=task.revision.step_script,
+        python=launchers_python(task.revision.file.run.environment),
+        nodes=len(nodes),
+        ranks_per_node=slurm.gpus_per_node,
+        cpus_per_task=task.allocation.cpus_per_task,
+        master_address=master_address(nodes[0], task.client.node_address),
+        master_port=free_port(task.allocation.job_id),
+        attempt_folder=folder,
+        trainer_arguments=[
+            *task.revision.trainer_arguments,
+            *task.one_off,
+            *to_arguments(of_this_job),
+            *exit_duration_arguments(options, minutes),
+        ],
+    )
+
+
+def _limit_watch(task: Task, options: Options, folder: Path) -> LimitWatch:
+    """The watch over this job's limit. One that ends the training sooner than the limit does is not put off."""
+    limit, margin_s = _limit(task), parse_duration_s(task.revision.file.slurm.exit_margin)
+    minutes, asked = exit_minutes(limit.ends_at, now(), margin_s), options.exit_duration_in_mins
+    sooner = minutes is not None and bool(asked) and asked < minutes
+    note = None if sooner else folder / LATER_EXIT
+
+    def ask() -> Limit | None:
+        return ask_limit(client_for(task.cluster), task.allocation.job_id)
+
+    return LimitWatch(limit, margin_s, ask, task.paths.output, note)
+
+
+def _limit(task: Task) -> Limit:
+    """When Slurm will end this job, as Slurm says now; by the revision's limit from now on when it does not say."""
+    try:
+        known = ask_limit(task.client, task.allocation.job_id)
+    except SlurmError as error:
+        task.log.say(f"opsctl: the time limit is taken from the run file: {error}")
+        known = None
+    length_s = parse_duration_s(task.revision.file.slurm.time)
+    return known or Limit(now() + timedelta(seconds=length_s), length_s)
+
+
+def _slurm_state(task: Task) -> str:
+    """What Slurm has decided about this job, if it has: a lost node, a cancellation."""
+    try:
+        end = client_for(task.cluster).ends([task.allocation.job_id]).get(task.allocation.job_id)
+    except SlurmError:
+        return ""
+    return end.state if end else ""
+
+
+def _leaves_early(root: Path, folder: Path) -> bool:
+    return exit_report(root, folder).reason in LEAVES_EARLY
