@@ -47,6 +47,7 @@ PRINTED = (
     Printed("cancel", "cancelled", CancelledJobs),
     Printed("status", "status", Status),
     Printed("queue", "jobs", list[PrintedJob]),
+    Printed("watch all", "findings", list[PrintedFinding]),
     Printed("watch training", "findings", list[PrintedFinding]),
     Printed("attempts", "attempts", list[PrintedAttempt]),
     Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),

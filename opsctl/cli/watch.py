@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import cleandoc
 from typing import TYPE_CHECKING
 
@@ -12,22 +13,31 @@ from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 if TYPE_CHECKING:
     from opsctl.watch.detector import Detector
 
+#: Every check there is, in one pass over one snapshot.
+ALL = "all"
+_HELP_OF_ALL = """Every check, in one look at the run.
+
+The exit code is that of the worst finding. Each line also goes into the training log.
+"""
+
 
 class Checks(click.Group):
-    """A command for every detector in the registry that has a help text."""
+    """A command for every detector in the registry that has a help text, and one for all of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The detectors' names in the registry's order."""
+        """`all`, then the detectors' names in the registry's order."""
         from opsctl.watch import registry
 
-        return [detector.name for detector in registry.DETECTORS if detector.help]
+        return [ALL, *(detector.name for detector in registry.DETECTORS if detector.help)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of one detector; None for a name that no detector with a help text has."""
+        """The command of one detector, or of all; None for a name that no detector with a help text has."""
         from opsctl.watch import registry
 
+        if cmd_name == ALL:
+            return command_of(ALL, _HELP_OF_ALL, registry.DETECTORS)
         found = [detector for detector in registry.DETECTORS if detector.help and detector.name == cmd_name]
-        return command_of(found[0]) if found else None
+        return command_of(found[0].name, found[0].help, found) if found else None
 
 
 @click.group(cls=Checks)
@@ -35,10 +45,10 @@ def command() -> None:
     """Checks with one line per finding and Nagios exit codes: 0 ok, 1 warning, 2 critical, 3 cannot tell."""
 
 
-def command_of(detector: Detector) -> click.Command:
-    """`opsctl watch NAME` of one check."""
+def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> click.Command:
+    """`opsctl watch NAME` of these checks."""
 
-    @click.command(detector.name, help=cleandoc(detector.help))
+    @click.command(name, help=cleandoc(help_text))
     @run_argument
     @cluster_option
     @json_option
@@ -47,25 +57,26 @@ def command_of(detector: Detector) -> click.Command:
     def check(
         ctx: click.Context, run_argument: str | None, run: str | None, cluster: str | None, as_json: bool, no_log: bool
     ) -> None:
-        ctx.exit(_check(detector, pick(run_argument, run), cluster, as_json, no_log))
+        ctx.exit(_check(detectors, pick(run_argument, run), cluster, as_json, no_log))
 
     return check
 
 
-def _check(detector: Detector, chosen: str | None, cluster: str | None, as_json: bool, no_log: bool) -> int:
-    """Run one check, print and log what it finds; the exit code."""
+def _check(detectors: Sequence[Detector], chosen: str | None, cluster: str | None, as_json: bool, no_log: bool) -> int:
+    """Run checks, print and log what they find; the exit code."""
     from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
-    from opsctl.watch.detector import run_detectors
+    from opsctl.watch.detector import needs_of, run_detectors
     from opsctl.watch.finding import exit_code, printed_finding
     from opsctl.watch.runner import append_to_log, gather, pulse_lines, settings_of
 
     run = view(chosen)
-    snapshot = gather(run, client_for(choose_cluster(cluster, run.paths)), detector.needs)
-    findings = run_detectors([detector], snapshot, settings_of(run))
+    client = client_for(choose_cluster(cluster, run.paths))
+    snapshot = gather(run, client, needs_of(detectors), is_tolerant=len(detectors) > 1)
+    findings = run_detectors(detectors, snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
     if as_json:
         print_json("findings", [printed_finding(finding) for finding in findings])

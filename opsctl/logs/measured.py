@@ -41,16 +41,40 @@ def recent(paths: RunPaths) -> Measured:
     return _measured(paths, WINDOW + 1)
 
 
+def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, tuple[TrainingLine, ...]]:
+    """`recent`, and the newest `iterations` lines of iterations as logged, oldest first, from one reading."""
+    try:
+        fd = open_file(paths.output, paths.main_log)
+    except OSError:
+        return Measured(), ()
+    try:
+        records = _records(fd, iterations)
+        series = tuple(record for record in records if isinstance(record, TrainingLine))
+        return _seen_in(fd, _newest(records, WINDOW + 1)), series
+    finally:
+        os.close(fd)
+
+
 def _measured(paths: RunPaths, iterations: int | None) -> Measured:
     try:
         fd = open_file(paths.output, paths.main_log)
     except OSError:  # also of a log that is not to be believed, which `opsctl logs` says: the rest of a status counts
         return Measured()
     try:
-        found = measure(_records(fd, iterations))
-        return found if found.last_iteration is None else msgspec.structs.replace(found, is_followed=_is_followed(fd))
+        return _seen_in(fd, _records(fd, iterations))
     finally:
         os.close(fd)
+
+
+def _seen_in(fd: int, records: Sequence[Record]) -> Measured:
+    found = measure(records)
+    return found if found.last_iteration is None else msgspec.structs.replace(found, is_followed=_is_followed(fd))
+
+
+def _newest(records: Sequence[Record], iterations: int) -> Sequence[Record]:
+    """The end of `records` from the one about the iteration on that is the `iterations`-th from behind."""
+    at = [number for number, record in enumerate(records) if isinstance(record, TrainingLine)]
+    return records[at[-iterations] :] if len(at) >= iterations else records
 
 
 def measure(records: Sequence[Record]) -> Measured:

@@ -54,8 +54,8 @@ class SlurmClient(Protocol):
         Only for who has seen nobody else's: operators are shown all of them, and that is not to be asked for.
         """
 
-    def nodes(self, folded: str) -> list[Node]:
-        """The state of each node in a folded list."""
+    def nodes(self, folded: str | None = None) -> list[Node]:
+        """The state of each node in a folded list; of all nodes without one."""
 
     def node_address(self, node: str) -> str:
         """The address at which Slurm reaches a node (its NodeAddr)."""

@@ -102,12 +102,13 @@ class CommandClient:
         except SlurmError as error:
             raise unreachable("scontrol", str(error)) from None
 
-    def nodes(self, folded: str) -> list[Node]:
+    def nodes(self, folded: str | None = None) -> list[Node]:
         """From sinfo. A name that Slurm does not have is left out."""
+        narrowed = [] if folded is None else [f"--nodes={folded}"]
         form = f"--Format={queue_format(NODE_FIELDS)}"
-        answer = self._ask(["sinfo", "--noheader", "--all", "--Node", f"--nodes={folded}", form])
+        answer = self._ask(["sinfo", "--noheader", "--all", "--Node", *narrowed, form])
         if answer.code != 0:
-            raise refused(answer, f"show nodes {folded}")
+            raise refused(answer, f"show nodes {folded or ''}".rstrip())
         return parse_nodes(answer.stdout)
 
     def node_address(self, node: str) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opsctl.slurm.rows import rows
 
 #: sinfo's own names, in the order in which `parse_nodes` reads them.
-NODE_FIELDS = ("NodeList", "StateLong", "Reason")
+NODE_FIELDS = ("NodeList", "StateLong", "Reason", "Partition")
 #: In the state of a node that a job should not go on on, or will not. A mark such as `*` (does not answer) may follow.
 _OUT_OF_SERVICE = ("drained", "draining", "down", "error", "fail", "failed", "failing", "inval", "unknown")
 _NO_REASON = "none"
+_DEFAULT_MARK = "*"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Node:
     name: str
     state: str  # sinfo's long state: "allocated", "draining", "down*"
     reason: str  # "" without one
+    partitions: tuple[str, ...] = ()  # that it is in; the default one's name has a `*` behind it
 
     @property
     def is_out_of_service(self) -> bool:
@@ -29,8 +32,22 @@ class Node:
 
 def parse_nodes(text: str) -> list[Node]:
     """Rows of `sinfo --Node` in `NODE_FIELDS`; a node has one row, however many partitions it is in."""
-    found = {
-        name: Node(name, state, "" if reason.lower() == _NO_REASON else reason)
-        for name, state, reason in rows(text, len(NODE_FIELDS))
-    }
+    found: dict[str, Node] = {}
+    for name, state, reason, partition in rows(text, len(NODE_FIELDS)):
+        before = found[name].partitions if name in found else ()
+        found[name] = Node(name, state, "" if reason.lower() == _NO_REASON else reason, (*before, partition))
     return list(found.values())
+
+
+def in_partition(nodes: Iterable[Node], partition: str | None) -> tuple[str, list[Node]]:
+    """The name of the partition (several: `a,b`; None: the default one) and those of `nodes` in it, each once.
+
+    The name is empty where Slurm has no default.
+    """
+    nodes = list(nodes)
+    name = partition
+    if name is None:
+        marked = (one for node in nodes for one in node.partitions if one.endswith(_DEFAULT_MARK))
+        name = next(marked, "").removesuffix(_DEFAULT_MARK)
+    wanted = set(name.split(","))
+    return name, [node for node in nodes if wanted & {one.removesuffix(_DEFAULT_MARK) for one in node.partitions}]

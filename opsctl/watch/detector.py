@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -32,6 +33,11 @@ class Detector:
     find: Callable[[Snapshot, Settings], list[Finding]]  # empty when there is nothing to say
     needs: Part  # all that `find` looks at
     help: str = ""  # of its command `opsctl watch NAME`; without one it has no command
+
+
+def needs_of(detectors: Iterable[Detector]) -> Part:
+    """All that they look at together."""
+    return functools.reduce(Part.__or__, (detector.needs for detector in detectors), Part(0))
 
 
 def run_detectors(detectors: Iterable[Detector], snapshot: Snapshot, settings: Settings) -> list[Finding]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 
-from opsctl.attempts import events as attempts_file
-from opsctl.attempts.brake import without_progress
-from opsctl.attempts.unseen import unseen
-from opsctl.checkpoints.inventory import last_checkpoint, latest_problem
-from opsctl.checkpoints.progress import is_finished
-from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable
-from opsctl.logs.measured import recent
+from opsctl.errors import OpsctlError
 from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
-from opsctl.records import kill_switch, lease
-from opsctl.records.identity import Standing, before_the_move, is_here, place_of
 from opsctl.records.own_jobs import Recorded, recorded
-from opsctl.records.revisions import differs_from_published
 from opsctl.records.run_view import RunView
 from opsctl.records.state_files import LOG_LOCK_WAIT_S, append_bytes
 from opsctl.runs.paths import RunPaths
@@ -27,17 +17,29 @@ from opsctl.runs.profile import watch_table
 from opsctl.runs.schema import ArrayTable, ExpectTable, WatchTable
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.durations import parse_duration_s
-from opsctl.slurm.nodes import Node
-from opsctl.slurm.types import Job
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
-from opsctl.watch.snapshot import Part, Published, Snapshot, Whereabouts
-from trainer.formats.manifest import MANIFEST
+from opsctl.watch.gathering import files, queue, records, training
+from opsctl.watch.gathering.asked import Asked, file_of
+from opsctl.watch.snapshot import Part, Snapshot
+from trainer.formats.errors import CheckpointError
+
+Look = Callable[[Snapshot, Asked], Snapshot]
+#: What a look asks the run's files for, after Slurm: the parts that it fills in, and what does so.
+_SOURCES: tuple[tuple[Part, Look], ...] = (
+    (Part.PROGRESS, training.progress),
+    (Part.LOG | Part.SERIES, training.log),
+    (Part.ATTEMPTS, records.attempts),
+    (Part.LEASE, records.lease),
+    (Part.KILL_SWITCH, records.kill_switch),
+    (Part.RUN_FILE, records.run_file),
+    (Part.FILES, files.look),
+)
 
 
 def settings_of(run: RunView) -> Settings:
     """What the checks need of a run file."""
-    file = run.loaded.file if run.loaded else None
+    file = file_of(run)
     options = run.options if run.revision and not run.revision.damage else None
     return Settings(
         name=run.table.name,
@@ -51,118 +53,46 @@ def settings_of(run: RunView) -> Settings:
     )
 
 
-def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL) -> Snapshot:
+def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL, is_tolerant: bool = False) -> Snapshot:
     """The run as it is now, as far as `parts` go. Slurm out of reach is part of it (`blind`), not an error.
 
-    Slurm is asked before the files are read: a training that finishes meanwhile is then finished, not missing.
+    Slurm is asked before the files are read: a training that finishes meanwhile is then finished, not missing. What
+    cannot be looked at is among `problems`; of what one screen shows (Part.ALL) only where `is_tolerant`, else it is
+    raised as OpsctlError or OSError.
     """
-    seen, known = Snapshot(now()), recorded(run.paths)
-    if parts & (Part.QUEUE | Part.NODES):
-        asked = _with_queue(seen, run.paths, known, slurm)
-        nodes = _nodes(asked.running, slurm) if Part.NODES in parts else ()
-        seen = replace(asked if Part.QUEUE in parts else seen, nodes=nodes)
-    if Part.PROGRESS in parts:
-        seen = _with_progress(seen, run)
-    if Part.LOG in parts:
-        seen = _with_log(seen, run.paths)
-    if Part.ATTEMPTS in parts:
-        seen = _with_attempts(seen, run.paths, known)
-    if Part.LEASE in parts:
-        seen = _with_lease(seen, run.paths)
-    if Part.KILL_SWITCH in parts:
-        seen = _with_kill_switch(seen, run.paths)
-    if Part.RUN_FILE in parts:
-        seen = _with_run_file(seen, run)
+    seen, known = Snapshot(now()), Recorded()
+    try:
+        known = recorded(run.paths)
+    except (OSError, OpsctlError) as error:
+        if not is_tolerant:
+            raise
+        seen = _blind(seen, parts & (Part.QUEUE | Part.NODES | Part.ATTEMPTS), error)
+        seen = replace(seen, blind=_words(error))
+        parts &= ~(Part.QUEUE | Part.NODES | Part.ATTEMPTS)
+    asked = Asked(run, slurm, parts, known)
+    for part, look in ((Part.QUEUE | Part.NODES | Part.PARTITION, queue.look), *_SOURCES):
+        if not parts & part:
+            continue
+        try:
+            seen = look(seen, asked)
+        except (OSError, OpsctlError, CheckpointError) as error:
+            if parts & part & Part.ALL and not is_tolerant:
+                raise
+            seen = _blind(seen, parts & part, error)
+            if Part.QUEUE in part:
+                seen = replace(seen, blind=_words(error))
     return replace(seen, now=now())
 
 
-def _with_queue(seen: Snapshot, paths: RunPaths, known: Recorded, slurm: SlurmClient) -> Snapshot:
-    place = place_of(paths)
-    if place.standing not in (Standing.SAME, Standing.UNBOUND):
-        seen = replace(seen, whereabouts=Whereabouts(paths.output, place))
-    seen = replace(seen, was_submitted=bool(known.run_id or known.chains))
-    if not seen.was_submitted:
-        return seen
-    try:
-        queue = slurm.jobs()
-        hidden = unseen(known.chains, lambda: attempts_file.read(paths), queue, slurm)
-    except SlurmUnreachable as error:
-        return replace(seen, blind=str(error))
-    seen = replace(seen, jobs=tuple(known.own(queue)), unseen=hidden)
-    before = before_the_move(paths) if seen.jobs else ""
-    outputs = {chain.chain: chain.output or before for chain in known.chains}
-    looked_at = [(outputs.get(job.array_job_id, ""), job) for job in seen.jobs]
-    elsewhere = tuple((folder, job) for folder, job in looked_at if not is_here(folder, paths))
-    return replace(seen, whereabouts=Whereabouts(paths.output, place, elsewhere)) if elsewhere else seen
+def _blind(seen: Snapshot, parts: Part, error: Exception) -> Snapshot:
+    """`seen` with the word that `parts` could not be looked at."""
+    return replace(seen, problems=(*seen.problems, *((part, _words(error)) for part in parts)))
 
 
-def _nodes(running: Job | None, slurm: SlurmClient) -> tuple[Node, ...]:
-    """The nodes of the running task; none where Slurm does not tell."""
-    try:
-        return tuple(slurm.nodes(running.nodes)) if running is not None and running.nodes else ()
-    except SlurmError:
-        return ()
-
-
-def _with_progress(seen: Snapshot, run: RunView) -> Snapshot:
-    problem = run.revision.damage if run.revision else ""
-    options, checkpoint = None if problem else run.options, last_checkpoint(run.paths.checkpoints)
-    return replace(
-        seen,
-        revision_problem=problem or None,
-        checkpoint=checkpoint,
-        checkpoint_problem=latest_problem(run.paths.checkpoints),
-        checkpoint_at=_changed_at(checkpoint.folder / MANIFEST) if checkpoint else None,
-        is_finished=options is not None and is_finished(options, checkpoint),
-        total_samples=options.train_samples if options else None,
-        total_iterations=options.train_iters if options else None,
-    )
-
-
-def _with_log(seen: Snapshot, paths: RunPaths) -> Snapshot:
-    return replace(seen, measured=recent(paths), log_written_at=_changed_at(paths.main_log))
-
-
-def _with_attempts(seen: Snapshot, paths: RunPaths, known: Recorded) -> Snapshot:
-    attempts = attempts_file.read(paths)
-    row = without_progress(attempts, known.chains[-1].submitted_at) if known.chains else 0
-    return replace(seen, attempts=tuple(attempts), attempts_without_progress=row, chains=tuple(known.chains))
-
-
-def _with_lease(seen: Snapshot, paths: RunPaths) -> Snapshot:
-    try:
-        return replace(seen, lease=lease.look(paths))
-    except OSError:
-        return seen
-
-
-def _with_kill_switch(seen: Snapshot, paths: RunPaths) -> Snapshot:
-    try:
-        return replace(seen, kill_switch=kill_switch.state(paths))
-    except OpsctlError:
-        return seen
-
-
-def _with_run_file(seen: Snapshot, run: RunView) -> Snapshot:
-    revision = run.revision
-    if revision is None:
-        return seen
-    differs: Sequence[str] = ()
-    problem = run.problem
-    if run.loaded is not None and not revision.damage:
-        try:
-            differs = differs_from_published(run.loaded, revision)
-        except OpsctlError as error:
-            problem = str(error)
-    published = Published(revision.name, revision.created_at, revision.created_by, tuple(differs), problem)
-    return replace(seen, published=published)
-
-
-def _changed_at(path: Path) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
-    except OSError:
-        return None
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    return str(error)
 
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:

@@ -16,8 +16,20 @@ class Space:
     limit_bytes: int | None = None
     used_inodes: int | None = None
     limit_inodes: int | None = None
+    percent: float | None = None  # of the bytes, where only that is told
+    inode_percent: float | None = None
     how: str = ""  # "quota", "statvfs", "walk", "part of a walk"
     problem: str = ""  # why it could not be looked at
+
+    @property
+    def share(self) -> float | None:
+        """How full it is of bytes, 0 to 1; more where a quota lets one go beyond it. None: not told."""
+        return _share(self.used_bytes, self.limit_bytes, self.percent)
+
+    @property
+    def inode_share(self) -> float | None:
+        """How full it is of inodes."""
+        return _share(self.used_inodes, self.limit_inodes, self.inode_percent)
 
 
 @dataclass(frozen=True)
@@ -28,17 +40,20 @@ class Purge:
     files: int
     size_bytes: int
     first_at: datetime  # when the first of them goes
-    example: str  # its path
+    example: str  # its path; one of the latest checkpoint's where there is one
     is_all: bool = True  # False: the look ran out of time
+    hits_latest: bool = False  # files of the latest checkpoint are among them
 
 
 @dataclass(frozen=True)
 class FaultyCheckpoint:
-    """A checkpoint folder that is not what its manifest says."""
+    """A checkpoint folder that is not what its manifest says, or what a save that never finished left."""
 
     name: str  # global_stepN
     fault: str
     is_latest: bool
+    is_leftover: bool = False  # of a save; it may still go on where something runs. The next save removes it
+    changed_at: datetime | None = None  # by the file server
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,12 @@ class PartitionNodes:
     """The nodes that the run may be given."""
 
     name: str
-    total: int
+    total: int  # without those that the run excludes
     healthy: int  # idle, allocated, mixed and the like: Slurm gives them work
     example: str = ""  # of one that is not, with its reason
+
+
+def _share(used: int | None, limit: int | None, percent: float | None) -> float | None:
+    if percent is not None:
+        return percent / 100
+    return used / limit if used is not None and limit else None

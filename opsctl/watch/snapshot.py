@@ -119,6 +119,13 @@ class Snapshot:
     channels: tuple[Channel, ...] = ()
     # Part.ATTEMPTS, too
     chains: tuple[Chain, ...] = ()  # what was submitted and when, oldest first
+    # Part.QUEUE, too
+    queue_age_s: float = 0.0  # how old Slurm's answer is
+    problems: tuple[tuple[Part, str], ...] = ()  # what was asked for and could not be looked at, and why
+
+    def problem_of(self, parts: Part) -> str:
+        """Why one of `parts` could not be looked at; empty where all of them were, as far as they were asked for."""
+        return next((why for part, why in self.problems if part in parts), "")
 
     @property
     def running(self) -> Job | None:

@@ -4,14 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.slurm.nodes import Node, parse_nodes
+from opsctl.slurm.nodes import Node, in_partition, parse_nodes
 from opsctl.slurm.rows import FIELD_END, ROW_END
+
+ROWS = [
+    ("node1", "draining", "bad GPU 3; see ticket", "gpu*"),
+    ("node1", "draining", "bad GPU 3; see ticket", "all"),
+    ("node2", "idle", "none", "all"),
+]
+TEXT = "\n".join(FIELD_END.join(row) + ROW_END for row in ROWS) + "\n"
+NODE1 = Node("node1", "draining", "bad GPU 3; see ticket", ("gpu*", "all"))
+NODE2 = Node("node2", "idle", "", ("all",))
 
 
 def test_a_node_in_two_partitions_is_one_and_none_is_no_reason() -> None:
-    fields = [("node1", "draining", "bad GPU 3; see ticket"), ("node1", "draining", "bad GPU 3; see ticket")]
-    text = "\n".join(FIELD_END.join(row) + ROW_END for row in [*fields, ("node2", "idle", "none")]) + "\n"
-    assert parse_nodes(text) == [Node("node1", "draining", "bad GPU 3; see ticket"), Node("node2", "idle", "")]
+    assert parse_nodes(TEXT) == [NODE1, NODE2]
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        ("all", ("all", [NODE1, NODE2])),
+        ("gpu", ("gpu", [NODE1])),
+        ("gpu,all", ("gpu,all", [NODE1, NODE2])),
+        (None, ("gpu", [NODE1])),
+        ("cpu", ("cpu", [])),
+    ],
+)
+def test_a_partition_has_its_nodes_once_and_the_default_one_is_marked(
+    partition: str | None, expected: tuple[str, list[Node]]
+) -> None:
+    assert in_partition(parse_nodes(TEXT), partition) == expected
+
+
+def test_without_a_default_partition_nobody_can_tell_which_nodes_a_run_may_be_given() -> None:
+    assert in_partition([NODE2], None) == ("", [])
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ class StandIn:
             raise SlurmUnreachable("Slurm does not answer (squeue: no answer within 8 s)")
         return list(self._jobs)
 
-    def nodes(self, folded: str) -> list[Node]:
+    def nodes(self, folded: str | None = None) -> list[Node]:
         self.questions += 1
-        return [Node(folded, "draining", "bad GPU 3")]
+        return [Node(folded or "node1", "draining", "bad GPU 3")]
 
     def hides_others_jobs(self) -> bool:
         self.questions += 1

@@ -76,6 +76,24 @@ def test_what_nobody_asks_for_cannot_break_a_check(tmp_path: Path) -> None:
         gather(run, slurm([job]))
 
 
+def test_who_looks_at_all_sees_the_rest_where_one_part_cannot_be_looked_at(tmp_path: Path) -> None:
+    run, job = troubled_run(tmp_path)
+    run.paths.attempts.unlink()
+    run.paths.attempts.mkdir()
+    seen = gather(run, slurm([job]), is_tolerant=True)
+    assert "is a folder where a file is expected" in seen.problem_of(Part.ATTEMPTS)
+    assert seen.jobs == (job,) and seen.problem_of(Part.ALL & ~Part.ATTEMPTS) == ""
+
+
+def test_a_run_whose_submissions_cannot_be_read_is_blind_and_never_missed(tmp_path: Path) -> None:
+    run, job = troubled_run(tmp_path)
+    run.paths.chains.unlink()
+    run.paths.chains.mkdir()
+    seen = gather(run, slurm([job]), is_tolerant=True)
+    assert seen.blind is not None and str(run.paths.chains) in seen.blind and seen.kill_switch is not None
+    assert seen.problem_of(Part.QUEUE) == seen.blind
+
+
 def test_a_training_that_ends_while_slurm_is_asked_is_finished_not_missing(tmp_path: Path) -> None:
     run, _ = troubled_run(tmp_path)
 

@@ -1,0 +1,48 @@
+"""What is asked of one look at one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opsctl.errors import OpsctlError
+from opsctl.records.own_jobs import Recorded
+from opsctl.records.run_view import RunView
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.schema import RunFile
+from opsctl.slurm.client import SlurmClient
+from opsctl.watch.snapshot import Part
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One run, whom to ask about it, and for what."""
+
+    run: RunView
+    slurm: SlurmClient
+    parts: Part
+    known: Recorded  # its submissions
+
+    @property
+    def paths(self) -> RunPaths:
+        """Where the run keeps its things."""
+        return self.run.paths
+
+
+def file_of(run: RunView) -> RunFile | None:
+    """The run file; where it is broken or closed to the reader, what was published of it; None without both."""
+    if run.loaded is not None:
+        return run.loaded.file
+    try:
+        return run.revision.file if run.revision and not run.revision.damage else None
+    except OpsctlError:
+        return None
+
+
+def changed_at(path: Path) -> datetime | None:
+    """When a file changed last, by the file server; None where it cannot be seen."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
+    except OSError:
+        return None

@@ -1,0 +1,55 @@
+"""What the run's own records say: attempts and chains, who may write, the kill switch, what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from opsctl.attempts import events as attempts_file
+from opsctl.attempts.brake import without_progress
+from opsctl.errors import OpsctlError
+from opsctl.records import kill_switch as kill_switch_file
+from opsctl.records import lease as lease_file
+from opsctl.records.revisions import differs_from_published
+from opsctl.watch.gathering.asked import Asked
+from opsctl.watch.snapshot import Published, Snapshot
+
+
+def attempts(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.ATTEMPTS."""
+    found, known = attempts_file.read(asked.paths), asked.known
+    row = without_progress(found, known.chains[-1].submitted_at) if known.chains else 0
+    return replace(seen, attempts=tuple(found), attempts_without_progress=row, chains=tuple(known.chains))
+
+
+def lease(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.LEASE."""
+    try:
+        return replace(seen, lease=lease_file.look(asked.paths))
+    except OSError:
+        return seen
+
+
+def kill_switch(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.KILL_SWITCH."""
+    try:
+        return replace(seen, kill_switch=kill_switch_file.state(asked.paths))
+    except OpsctlError:
+        return seen
+
+
+def run_file(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.RUN_FILE."""
+    run = asked.run
+    revision = run.revision
+    if revision is None:
+        return seen
+    differs: Sequence[str] = ()
+    problem = run.problem
+    if run.loaded is not None and not revision.damage:
+        try:
+            differs = differs_from_published(run.loaded, revision)
+        except OpsctlError as error:
+            problem = str(error)
+    published = Published(revision.name, revision.created_at, revision.created_by, tuple(differs), problem)
+    return replace(seen, published=published)

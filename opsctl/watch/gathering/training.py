@@ -1,0 +1,44 @@
+"""How far the training is and how it goes: its newest checkpoint, and the end of its log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opsctl.checkpoints.inventory import last_checkpoint, latest_problem
+from opsctl.checkpoints.progress import is_finished
+from opsctl.logs.measured import recent, recent_and_series
+from opsctl.watch.gathering.asked import Asked, changed_at
+from opsctl.watch.snapshot import Part, Snapshot
+from trainer.formats.manifest import MANIFEST
+
+#: Lines of iterations that the checks look at; all of them are read in some 15 ms.
+SERIES_LINES = 1000
+
+
+def progress(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.PROGRESS."""
+    run = asked.run
+    problem = run.revision.damage if run.revision else ""
+    options, checkpoint = None if problem else run.options, last_checkpoint(run.paths.checkpoints)
+    return replace(
+        seen,
+        revision_problem=problem or None,
+        checkpoint=checkpoint,
+        checkpoint_problem=latest_problem(run.paths.checkpoints),
+        checkpoint_at=changed_at(checkpoint.folder / MANIFEST) if checkpoint else None,
+        is_finished=options is not None and is_finished(options, checkpoint),
+        total_samples=options.train_samples if options else None,
+        total_iterations=options.train_iters if options else None,
+    )
+
+
+def log(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.LOG and Part.SERIES, from one reading of the log's end."""
+    if Part.SERIES in asked.parts:
+        measured, series = recent_and_series(asked.paths, SERIES_LINES)
+        seen = replace(seen, series=series)
+    elif Part.LOG in asked.parts:
+        measured = recent(asked.paths)
+    if Part.LOG not in asked.parts:
+        return seen
+    return replace(seen, measured=measured, log_written_at=changed_at(asked.paths.main_log))

@@ -1,0 +1,45 @@
+"""What is gathered from the training log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl.records.run_view import view
+from opsctl.watch.gathering.training import SERIES_LINES
+from opsctl.watch.runner import gather
+from opsctl.watch.snapshot import Part
+from tests.tiny_run import write_run
+from tests.unit.watch.run_folder import slurm
+
+
+def write_log(folder: Path, iterations: range) -> None:
+    lines = [
+        f" iteration {n}/ 5000 | consumed samples: {8 * n} | elapsed time per iteration (s): {n % 7}.0 |\n"
+        for n in iterations
+    ]
+    (folder / "output" / "logs").mkdir(parents=True, exist_ok=True)
+    with (folder / "output" / "logs" / "main_log.txt").open("a") as log:
+        log.write("".join(lines) + "and what others say\n")
+
+
+def test_the_newest_lines_come_as_logged_over_a_restart_that_repeats_some(tmp_path: Path) -> None:
+    run = view(str(write_run(tmp_path)))
+    write_log(tmp_path, range(1, 901))
+    write_log(tmp_path, range(801, 1001))  # after a crash, from the checkpoint of iteration 800
+    seen = gather(run, slurm([]), Part.SERIES)
+    expected = [*range(101, 901), *range(801, 1001)]
+    assert len(expected) == SERIES_LINES
+    assert [line.iteration for line in seen.series] == expected
+
+
+def test_what_the_log_shows_is_the_same_whether_its_lines_are_asked_for_or_not(tmp_path: Path) -> None:
+    run = view(str(write_run(tmp_path)))
+    for iterations in (range(1, 20), range(20, 300)):
+        write_log(tmp_path, iterations)
+        alone, both = gather(run, slurm([]), Part.LOG), gather(run, slurm([]), Part.LOG | Part.SERIES)
+        assert alone.measured == both.measured and alone.log_written_at == both.log_written_at
+        assert alone.measured.seconds_per_iteration is not None and alone.series == ()
+
+
+def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:
+    assert gather(view(str(write_run(tmp_path))), slurm([]), Part.SERIES | Part.LOG).series == ()
