@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("submit", "Submit a chain of array tasks."),
     "revise": ("revise", "Publish an edited run file to the tasks already queued."),
     "cancel": ("cancel", "Cancel your own jobs of a run."),
+    "refill": ("refill", "Keep as many arrays queued as the run file says."),
     "status": ("status", "One screen: state, progress, speed, last checkpoint, queue."),
     "queue": ("queue", "The group's jobs."),
     "logs": ("logs", "Show or follow the training log."),

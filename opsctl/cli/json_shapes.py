@@ -13,6 +13,7 @@ from opsctl.checkpoints.listing import ListedCheckpoint
 from opsctl.control.printed import (
     CancelledJobs,
     PrintedChain,
+    RefilledRun,
     RenderedFiles,
     RepointedCheckpoints,
     RevisedRun,
@@ -45,6 +46,7 @@ PRINTED = (
     Printed("render", "difference", str, "with `--diff`"),
     Printed("revise", "revised", RevisedRun),
     Printed("cancel", "cancelled", CancelledJobs),
+    Printed("refill", "refilled", list[RefilledRun]),
     Printed("status", "status", Status),
     Printed("queue", "jobs", list[PrintedJob]),
     Printed("watch all", "findings", list[PrintedFinding]),

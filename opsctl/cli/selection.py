@@ -37,3 +37,9 @@ def cluster_option(function: Function) -> Function:
 def json_option(function: Function) -> Function:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON with schema_version.")(function)
+
+
+def all_runs_option(function: Function) -> Function:
+    """`--all-runs`: those of the cron folder's list and those that this account has used; in place of one run."""
+    what = "Every run of the group's cron folder, and every one that you have made or submitted."
+    return click.option("--all-runs", "all_runs", is_flag=True, help=what)(function)

@@ -10,6 +10,7 @@ from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.control import live, overlap
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError
+from opsctl.records.cancels import record_cancel
 from opsctl.records.identity import refuse_a_copy
 from opsctl.records.state_files import locked
 from opsctl.runs.paths import RunPaths
@@ -40,6 +41,9 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
     with locked(paths.output, paths.lock, LOCK_WAIT_S, f"cancel {name}"):
         client = client_for(cluster)
         chosen = _chosen(live.settle_and_look(paths, cluster, client), name, queued_only)
+        if chosen.jobs:
+            # Before the jobs go: whoever finds the queue empty must find this too.
+            record_cancel(paths, [job.display_id for job in chosen.jobs], queued_only)
         client.cancel(overlap.live_arrays(chosen.jobs), pending_only=queued_only)
     return chosen
 

@@ -74,3 +74,21 @@ class CancelledJobs(Struct, frozen=True, kw_only=True):
     left: Annotated[list[str], Meta(description="The run's jobs that are left to their owners.")]
     unseen: Annotated[list[str], Meta(description="Others' chains that may be queued, where Slurm hides others' jobs.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]
+
+
+class RefilledRun(Struct, frozen=True, kw_only=True):
+    """What a refill did for one run, or why nothing."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
+    output: Annotated[str, Meta(description="Absolute path of its output folder; empty where that is not known.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="One of: `enough` is queued; `submitted` what was missing; `missing`, in a dry run; it "
+            "`rests`, for somebody stopped it or it is finished; it is `stuck` until somebody looks."
+        ),
+    ]
+    text: Annotated[str, Meta(description="The same in a line for people.")]
+    submitted: Annotated[list[int], Meta(description="Job ids of the new arrays.")]
+    missing: Annotated[int, Meta(description="How many arrays were missing.")]
+    needs_somebody: Annotated[bool, Meta(description="Whether a person has to look.")]

@@ -160,7 +160,7 @@ def _replace(
                 arguments=chain.arguments,
                 hold=job.is_held,
             )
-            done = send(run, cluster, client, wish, tuple(behind))
+            done = send(run, cluster, client, wish, tuple(behind), chains.REVISE)
             if done.is_new_revision:
                 taken_back.callback(withdraw, done.revision)
             taken_back.callback(client.cancel, [done.chain.chain])

@@ -44,22 +44,34 @@ class Submitted:
     warnings: tuple[str, ...] = ()
 
 
-def send(run: ExpandedRun, cluster: Cluster, client: SlurmClient, wish: Wish, after: tuple[str, ...]) -> Submitted:
-    """Publish, sbatch, record; if Slurm refuses, all of it is taken back. The caller holds the run's lock."""
+def send(
+    run: ExpandedRun,
+    cluster: Cluster,
+    client: SlurmClient,
+    wish: Wish,
+    after: tuple[str, ...],
+    how: str,
+    published: Revision | None = None,
+) -> Submitted:
+    """Publish, sbatch, record; if Slurm refuses, all of it is taken back. The caller holds the run's lock.
+
+    how: what submits it, a word of `records.chains`. published: the revision that `run` was read from, so that there is
+    nothing to publish.
+    """
     paths = run.paths
     with ExitStack() as taken_back, ExitStack() as forgotten:
         kill_switch.arm(paths, run.file.run.group)
         make_folder(paths.output, paths.job_outputs)
         before = newest(paths)
-        revision = publish(run, note="submit")
-        is_new = before is None or before.number != revision.number
+        revision = published or publish(run, note="submit")
+        is_new = published is None and (before is None or before.number != revision.number)
         if is_new:
             taken_back.callback(withdraw, revision)
         run_id = read_run_id(paths)
         if run_id is None:
             forgotten.callback(forget_run_id, paths)
             run_id = make_run_id(paths)
-        chain = new_chain(paths, wish, after, revision.name, chains.new_token())
+        chain = new_chain(paths, wish, after, revision.name, chains.new_token(), how)
         script = batch_text(run, cluster, chain, run_id, wish.hold)
         forgotten.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
@@ -97,7 +109,7 @@ def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, ho
     return batch_script(run, cluster, request)
 
 
-def new_chain(paths: RunPaths, wish: Wish, after: tuple[str, ...], revision: str, token: str) -> Chain:
+def new_chain(paths: RunPaths, wish: Wish, after: tuple[str, ...], revision: str, token: str, how: str = "") -> Chain:
     """A chain that Slurm does not know yet."""
     return Chain(
         chain=0,
@@ -113,6 +125,7 @@ def new_chain(paths: RunPaths, wish: Wish, after: tuple[str, ...], revision: str
         nodes=wish.nodes,
         exclude=wish.exclude,
         begin=wish.begin,
+        how=how,
     )
 
 

@@ -11,6 +11,7 @@ from opsctl.control import live, overlap, writer
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
 from opsctl.errors import OpsctlError
+from opsctl.records.chains import SUBMIT
 from opsctl.records.group_folder import open_output, way_in
 from opsctl.records.identity import settled_identity
 from opsctl.records.locate import remember_run
@@ -43,7 +44,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
         ):
             client = client_for(cluster)
             after, more = _decided(asked, live.settle_and_look(paths, cluster, client), cluster, client)
-            done = send(run, cluster, client, asked.wish, after)
+            done = send(run, cluster, client, asked.wish, after, SUBMIT)
     remember_run(name, run.path)
     register(name, run.path, paths)
     return replace(done, warnings=(*asked.warnings, *closed, *news, *more))

@@ -28,13 +28,7 @@ def what_to_wait_for(
     Raises OpsctlError where it would run beside somebody, or nobody
     can see that, UsageError for an `--after` that is no job.
     """
-    try:
-        found = lease.look(paths)
-    except OSError as error:
-        where = error.filename or paths.lease
-        raise OpsctlError(f"who trains {name} cannot be seen: {where}: {error.strerror}; mend that first") from None
-    if found.is_silent:
-        found = lease.Seen()  # the task that comes to train settles that
+    found = _found(paths, name)
     unmarked = _unmarked(found.holder, seen)
     waits = overlap.what_to_wait_for((*seen.live, *unmarked), after, name, seen.unseen)
     holder = found.holder
@@ -55,6 +49,29 @@ def what_to_wait_for(
     else:
         what = "wait for its end, or chain behind it with opsctl submit --after auto"
     raise OpsctlError(f"{name} is being trained by {found.told()}, which the queue does not show here; {what}")
+
+
+def unseen_writer(paths: RunPaths, seen: Seen, cluster: Cluster, client: SlurmClient) -> str:
+    """Who trains the run as its lease says, where nothing in the queue shows it; empty where nobody does.
+
+    Raises OpsctlError where nobody can see that, SlurmUnreachable.
+    """
+    found = _found(paths, str(paths.output))
+    holder = found.holder
+    if holder is None or any(job.job_id == holder.job_id for job in (*seen.live, *_unmarked(holder, seen))):
+        return ""
+    here = record_of(cluster, client).name or ""
+    return "" if over_by_slurm(holder, paths, client, seen.queue, here) else found.told()
+
+
+def _found(paths: RunPaths, name: str) -> lease.Seen:
+    """The lease; free where its holder is silent: the task that comes to train settles that."""
+    try:
+        found = lease.look(paths)
+    except OSError as error:
+        where = error.filename or paths.lease
+        raise OpsctlError(f"who trains {name} cannot be seen: {where}: {error.strerror}; mend that first") from None
+    return lease.Seen() if found.is_silent else found
 
 
 def _unmarked(holder: Holder | None, seen: Seen) -> tuple[Job, ...]:

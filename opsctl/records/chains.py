@@ -26,6 +26,9 @@ from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import Job
 from trainer.formats.json_text import Moment
 
+#: What submits a chain, as its record says.
+SUBMIT, REVISE, REQUEST, REFILL = "submit", "revise", "request", "refill"
+
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """One sbatch of a job array."""
@@ -49,6 +52,19 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     begin: Annotated[
         str | None, Meta(description="It starts not before this time, as sbatch takes it; null without one.")
     ] = None
+    how: Annotated[
+        str, Meta(description="What submitted it: `submit`, `revise`, `request` or `refill`; empty if unknown.")
+    ] = ""
+
+    @property
+    def is_somebodys_word(self) -> bool:
+        """Whether a person wanted this very chain; a refill only keeps up what somebody wanted before."""
+        return self.how != REFILL
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether `opsctl submit` made it, so that its array is as long as somebody wants one to be."""
+        return self.how in ("", SUBMIT)
 
 
 def read_chains(paths: RunPaths) -> list[Chain]:

@@ -27,6 +27,7 @@ OF_THE_ORIGINAL = (
     "identity.json",
     "cluster.json",
     "chains.jsonl",
+    "cancels.jsonl",
     "submitting.json",
     "attempts.jsonl",
     "lease.jsonl",

@@ -14,8 +14,11 @@ from pathlib import Path
 import msgspec
 
 from opsctl.account import account_name
+from opsctl.errors import OpsctlError
 from opsctl.moments import now
+from opsctl.records.group_folder import is_open_to_group, refuse_who_cannot_enter
 from opsctl.records.locate import account_state_folder, known_runs
+from opsctl.records.run_view import glance
 from opsctl.records.state_files import append_state, make_folder, read_lines
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import cron_table
@@ -62,6 +65,37 @@ def all_runs(environment: Mapping[str, str] = os.environ) -> list[KnownRun]:
     for name, run_file in known_runs(environment).items():
         found.setdefault(run_file, KnownRun(name=name, run_file=run_file))
     return sorted(found.values(), key=lambda run: (run.name, run.run_file))
+
+
+def paths_of(run: KnownRun) -> RunPaths:
+    """Where the run keeps its things: as its run file says, else, while that cannot be read, as it was registered.
+
+    Raises OpsctlError where neither tells, or the folder is closed to the caller.
+    """
+    try:
+        return glance(run.run_file).paths
+    except OpsctlError:
+        if not run.output:
+            raise
+    paths = RunPaths(Path(run.output))
+    refuse_who_cannot_enter(paths)
+    return paths
+
+
+def may_act_for(run: KnownRun, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this account's poller may submit for a run that it was not told by name.
+
+    What a job of the run trains, its group decides, and it runs as who submits it. So: of runs that this account has
+    made, submitted or refilled itself, and of those shared with the group whose cron folder it has chosen, whose
+    members decide what the poller runs anyway.
+    """
+    if run.run_file in known_runs(environment).values():
+        return True
+    folder = cron_folder(environment)
+    try:
+        return is_open_to_group(folder) and folder.stat().st_gid == paths.output.stat().st_gid
+    except OSError:
+        return False
 
 
 def _listed(folder: Path) -> list[KnownRun]:

@@ -37,6 +37,10 @@ from trainer.formats.json_text import json_file_text
 _NAME = re.compile(r"(?P<number>[0-9]{4,9})-(?P<hash>[0-9a-f]{12})")
 
 
+class OwnersAlone(OpsctlError):
+    """Only the run's owner decides what its tasks train, and the caller is somebody else."""
+
+
 def contents(run: ExpandedRun) -> dict[str, str]:
     """File name -> text of what a revision of `run` would hold, revision.json left out.
 
@@ -140,6 +144,27 @@ def newest_for_task(paths: RunPaths, only_owners: bool) -> tuple[Revision | None
             return unless_open(revision), tuple(passed_over)
         passed_over.append(revision)
     return None, tuple(passed_over)
+
+
+def to_send_again(paths: RunPaths, name: str) -> Revision:
+    """The revision of which the caller may submit a further chain: the one that such a chain's tasks would take now.
+
+    Raises OpsctlError where nothing is published or it is damaged, OwnersAlone where the run's owner alone submits.
+    """
+    last, owner = newest(paths), _owner_of(paths.output)
+    if last is None:
+        raise OpsctlError(f"{name} was never submitted: opsctl submit does that first")
+    if last.damage:
+        raise OpsctlError(last.damage)
+    only_owners = "owner" in (last.file.run.publish, "group" if owner is None else _owners_word(paths, owner))
+    if only_owners and owner is not None and os.geteuid() not in (0, owner):
+        raise OwnersAlone(f'only {account_name(owner)} submits {name}: [run] publish = "owner"')
+    taken, _ = newest_for_task(paths, only_owners)
+    if taken is None or taken.damage:
+        raise OpsctlError(
+            taken.damage if taken else f"no revision of {name} is its owner's: opsctl revise publishes one"
+        )
+    return taken
 
 
 def differs_from_published(loaded: LoadedRun, revision: Revision) -> list[str]:

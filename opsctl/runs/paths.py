@@ -97,6 +97,11 @@ class RunPaths:
         return self.state / "chains.jsonl"
 
     @property
+    def cancels(self) -> Path:
+        """A line for each time that somebody cancelled jobs of the run; only added to."""
+        return self.state / "cancels.jsonl"
+
+    @property
     def attempts(self) -> Path:
         """A line for each attempt opened and each closed; only added to."""
         return self.state / "attempts.jsonl"

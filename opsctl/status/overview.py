@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from opsctl.logs.left import training_left_s
 from opsctl.watch import registry
 from opsctl.watch.detector import Settings, run_detectors
 from opsctl.watch.detectors import training
@@ -73,14 +74,16 @@ class Overview:
     @property
     def left_s(self) -> float | None:
         """Seconds of training left at the present speed."""
-        measured, total_samples = self.seen.measured, self.seen.total_samples
         if self.seen.is_finished:
             return 0.0
-        if total_samples and self.samples is not None and measured.samples_per_second:
-            return max(0, total_samples - self.samples) / measured.samples_per_second
-        if self.iterations_in_all and self.iteration is not None and measured.seconds_per_iteration:
-            return max(0, self.iterations_in_all - self.iteration) * measured.seconds_per_iteration
-        return None
+        saved = self.seen.checkpoint
+        return training_left_s(
+            self.seen.measured,
+            self.seen.total_samples,
+            self.seen.total_iterations,
+            saved.consumed_train_samples if saved else None,
+            saved.iteration if saved else None,
+        )
 
     @property
     def finishes_at(self) -> datetime | None:

@@ -61,6 +61,8 @@ def test_a_colleagues_hidden_chain_is_neither_missed_nor_closed_nor_run_beside(
     watch = opsctl.says(ben, "watch", "training")
     assert watch.code == 3 and "ALERT" not in watch.out and "cannot see the jobs of others here" in watch.out
     assert "cannot see the jobs of others here" in opsctl.says(ben, "queue").err
+    refill = opsctl.says(ben, "refill")
+    assert refill.code == 1 and f"chain {hers} of {ann} may be queued or running" in refill.out
     cancelled = opsctl.says(ben, "cancel")
     assert cancelled.out == "" and f"chain {hers} of {ann} may be queued or running" in cancelled.err
 

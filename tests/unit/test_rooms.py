@@ -27,12 +27,13 @@ OPSCTL = {
     "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
     "control": {
-        *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats")
+        *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats"),
+        "trainer.recipe",
     },
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
     "alerts": set(),
     "cron": set(),
-    "status": {"attempts", "records", "slurm", "watch", "trainer.formats"},
+    "status": {"attempts", "logs", "records", "slurm", "watch", "trainer.formats"},
     "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "localcluster": {"records", "slurm"},
     "demo": {"localcluster", "logs", "records", "runs", "trainer.formats"},

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from opsctl.errors import OpsctlError
 from opsctl.records.locate import remember_run
-from opsctl.records.register import all_runs, cron_folder, register
+from opsctl.records.register import KnownRun, all_runs, cron_folder, may_act_for, paths_of, register
 from opsctl.runs.paths import RunPaths
 
 
@@ -28,3 +33,39 @@ def test_without_a_cron_folder_a_run_is_found_as_before(tmp_path: Path) -> None:
     environment = around(tmp_path)
     register("tr1", tmp_path / "run.toml", RunPaths(tmp_path / "output"), environment)
     assert all_runs(environment) == [] and not cron_folder(environment).exists()
+
+
+def listed(folder: Path, environment: dict[str, str]) -> KnownRun:
+    """A run on the cron folder's list that this account never used."""
+    cron_folder(environment).mkdir(parents=True, exist_ok=True)
+    paths = RunPaths(folder / "output")
+    paths.output.mkdir()
+    register("tr1", folder / "run.toml", paths, environment)
+    (run,) = all_runs(environment)
+    return run
+
+
+def test_a_poller_acts_for_runs_that_its_account_has_used(tmp_path: Path) -> None:
+    environment = around(tmp_path)
+    run = listed(tmp_path, environment)
+    assert not may_act_for(run, RunPaths(tmp_path / "output"), environment)
+    remember_run("tr1", tmp_path / "run.toml", environment)
+    assert may_act_for(run, RunPaths(tmp_path / "output"), environment)
+
+
+def test_a_poller_acts_for_runs_of_the_group_whose_cron_folder_it_has_chosen(tmp_path: Path) -> None:
+    environment = around(tmp_path)
+    run = listed(tmp_path, environment)
+    folder, output = cron_folder(environment), tmp_path / "output"
+    folder.chmod(0o2770)
+    assert may_act_for(run, RunPaths(output), environment)
+    if os.getuid() == 0:
+        os.chown(output, -1, 12345)  # another group's members would decide what runs as this account
+        assert not may_act_for(run, RunPaths(output), environment)
+
+
+def test_a_run_whose_file_cannot_be_read_is_where_it_was_registered(tmp_path: Path) -> None:
+    run = listed(tmp_path, around(tmp_path))
+    assert paths_of(run).output == tmp_path / "output"
+    with pytest.raises(OpsctlError, match=r"no run .*run\.toml"):
+        paths_of(msgspec.structs.replace(run, output=""))

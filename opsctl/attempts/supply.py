@@ -1,0 +1,50 @@
+"""How many arrays of a run should wait in the queue, and how many of those are there. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from opsctl.slurm.arrays import array_problem, count_tasks
+from opsctl.slurm.states import State
+from opsctl.slurm.types import Job
+
+#: A training goes on for a while longer than the speed of its iterations says: evaluations, saves, starts.
+_SLACK = 1.1
+
+
+def arrays_behind(jobs: Iterable[Job]) -> tuple[int, ...]:
+    """The ids of the arrays of which nothing has started, behind the one that has or comes first; as they may come."""
+    alive = [job for job in jobs if job.state != State.COMPLETING]
+    started = {job.array_job_id for job in alive if not job.is_pending}
+    waiting = sorted({job.array_job_id for job in alive} - started)
+    return tuple(waiting if started else waiting[1:])
+
+
+def arrays_missing(jobs: Sequence[Job], keep_queued: int, left_s: float | None, per_task_s: float, tasks: int) -> int:
+    """How many more arrays the run should have in the queue, whose jobs there now are `jobs`.
+
+    `keep_queued` behind the live one, or one where nothing is in the queue; no more than the training still needs.
+
+    left_s: seconds of training left, None where nobody knows. per_task_s: seconds that a task trains. tasks: how many a
+    new array has. A finished training is the caller's to look for: one that is not needs an array at least.
+    """
+    if keep_queued <= 0:
+        return 0
+    if all(job.state == State.COMPLETING for job in jobs):
+        return 1
+    missing = max(0, keep_queued - len(arrays_behind(jobs)))
+    if left_s is None or per_task_s <= 0 or tasks <= 0:
+        return missing
+    uncovered_s = left_s * _SLACK - sum(_trains_s(job, per_task_s) for job in jobs)
+    return min(missing, max(0, math.ceil(uncovered_s / (per_task_s * tasks))))
+
+
+def _trains_s(job: Job, per_task_s: float) -> float:
+    """How long the job, or what is pending of its array, will train."""
+    if job.state == State.COMPLETING:
+        return 0.0
+    if job.is_pending:
+        tasks = 1 if not job.array_task or array_problem(job.array_task) else count_tasks(job.array_task)
+        return tasks * per_task_s
+    return max(0.0, per_task_s - job.elapsed_s)

@@ -1,0 +1,133 @@
+"""`opsctl refill`: as many arrays in the queue as the run file says. Called by cron, or by a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.control.printed import RefilledRun
+    from opsctl.records.register import KnownRun
+    from opsctl.runs.paths import RunPaths
+    from opsctl.slurm.client import SlurmClient
+    from opsctl.slurm.cluster import Cluster
+
+
+@click.command()
+@run_argument
+@all_runs_option
+@click.option("--dry-run", is_flag=True, help="Say what would be submitted; change nothing.")
+@cluster_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    all_runs: bool,
+    dry_run: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Keep [array] keep_queued arrays behind the live one, or start one when nothing is queued.
+
+    What it submits is the newest published revision, with the array of the last opsctl submit and the nodes of the last
+    chain, without one-off arguments; the new jobs are yours. It leaves alone what is finished, stopped by the kill
+    switch, cancelled since the last submit, or was never submitted, and queues no more than is left to train.
+
+    Exits 1 when somebody has to look: something is held, three attempts made no checkpoint, the queue cannot be seen.
+    """
+    from opsctl.output import print_json, show_lines
+
+    chosen = pick(run_argument, run)
+    if all_runs and chosen:
+        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    refill = _Refill(cluster, dry_run)
+    done = refill.all() if all_runs else [refill.one(chosen)]
+    if as_json:
+        print_json("refilled", done)
+    else:
+        show_lines(one.text for one in done)
+    ctx.exit(1 if any(one.needs_somebody for one in done) else 0)
+
+
+class _Refill:
+    """Refills, with one look at each cluster's queue for all runs of which nothing is missing."""
+
+    def __init__(self, cluster: str | None, dry_run: bool) -> None:
+        self.cluster = cluster
+        self.dry_run = dry_run
+        self._looks: dict[str, SlurmClient] = {}
+
+    def one(self, chosen: str | None) -> RefilledRun:
+        """The run that `chosen` means, which this account has from now on used: its poller goes on with it."""
+        from opsctl.records.locate import locate_run_file, remember_run
+        from opsctl.records.run_view import glance
+
+        run_file = locate_run_file(chosen)
+        seen = glance(str(run_file))
+        if not self.dry_run:
+            remember_run(seen.table.name, run_file.absolute())
+        return self._refilled(seen.table.name, seen.paths)
+
+    def all(self) -> list[RefilledRun]:
+        """Every run that is known here. One that fails stops no other."""
+        from opsctl.records.register import all_runs
+
+        return [self._known(run) for run in all_runs()]
+
+    def _known(self, run: KnownRun) -> RefilledRun:
+        from opsctl.control.printed import RefilledRun
+        from opsctl.errors import OpsctlError
+        from opsctl.records.register import may_act_for, paths_of
+
+        try:
+            paths = paths_of(run)
+            if may_act_for(run, paths):
+                return self._refilled(run.name, paths)
+            why = f"not refilled: left to those who have submitted it; opsctl refill --run {run.run_file} joins them"
+        except OpsctlError as error:
+            return _stuck(run.name, "", str(error))
+        text = f"{run.name}: {why}"
+        return RefilledRun(
+            run=run.name, output="", state="rests", text=text, submitted=[], missing=0, needs_somebody=False
+        )
+
+    def _refilled(self, name: str, paths: RunPaths) -> RefilledRun:
+        from opsctl.control.printed import RefilledRun
+        from opsctl.control.refill import line_of, refill, state_of
+        from opsctl.errors import OpsctlError
+        from opsctl.records.cluster import choose_cluster
+
+        try:
+            where = choose_cluster(self.cluster, paths)
+            done = refill(paths, where, self._look(where), self.dry_run)
+        except OpsctlError as error:
+            return _stuck(name, str(paths.output), str(error))
+        except OSError as error:
+            return _stuck(name, str(paths.output), f"{error.filename or paths.output}: {error.strerror or error}")
+        return RefilledRun(
+            run=name,
+            output=str(paths.output),
+            state=state_of(done),
+            text=line_of(name, done, self.dry_run),
+            submitted=[one.chain.chain for one in done.submitted],
+            missing=done.decision.arrays,
+            needs_somebody=done.needs_somebody,
+        )
+
+    def _look(self, cluster: Cluster) -> SlurmClient:
+        from opsctl.slurm.commands import client_for
+        from opsctl.slurm.one_look import OneLook
+
+        return self._looks.setdefault(repr(cluster), OneLook(client_for(cluster)))
+
+
+def _stuck(name: str, output: str, why: str) -> RefilledRun:
+    from opsctl.control.printed import RefilledRun
+
+    text = f"{name}: not refilled: {why}"
+    return RefilledRun(run=name, output=output, state="stuck", text=text, submitted=[], missing=0, needs_somebody=True)

@@ -1,0 +1,58 @@
+"""What people have cancelled of a run: a line for each time, in `.opsctl/cancels.jsonl`, only added to.
+
+Whoever keeps a chain going by itself reads here that somebody wants it to rest, until somebody submits again.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+from opsctl.account import account_name
+from opsctl.moments import now
+from opsctl.records.chains import Chain, read_chains
+from opsctl.records.state_files import append_state, read_lines
+from opsctl.runs.paths import RunPaths
+from trainer.formats.json_text import Moment
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's word that jobs of the run are not wanted."""
+
+    at: Moment
+    by: str
+    host: str = ""
+    jobs: tuple[str, ...] = ()  # as squeue shows their ids
+    queued_only: bool = False  # what ran went on
+    chains: int = 0  # how many were on record then: which submissions came later, whatever clocks say
+
+
+def record_cancel(paths: RunPaths, jobs: Sequence[str], queued_only: bool, by: str | None = None) -> None:
+    """Write it down for `by` (default: this account). The caller holds the run's lock."""
+    cancel = Cancel(
+        at=now().replace(microsecond=0),
+        by=by or account_name(),
+        host=socket.gethostname(),
+        jobs=tuple(jobs),
+        queued_only=queued_only,
+        chains=len(read_chains(paths)),
+    )
+    append_state(paths.output, paths.cancels, cancel)
+
+
+def read_cancels(paths: RunPaths) -> list[Cancel]:
+    """All of them, oldest first. Raises OSError where they cannot be read."""
+    return read_lines(paths.output, paths.cancels, Cancel)
+
+
+def resting(chains: Sequence[Chain], cancels: Sequence[Cancel]) -> Cancel | None:
+    """The last cancelling, when nobody has submitted since; None where the run is to go on. Pure.
+
+    A chain that was submitted without anybody's word, by a refill, is no submission.
+    """
+    last = cancels[-1] if cancels else None
+    if last is None or any(chain.is_somebodys_word for chain in chains[last.chains :]):
+        return None
+    return last

@@ -1,0 +1,62 @@
+"""`opsctl refill` where there is no Slurm, or nothing to refill. With one: tests/cluster/test_refill.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.moments import now
+from opsctl.records.chains import SUBMIT, Chain, append_chain
+from opsctl.records.locate import known_runs
+from opsctl.records.revisions import publish
+from opsctl.runs.load import load_run_file
+from tests.printed_json import printed
+from tests.tiny_run import ready, write_checkpoint, write_run
+from tests.unit.cli.called import go_into, opsctl
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return go_into(tmp_path, monkeypatch)
+
+
+def submitted(folder: Path, name: str = "tiny") -> None:
+    run = load_run_file(write_run(folder, name=name))
+    publish(ready(run))
+    append_chain(run.paths, Chain(chain=12, submitted_at=now(), user="ann", array="1-3%1", how=SUBMIT))
+
+
+def test_nobody_starts_what_was_never_submitted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(folder)
+    assert opsctl("refill") == 0
+    assert capsys.readouterr().out == "tiny: never submitted\n"
+
+
+def test_a_slurm_that_does_not_answer_needs_somebody(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    submitted(folder)
+    assert opsctl("refill", "--json") == 1
+    (value,) = printed("refill", capsys.readouterr().out)
+    assert (value["state"], value["needs_somebody"], value["submitted"]) == ("stuck", True, [])
+    assert value["text"].startswith("tiny: not refilled: squeue is not on PATH")
+
+
+def test_one_run_that_fails_stops_no_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two", "three"):
+        submitted(folder / name, name)
+        opsctl("refill", "--run", str(folder / name))
+    capsys.readouterr()
+    (folder / "one" / "run.toml").write_text("not toml")
+    write_checkpoint(folder / "two", 500, 4000)
+    assert sorted(known_runs()) == ["one", "three", "two"]
+    assert opsctl("refill", "--all-runs") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("one: not refilled: ") and lines[1].startswith("three: not refilled: squeue")
+    assert lines[2] == "two: finished, nothing to do"
+
+
+def test_a_run_and_all_of_them_are_not_asked_for_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("refill", "tr1", "--all-runs") == 2
+    assert "give one of them" in capsys.readouterr().err
