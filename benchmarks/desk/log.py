@@ -1,0 +1,83 @@
+"""The simulated training log: text as the trainer prints it, and its reading by what reads the real one."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from opsctl.logs.lines import parse_lines
+from opsctl.logs.measured import WINDOW, measure
+from opsctl.logs.records import Measured, Record
+from trainer.formats.training_line import TrainingLine
+
+#: When every simulated world begins.
+BEGINNING = datetime(2022, 3, 1, tzinfo=UTC)
+
+
+def moment(seconds: float) -> datetime:
+    """`seconds` after the beginning."""
+    return BEGINNING + timedelta(seconds=seconds)
+
+
+class Log:
+    """Lines with the time at which they were written, read once each.
+
+    The product reads a file backwards until it has seen as many iterations as it needs. Here the records of what was
+    read before are kept, as many as that would be: the same records, at a tenth of the cost.
+    """
+
+    def __init__(self, lines_of_series: int = 0) -> None:
+        self._unread: deque[tuple[float, str]] = deque()
+        self._records: deque[Record] = deque()
+        self._iterations = 0  # training lines among them
+        self._kept = max(WINDOW + 1, lines_of_series)
+        self._last_text = ""
+        self.written_at: datetime | None = None  # of the last line that a reader can see
+        self.text: list[str] | None = None  # all that was read, where somebody wants to compare
+
+    def write(self, at: float, text: str) -> None:
+        """Append one or more lines."""
+        self._unread.append((at, text))
+
+    def read(self, now: float, late_s: float) -> None:
+        """Take in what a reader sees who, on a network file system, sees what is written `late_s` later."""
+        fresh: list[str] = []
+        while self._unread and self._unread[0][0] <= now - late_s:
+            at, text = self._unread.popleft()
+            fresh += text.split("\n")
+            self.written_at = moment(at)
+        if not fresh:
+            return
+        if self.text is not None:
+            self.text += fresh
+        self._last_text = fresh[-1]
+        for record in parse_lines(fresh):
+            self._records.append(record)
+            self._iterations += isinstance(record, TrainingLine)
+        while self._iterations > self._kept:
+            self._iterations -= isinstance(self._records.popleft(), TrainingLine)
+
+    def measured(self) -> Measured:
+        """As `opsctl.logs.measured.recent` finds it in the file."""
+        found = measure(self._newest(WINDOW + 1))
+        if found.last_iteration is None:
+            return found
+        is_followed = not any(isinstance(one, TrainingLine) for one in parse_lines([self._last_text]))
+        return msgspec.structs.replace(found, is_followed=is_followed)
+
+    def series(self, count: int) -> tuple[TrainingLine, ...]:
+        """The newest training lines, oldest first."""
+        return tuple(one for one in self._newest(count) if isinstance(one, TrainingLine))
+
+    def _newest(self, iterations: int) -> list[Record]:
+        """The records from the training line on that is so many from the end."""
+        found: list[Record] = []
+        seen = 0
+        for record in reversed(self._records):
+            found.append(record)
+            seen += isinstance(record, TrainingLine)
+            if seen == iterations:
+                break
+        return found[::-1]

@@ -1,0 +1,63 @@
+"""The checks over simulated weeks: what the simulator shows them is what a real run would, and none has gone blind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.desk.planting import plant_all
+from benchmarks.desk.score import Score
+from benchmarks.desk.shapes import HOUR_S
+from benchmarks.desk.simulate import simulate
+from benchmarks.desk.snapshots import Viewer
+from benchmarks.desk.table import claimed
+from benchmarks.desk.world import World
+from opsctl.logs.measured import recent
+from opsctl.runs.paths import RunPaths
+from opsctl.watch.registry import DETECTORS
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_the_simulated_log_reads_as_a_file_of_the_same_lines(seed: int, tmp_path: Path) -> None:
+    world = World(seed)
+    plant_all(world)
+    world.log.text = []
+    viewer = Viewer(world)
+    paths = RunPaths(tmp_path)
+    paths.main_log.parent.mkdir(parents=True)
+    shown = 0
+    for hour in range(24, 15 * 24, 7):
+        world.clock.run_until(hour * HOUR_S)
+        snapshot = viewer.look()
+        paths.main_log.write_text("".join(f"{line}\n" for line in world.log.text))
+        assert snapshot.measured == recent(paths)
+        shown += snapshot.measured.last_iteration is not None
+    assert shown > 30
+
+
+def test_a_seed_gives_the_same_months_every_time() -> None:
+    def told(score: Score) -> object:
+        return [(one.trouble.kind.name, one.trouble.starts_at, one.is_reported) for one in score.outcomes], score.false
+
+    assert told(simulate(4, 20, DETECTORS)) == told(simulate(4, 20, DETECTORS))
+
+
+def test_no_check_has_gone_blind_and_few_cry_wolf() -> None:
+    total = Score()
+    for seed in (2, 3):
+        total += simulate(seed, 91, DETECTORS)
+    planted = Counter(one.trouble.kind.name for one in total.outcomes)
+    reported = Counter(one.trouble.kind.name for one in total.outcomes if one.is_reported)
+    kinds = claimed()
+    assert not [kind.name for kind in kinds if planted[kind.name] and not reported[kind.name]]
+    assert total.reported_share(kinds) >= 0.9
+    assert total.false_in_14_days <= 2.0
+
+
+def test_a_world_without_checks_reports_nothing() -> None:
+    total = simulate(5, 20, ())
+    assert total.outcomes
+    assert not any(one.is_reported for one in total.outcomes)
+    assert not total.false
