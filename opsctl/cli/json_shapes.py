@@ -24,6 +24,7 @@ from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
+from opsctl.watch.all_runs import PrintedRun
 from opsctl.watch.finding import PrintedFinding
 from trainer.formats.data_notes import PreparedData
 
@@ -49,8 +50,14 @@ PRINTED = (
     Printed("refill", "refilled", list[RefilledRun]),
     Printed("status", "status", Status),
     Printed("queue", "jobs", list[PrintedJob]),
-    Printed("watch all", "findings", list[PrintedFinding]),
-    Printed("watch training", "findings", list[PrintedFinding]),
+    *(
+        printed
+        for check in ("all", "training")
+        for printed in (
+            Printed(f"watch {check}", "findings", list[PrintedFinding]),
+            Printed(f"watch {check}", "runs", list[PrintedRun], "with `--all-runs`"),
+        )
+    ),
     Printed("attempts", "attempts", list[PrintedAttempt]),
     Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),
     Printed("checkpoints repoint", "repointed", RepointedCheckpoints),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from inspect import cleandoc
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,9 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
+    from opsctl.records.run_view import RunView
     from opsctl.watch.detector import Detector
+    from opsctl.watch.snapshot import Snapshot
 
 #: Every check there is, in one pass over one snapshot.
 ALL = "all"
@@ -52,40 +55,91 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     @run_argument
     @cluster_option
     @json_option
+    @click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
     @click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
     @click.pass_context
     def check(
-        ctx: click.Context, run_argument: str | None, run: str | None, cluster: str | None, as_json: bool, no_log: bool
+        ctx: click.Context,
+        run_argument: str | None,
+        run: str | None,
+        cluster: str | None,
+        as_json: bool,
+        all_runs: bool,
+        no_log: bool,
     ) -> None:
-        ctx.exit(_check(detectors, pick(run_argument, run), cluster, as_json, no_log))
+        chosen = pick(run_argument, run)
+        if all_runs and chosen:
+            raise click.UsageError(f"--all-runs and {chosen}: give one of them")
+        how = _How(cluster, as_json, not no_log)
+        ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, chosen, how))
 
     return check
 
 
-def _check(detectors: Sequence[Detector], chosen: str | None, cluster: str | None, as_json: bool, no_log: bool) -> int:
+@dataclass(frozen=True)
+class _How:
+    cluster: str | None
+    as_json: bool
+    goes_into_log: bool
+
+
+def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     """Run checks, print and log what they find; the exit code."""
-    from opsctl.errors import OpsctlError
-    from opsctl.output import message, print_json, show_lines
+    from opsctl.output import print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.slurm.commands import client_for
     from opsctl.watch.detector import needs_of, run_detectors
     from opsctl.watch.finding import exit_code, printed_finding
-    from opsctl.watch.runner import append_to_log, gather, pulse_lines, settings_of
+    from opsctl.watch.runner import gather, pulse_lines, settings_of
 
     run = view(chosen)
-    client = client_for(choose_cluster(cluster, run.paths))
+    client = client_for(choose_cluster(how.cluster, run.paths))
     snapshot = gather(run, client, needs_of(detectors), is_tolerant=len(detectors) > 1)
     findings = run_detectors(detectors, snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
-    if as_json:
+    if how.as_json:
         print_json("findings", [printed_finding(finding) for finding in findings])
     else:
         show_lines(lines)
-    # A training that was never submitted has no log.
-    if not no_log and (snapshot.was_submitted or run.paths.main_log.exists()):
+    if how.goes_into_log:
+        _log(run, snapshot, lines)
+    return exit_code(findings)
+
+
+def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
+    """The same of every run that is known; the worst exit code."""
+    from opsctl.output import message, print_json, show_lines
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.register import all_runs
+    from opsctl.slurm.commands import client_for
+    from opsctl.watch.all_runs import findings_in, look_at_all, printed_run, run_lines
+    from opsctl.watch.detector import needs_of
+    from opsctl.watch.finding import exit_code
+    from opsctl.watch.runner import pulse_lines
+
+    looks = look_at_all(all_runs(), lambda paths: choose_cluster(how.cluster, paths), client_for, needs_of(detectors))
+    found = [(look, findings_in(look, detectors)) for look in looks]
+    if how.as_json:
+        print_json("runs", [printed_run(look, findings) for look, findings in found])
+    elif found:
+        show_lines(run_lines(found))
+    else:
+        message("no runs: opsctl submit puts a run on the list")
+    for look, findings in found:
+        if how.goes_into_log and look.run is not None and look.snapshot is not None:
+            _log(look.run, look.snapshot, pulse_lines(findings, look.snapshot.now))
+    return max((exit_code(findings) for _, findings in found), default=0)
+
+
+def _log(run: RunView, snapshot: Snapshot, lines: Sequence[str]) -> None:
+    """Put them into the training log; a training that was never submitted has none. Not being able to is said."""
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message
+    from opsctl.watch.runner import append_to_log
+
+    if snapshot.was_submitted or run.paths.main_log.exists():
         try:
             append_to_log(run.paths, lines)
         except OpsctlError as error:
             message(f"opsctl: {error}")
-    return exit_code(findings)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opsctl.errors import RunFileError
+from opsctl.errors import OpsctlError, RunFileError
 from opsctl.records.group_folder import refuse_who_cannot_enter
 from opsctl.records.locate import locate_run_file
 from opsctl.runs.load import LoadedRun, load_run_file
@@ -80,6 +80,28 @@ def view(chosen: str | None) -> RunView:
     if run.revision is None or run.revision.damage:
         raise RunFileError(run.problem)
     return replace(run, table=run.revision.file.run)
+
+
+def view_known(run_file: Path, output: Path | None) -> RunView:
+    """A run of a list, by its run file; where that is gone or closed to the caller, by its output folder.
+
+    Of the latter [run] is the newest revision's. Raises OpsctlError where neither can be seen, and OSError.
+    """
+    if run_file.is_file():
+        try:
+            return view(str(run_file))
+        except OpsctlError:
+            if output is None or os.access(run_file, os.R_OK):
+                raise
+    problem = f"{run_file}: cannot read the run file"
+    if output is None:
+        raise RunFileError(problem)
+    paths = RunPaths(output)
+    refuse_who_cannot_enter(paths)
+    by_folder = RunView(RunTable(name=""), paths, None, problem)
+    if by_folder.revision is None or by_folder.revision.damage:
+        raise RunFileError(by_folder.revision.damage if by_folder.revision else problem)
+    return replace(by_folder, table=by_folder.revision.file.run)
 
 
 def _from_the_few_keys_needed(path: Path) -> LoadedRun | None:

@@ -65,11 +65,16 @@ class PrintedFinding(Struct, frozen=True, kw_only=True):
     todo: Annotated[str | None, Meta(description="What to type or to do next.")]
 
 
+def severity_word(severity: Severity) -> SeverityWord:
+    """It in a word, for programs and people."""
+    return _WORDS[severity]
+
+
 def printed_finding(finding: Finding) -> PrintedFinding:
     """`finding` for programs."""
     return PrintedFinding(
         check=finding.check,
-        severity=_WORDS[finding.severity],
+        severity=severity_word(finding.severity),
         text=finding.text,
         alert=finding.alert,
         key=finding.key,

@@ -36,6 +36,9 @@ _SOURCES: tuple[tuple[Part, Look], ...] = (
     (Part.FILES, files.look),
 )
 
+#: What a source raises that cannot be looked at; anything else is a fault of ours.
+_EXPECTED = (OSError, OpsctlError, CheckpointError)
+
 
 def settings_of(run: RunView) -> Settings:
     """What the checks need of a run file."""
@@ -63,11 +66,11 @@ def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL, is_tolerant
     seen, known = Snapshot(now()), Recorded()
     try:
         known = recorded(run.paths)
-    except (OSError, OpsctlError) as error:
+    except Exception as error:
         if not is_tolerant:
             raise
         seen = _blind(seen, parts & (Part.QUEUE | Part.NODES | Part.ATTEMPTS), error)
-        seen = replace(seen, blind=_words(error))
+        seen = replace(seen, blind=in_words(error))
         parts &= ~(Part.QUEUE | Part.NODES | Part.ATTEMPTS)
     asked = Asked(run, slurm, parts, known)
     for part, look in ((Part.QUEUE | Part.NODES | Part.PARTITION, queue.look), *_SOURCES):
@@ -75,24 +78,25 @@ def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL, is_tolerant
             continue
         try:
             seen = look(seen, asked)
-        except (OSError, OpsctlError, CheckpointError) as error:
-            if parts & part & Part.ALL and not is_tolerant:
+        except Exception as error:  # a fault of ours in one part must not blind who watches to all the others
+            if not is_tolerant and (parts & part & Part.ALL or not isinstance(error, _EXPECTED)):
                 raise
             seen = _blind(seen, parts & part, error)
             if Part.QUEUE in part:
-                seen = replace(seen, blind=_words(error))
+                seen = replace(seen, blind=in_words(error))
     return replace(seen, now=now())
 
 
 def _blind(seen: Snapshot, parts: Part, error: Exception) -> Snapshot:
     """`seen` with the word that `parts` could not be looked at."""
-    return replace(seen, problems=(*seen.problems, *((part, _words(error)) for part in parts)))
+    return replace(seen, problems=(*seen.problems, *((part, in_words(error)) for part in parts)))
 
 
-def _words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
+    """Why something could not be looked at, in a clause."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-    return str(error)
+    return str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
 
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:

@@ -26,6 +26,7 @@ READING = {
     "attempts": 0,
     "watch training": 3,
     "watch training --no-log": 3,
+    "watch all": 3,
     "kill-switch status": 0,
     "cancel --dry-run": 1,
     "submit --dry-run": 1,

@@ -22,6 +22,7 @@ OTHERS = {
     "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
     "opsctl.records.run_view": "the run file",
     "opsctl.records.group_folder": "the output folder and what is in it, to open it to the group or close it",
+    "opsctl.watch.gathering.file_system": "the kernel's table of what is mounted where",
     "opsctl.runs.toml_file": "run files and profiles, which people write",
 }
 #: Functions of these names open a file or read JSON out of one, whatever they are called on.

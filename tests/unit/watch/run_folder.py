@@ -22,6 +22,7 @@ from opsctl.records.revisions import publish
 from opsctl.records.run_view import RunView, view
 from opsctl.runs.load import load_run_file
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 from tests.tiny_run import ready, write_run
@@ -44,6 +45,9 @@ class StandIn:
     def nodes(self, folded: str | None = None) -> list[Node]:
         self.questions += 1
         return [Node(folded or "node1", "draining", "bad GPU 3")]
+
+    def nodes_of(self, folded: str) -> list[str]:
+        return expand_nodes(folded)
 
     def hides_others_jobs(self) -> bool:
         self.questions += 1

@@ -30,9 +30,6 @@ class WithNodes(StandIn):
         self.questions += 1
         return [node for node in NODES if folded is None or node.name in expand_nodes(folded)]
 
-    def nodes_of(self, folded: str) -> list[str]:
-        return expand_nodes(folded)
-
 
 class WithoutNodes(StandIn):
     """Tells of jobs, and nobody of nodes."""

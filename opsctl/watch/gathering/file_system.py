@@ -1,0 +1,101 @@
+"""How full a file system is, asked in a process of its own: one that hangs must not take the look along."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+#: A file server that has not answered by then is taken for one that hangs.
+TIMEOUT_S = 5.0
+_MOUNTS = Path("/proc/self/mountinfo")
+#: coreutils: blocks, free ones, free ones for everybody, their size, inodes, free ones.
+_FORM = "--format=%b %f %a %S %c %d"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """How full the file system of a folder is, as df counts: what only root may use is not there."""
+
+    used_bytes: int | None = None
+    limit_bytes: int | None = None
+    used_inodes: int | None = None
+    limit_inodes: int | None = None  # None, with those used: it has none to run out of
+    problem: str = ""  # why it could not be looked at
+
+
+class FileSystems:
+    """The file systems of one look; one that hangs is waited for once."""
+
+    def __init__(self) -> None:
+        self._hanging: dict[str, str] = {}  # mount point -> why
+        self._well: set[str] = set()
+
+    def problem(self, folder: Path) -> str:
+        """Why nothing under `folder` may be touched, in a clause; empty where its file system answers."""
+        mount = mount_point_of(folder)
+        if mount not in self._well and mount not in self._hanging:
+            self.filled(Path(mount))
+        return self._hanging.get(mount, "")
+
+    def filled(self, folder: Path) -> Filled:
+        """How full the file system of `folder` is."""
+        mount = mount_point_of(folder)
+        if mount in self._hanging:
+            return Filled(problem=self._hanging[mount])
+        found = _filled(folder, TIMEOUT_S)
+        if found is None:
+            self._hanging[mount] = f"the file system at {mount} does not answer"
+            return Filled(problem=self._hanging[mount])
+        self._well.add(mount)
+        return found
+
+
+def mount_point_of(folder: Path) -> str:
+    """Where the file system of `folder` is mounted, by the kernel's table: nothing is touched, no link followed."""
+    with contextlib.suppress(OSError):
+        best = "/"
+        for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
+            point = _unescaped(line.split(" ", 5)[4])
+            if len(point) > len(best) and folder.is_relative_to(point):
+                best = point
+        return best
+    return "/"
+
+
+def _unescaped(point: str) -> str:
+    r"""The kernel writes blanks, tabs, line ends and backslashes as `\040` and the like."""
+    for code in ("040", "011", "012", "134"):
+        point = point.replace(f"\\{code}", chr(int(code, 8)))
+    return point
+
+
+def _filled(folder: Path, timeout_s: float) -> Filled | None:
+    """None where no answer came in time."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    command = ["stat", "--file-system", _FORM, "--", str(folder)]
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        )
+    except OSError as error:
+        return Filled(problem=f"stat cannot be run: {error.strerror}")
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()  # what hangs in the kernel does not even hear that: it is not waited for
+        return None
+    numbers = [int(word) for word in out.split() if word.isdigit()]
+    if child.returncode != 0 or len(numbers) != 6:
+        words = err.decode(errors="replace").strip().rpartition(": ")[2]
+        return Filled(problem=words or "stat said nothing of it")
+    blocks, free, available, size, inodes, free_inodes = numbers
+    used_inodes = inodes - free_inodes
+    return Filled(
+        used_bytes=(blocks - free) * size,
+        limit_bytes=(blocks - free + available) * size,
+        used_inodes=used_inodes if inodes else None,
+        limit_inodes=inodes or None,
+    )

@@ -1,0 +1,175 @@
+"""Many runs in one look."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from opsctl.cli.watch import command
+from opsctl.records.group_folder import open_output
+from opsctl.records.locate import remember_run
+from opsctl.records.register import KnownRun
+from opsctl.records.revisions import publish
+from opsctl.records.run_view import view_known
+from opsctl.runs.load import load_run_file
+from opsctl.slurm.cluster import Cluster
+from opsctl.watch import all_runs as module
+from opsctl.watch.all_runs import RunLook, findings_in, look_at_all, run_lines
+from opsctl.watch.detector import Detector
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.registry import DETECTORS
+from opsctl.watch.runner import settings_of
+from opsctl.watch.snapshot import Part
+from tests.tiny_run import expand, write_run
+from tests.unit.watch.run_folder import StandIn, troubled_run
+from tests.users import as_user
+
+PARTS = Part.ALL | Part.PARTITION | Part.SERIES | Part.FILES
+
+
+def known(folder: Path, with_output: bool = True) -> KnownRun:
+    output = str(folder / "output") if with_output else ""
+    return KnownRun(name=folder.name, run_file=str(folder / "run.toml"), output=output)
+
+
+def looks(runs: list[KnownRun], slurm: StandIn | None = None) -> list[RunLook]:
+    client = slurm or StandIn([])
+    return look_at_all(runs, lambda _: Cluster(), lambda _: client, PARTS)  # type: ignore[arg-type, return-value]
+
+
+def test_all_runs_together_ask_slurm_as_often_as_one(tmp_path: Path) -> None:
+    jobs = []
+    for name in ("a", "b", "c"):
+        _, job = troubled_run(tmp_path / name)
+        jobs.append(job)
+    slurm = StandIn(jobs)
+    found = looks([known(tmp_path / name) for name in ("a", "b", "c")], slurm)
+    assert [one.snapshot.jobs for one in found if one.snapshot] == [(job,) for job in jobs]
+    assert slurm.questions == 2  # one for the queue, one for the nodes
+    assert all(one.snapshot and one.snapshot.nodes and one.snapshot.problems == () for one in found)
+
+
+def test_a_run_that_cannot_be_looked_at_is_a_finding_and_stops_no_other(tmp_path: Path) -> None:
+    for name in ("broken", "gone", "well"):
+        write_run(tmp_path / name)
+        (tmp_path / name / "output").mkdir()
+    (tmp_path / "broken" / "run.toml").write_text("[run\n")
+    shutil.rmtree(tmp_path / "gone")
+    found = looks([known(tmp_path / name) for name in ("broken", "gone", "well")])
+    said = [[(one.check, one.severity) for one in findings_in(look, DETECTORS)] for look in found]
+    assert said == [[("run", Severity.UNKNOWN)], [("run", Severity.WARNING)], []]
+    assert "run.toml" in found[0].problem and "neither" in found[1].problem
+
+
+def test_a_run_that_only_this_account_knew_and_that_is_gone_is_no_news(tmp_path: Path) -> None:
+    assert looks([known(tmp_path / "tried once", with_output=False)]) == []
+
+
+def test_one_folder_is_looked_at_once_however_many_run_files_name_it(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    shutil.copy(tmp_path / "run" / "run.toml", tmp_path / "run" / "second.toml")
+    second = KnownRun(name="run", run_file=str(tmp_path / "run" / "second.toml"), output="")
+    assert len(looks([known(tmp_path / "run"), second])) == 1
+
+
+def test_a_fault_of_ours_in_one_run_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name)
+    found = looks([known(tmp_path / name) for name in ("a", "b")])
+
+    def divide(*_: object) -> list[Finding]:
+        raise ZeroDivisionError("division by zero")
+
+    (first, second) = (findings_in(one, [Detector("new", divide, Part.LOG)]) for one in found)
+    assert first[0].severity is second[0].severity is Severity.UNKNOWN and "ZeroDivisionError" in first[0].text
+
+    def view_of(run_file: Path, output: Path | None) -> object:
+        if run_file.parent.name == "a":
+            raise KeyError("oh")
+        return view_known(run_file, output)
+
+    monkeypatch.setattr(module, "view_known", view_of)
+    a, b = looks([known(tmp_path / name) for name in ("a", "b")])
+    assert "KeyError" in a.problem and b.snapshot is not None
+
+
+def test_a_run_on_a_file_system_that_hangs_is_said_and_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name)
+    # A stand-in: no file system that hangs is to be had here, so `stat` does.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "stat").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\nexec sleep 60\n")
+    (tmp_path / "bin" / "stat").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr("opsctl.watch.gathering.file_system.TIMEOUT_S", 0.2)
+    found = looks([known(tmp_path / name) for name in ("a", "b")])
+    assert ["does not answer" in one.problem for one in found] == [True, True]
+    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+
+
+def test_what_is_said_is_grouped_by_run_worst_first_and_the_well_are_one_line(tmp_path: Path) -> None:
+    warning = Finding("silence", Severity.WARNING, "no iteration for 20 min", todo="opsctl logs")
+    critical = Finding("nodes", Severity.CRITICAL, "node1 is down", subject="node1")
+    fine = Finding("training", Severity.OK, "runs")
+    found = [
+        (RunLook(name, Path("/o") / name), list(findings))
+        for name, findings in (("a", [fine]), ("b", [warning]), ("c", [fine]), ("d", [fine, warning, critical]))
+    ]
+    assert run_lines(found) == [
+        "d  /o/d",
+        "  critical  nodes:node1: node1 is down",
+        "  warning   silence: no iteration for 20 min",
+        "            opsctl logs",
+        "b  /o/b",
+        "  warning   silence: no iteration for 20 min",
+        "            opsctl logs",
+        "ok: a, c",
+    ]
+
+
+def test_the_command_looks_at_every_known_run_and_exits_as_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("a", "b"):
+        remember_run(name, write_run(tmp_path / name, name=name))
+    run, _ = troubled_run(tmp_path / "c")
+    remember_run("c", tmp_path / "c" / "run.toml")
+    before = run.paths.main_log.read_text()
+    answer = CliRunner().invoke(command, ["all", "--all-runs", "--no-log", "--json"])
+    found = {one["name"]: one for one in json.loads(answer.output)["runs"]}
+    assert found["a"]["findings"] == [] and found["a"]["worst"] == "ok"
+    assert {"kill_switch", "brake", "unpublished"} <= {one["check"] for one in found["tiny"]["findings"]}
+    assert answer.exit_code == 3  # nobody can be asked about the jobs of the one that was submitted
+    assert run.paths.main_log.read_text() == before
+    assert "ok: a, b" in CliRunner().invoke(command, ["all", "--all-runs"]).output
+    assert "kill switch is triggered" in run.paths.main_log.read_text().removeprefix(before)
+    assert CliRunner().invoke(command, ["all", "--all-runs", "c"]).exit_code == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="being another Unix user needs root")
+def test_a_run_whose_file_is_closed_to_the_reader_is_seen_by_its_folder() -> None:
+    with tempfile.TemporaryDirectory(prefix="or", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        run = load_run_file(write_run(folder, name="anas", group="nogroup"))
+        open_output(run.paths, "nogroup")
+        publish(expand(run))
+        run.path.chmod(0o600)
+
+        def seen() -> tuple[str, bool, bool]:
+            os.environ["HOME"] = "/nonexistent"
+            (look,) = looks([known(folder)])
+            assert look.run is not None and look.snapshot is not None, look.problem
+            assert settings_of(look.run).nodes == 2  # as published
+            return look.name, look.run.loaded is None, look.snapshot.published is not None
+
+        assert as_user("nobody", seen) == ("anas", True, True)
