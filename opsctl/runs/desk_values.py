@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import RunFileError
+from opsctl.runs.alert_urls import HOOK, form_problem, kind_of, written_problem
 from opsctl.runs.shape import shown
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
@@ -33,8 +34,11 @@ _QUIET = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 _WORDS = ("folder", "group", "partition", "account", "qos", "constraint")
 
 
-def check_desk(path: Path, written: Mapping[str, Any]) -> None:
-    """Raise RunFileError for the first value that cannot be; types are known to be right."""
+def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
+    """Raise RunFileError for the first value that cannot be; types are known to be right.
+
+    A run file is published for its group, so none has a secret in it; whether a profile may is seen when it is used.
+    """
     for table, keys in _DURATIONS.items():
         for key in keys:
             _check_duration(path, table, key, written.get(table, {}).get(key))
@@ -45,10 +49,25 @@ def check_desk(path: Path, written: Mapping[str, Any]) -> None:
     quiet = written.get("alerts", {}).get("quiet")
     if quiet is not None and not _QUIET.fullmatch(quiet):
         raise RunFileError(f'{path}: [alerts] quiet = {shown(quiet)}: allowed are two times of day, as "22:00-07:00"')
+    _check_channels(path, written.get("alerts", {}), may_have_secret=profile)
     for key in _WORDS:
         word = written.get("cron", {}).get(key)
         if word is not None and (not word.strip() or not word.isprintable() or word.startswith("-")):
             raise RunFileError(f"{path}: [cron] {key} = {shown(word)}: allowed is text on one line, not empty")
+
+
+def _check_channels(path: Path, alerts: Mapping[str, Any], may_have_secret: bool) -> None:
+    """Name the first that cannot be by its place, for it may be a secret."""
+    for key in ("channels", "escalate_to"):
+        for number, text in enumerate(alerts.get(key) or (), start=1):
+            problem = written_problem(text, may_have_secret)
+            if problem:
+                raise RunFileError(f"{path}: [alerts] {key}, number {number}: {problem}")
+    heartbeat = alerts.get("heartbeat")
+    if heartbeat is not None:
+        problem = form_problem(heartbeat) or written_problem(heartbeat, may_have_secret)
+        if problem or kind_of(heartbeat) == HOOK:
+            raise RunFileError(f"{path}: [alerts] heartbeat: {problem or 'a program is no heartbeat'}")
 
 
 def _check_duration(path: Path, table: str, key: str, value: str | None) -> None:

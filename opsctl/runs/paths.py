@@ -127,6 +127,16 @@ class RunPaths:
         return self.state / "alerts.jsonl"
 
     @property
+    def alerts_lock(self) -> Path:
+        """Held for the moment in which what is remembered of findings changes."""
+        return self.state / "alerts.lock"
+
+    @property
+    def alert_senders(self) -> Path:
+        """A file for each alert channel, whose lock whoever sends on it holds."""
+        return self.state / "alerts.sending"
+
+    @property
     def space(self) -> Path:
         """A line for each look at the file systems; only added to."""
         return self.state / "space.jsonl"

@@ -32,7 +32,7 @@ def profile(environment: Mapping[str, str] = os.environ) -> dict[str, dict[str, 
     for path in profile_files(environment):
         written = read_toml(path)
         check_tables(path, written, profile=True)
-        check_desk(path, written)
+        check_desk(path, written, profile=True)
         for name, table in written.items():
             merged.setdefault(name, {}).update(table)
     return merged

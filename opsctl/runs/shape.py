@@ -147,9 +147,9 @@ def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written:
         try:
             msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError:
-            raise RunFileError(
-                f"{path}: [{table}] {key} = {shown(value)}: allowed is {_allowed(fields[key].type)}"
-            ) from None
+            # What stands in [alerts] may be a secret.
+            what = f"[{table}] {key}" if table == "alerts" else f"[{table}] {key} = {shown(value)}"
+            raise RunFileError(f"{path}: {what}: allowed is {_allowed(fields[key].type)}") from None
 
 
 def _allowed(type_: Any) -> str:

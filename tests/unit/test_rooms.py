@@ -31,7 +31,7 @@ OPSCTL = {
         "trainer.recipe",
     },
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
-    "alerts": set(),
+    "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": set(),
     "status": {"attempts", "logs", "records", "slurm", "watch", "trainer.formats"},
     "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},

@@ -12,6 +12,7 @@ from tests.unit.test_rooms import ROOT, module_of, sources
 STATE_FILES = ("opsctl.records.state_files", "opsctl.records.trusted", "opsctl.records.sealed")
 #: What else opens files, and which: none of them is state that opsctl keeps of a run.
 OTHERS = {
+    "opsctl.alerts.secrets": "the file with a secret that the reader's own settings name",
     "opsctl.attempts.evidence": "the end of what a node printed",
     "opsctl.cli": "/dev/null, where a reader has left",
     "opsctl.cli.init": "an example that is shipped with the product",
