@@ -51,22 +51,22 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
-def unix_group(name: str) -> grp.struct_group:
-    """The Unix group that a run file's `[run] group` names. Raises RunFileError when there is none."""
+def unix_group(name: str, where: str = "the run file's [run]") -> grp.struct_group:
+    """The Unix group that `group` in `where` names. Raises RunFileError when there is none."""
     try:
         return grp.getgrnam(name)
     except KeyError:
-        raise RunFileError(f"no Unix group {name!r} on this machine: correct `group` in the run file's [run]") from None
+        raise RunFileError(f"no Unix group {name!r} on this machine: correct `group` in {where}") from None
 
 
-def membership_problem(name: str) -> str | None:
-    """Why this process cannot share anything with the Unix group `name`, None when it can."""
+def membership_problem(name: str, where: str = "the run file's [run]") -> str | None:
+    """Why this process cannot share anything with the Unix group `name` of `where`, None when it can."""
     try:
-        group = unix_group(name)
+        group = unix_group(name, where)
     except RunFileError as error:
         return str(error)
     if os.geteuid() == 0 or group.gr_gid in (os.getegid(), *os.getgroups()):
         return None
     if is_member(os.geteuid(), group.gr_gid):
         return f"{account_name()} is in group {name}, but not yet in this session: log in again"
-    return f"{account_name()} is not in group {name}, with which [run] shares the run: join it, or correct `group`"
+    return f"{account_name()} is not in group {name}, with which {where} shares it: join it, or correct `group`"

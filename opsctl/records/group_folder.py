@@ -1,10 +1,11 @@
-"""Whom a run's output folder is open to: the group that its run file names, or nobody but its owner."""
+"""Whom a folder, a run's output or the pseudo-cron's, is open to: the group that a file names, or only its owner."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.account import account_name, group_name, membership_problem, unix_group
@@ -18,6 +19,20 @@ GROUP_FOLDER_MODE = 0o2770
 OWNER_FOLDER_MODE = 0o700
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What a folder is to people, who find these words in messages."""
+
+    what: str  # "a run's output folder"
+    key: str  # of the setting that names it: "output"
+    said_in: str  # the file and table with `group`: "the run file's [run]"
+    opened_by: str  # the command with which its owner opens it
+
+
+OUTPUT = Kind("a run's output folder", "output", "the run file's [run]", "opsctl kill-switch arm")
+CRON = Kind("a cron folder", "[cron] folder", "the profile's [cron]", "opsctl cron start")
+
+
 def open_output(paths: RunPaths, group: str | None) -> tuple[str, ...]:
     """Make the run's output folder and its state's, or let older ones be as the run file says: `group`'s or, with None,
     their owner's. Returns a warning when that closes it to others.
@@ -26,32 +41,33 @@ def open_output(paths: RunPaths, group: str | None) -> tuple[str, ...]:
     One that belongs to somebody else stays as it is. Raises RunFileError for a group that is not there or that
     the caller is not in, OpsctlError when the owner has not opened the folder.
     """
-    warnings = _open(paths.output, group)
+    warnings = open_to(paths.output, group, OUTPUT)
     make_folder(paths.output, paths.state)
     return warnings
 
 
-def _open(output: Path, group: str | None) -> tuple[str, ...]:
-    problem = None if group is None else membership_problem(group)
+def open_to(folder: Path, group: str | None, kind: Kind) -> tuple[str, ...]:
+    """`open_output` of any folder that may be shared, with nothing made in it."""
+    problem = None if group is None else membership_problem(group, kind.said_in)
     if problem is not None:
         raise RunFileError(problem)
     gid = None if group is None else unix_group(group).gr_gid
     mode = OWNER_FOLDER_MODE if gid is None else GROUP_FOLDER_MODE
     warnings: tuple[str, ...] = ()
-    output.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        output.mkdir(0o700)
+        folder.mkdir(0o700)
     except FileExistsError:
-        _refuse_what_another_points_there(output)
-        found = output.stat()
+        _refuse_what_another_points_there(folder, kind)
+        found = folder.stat()
         if found.st_uid != os.geteuid():
-            _refuse_what_is_closed(output, found, group, gid)
+            _refuse_what_is_closed(folder, found, group, gid, kind)
             return ()
         if stat.S_IMODE(found.st_mode) == mode and gid in (None, found.st_gid):
             return ()
         if gid is None:
-            warnings = _say_what_is_closed(output, found)
-    _settle(output, mode, gid)
+            warnings = _say_what_is_closed(folder, found, kind)
+    _settle(folder, mode, gid)
     return warnings
 
 
@@ -97,29 +113,31 @@ def owner_of(path: Path) -> str:
         return "its owner"
 
 
-def _refuse_what_another_points_there(output: Path) -> None:
-    """A link that somebody else put in the output folder's place may lead to any folder of the caller's."""
-    found = output.lstat()
+def _refuse_what_another_points_there(folder: Path, kind: Kind) -> None:
+    """A link that somebody else put in the folder's place may lead to any folder of the caller's."""
+    found = folder.lstat()
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-        raise OpsctlError(f"{output} is a link of {account_name(found.st_uid)}'s, so not opened: choose another output")
-
-
-def _refuse_what_is_closed(output: Path, found: os.stat_result, group: str | None, gid: int | None) -> None:
-    if not stat.S_ISDIR(found.st_mode):
-        raise OpsctlError(f"{output} is {kind_of(found.st_mode)}, not a run's output folder: choose another output")
-    if gid is not None and os.geteuid() and not is_open_to_group(output, group):
         owner = account_name(found.st_uid)
-        raise OpsctlError(f"{output} is not open to group {group}: {owner} can open it with opsctl kill-switch arm")
+        raise OpsctlError(f"{folder} is a link of {owner}'s, so not opened: choose another {kind.key}")
 
 
-def _say_what_is_closed(output: Path, found: os.stat_result) -> tuple[str, ...]:
+def _refuse_what_is_closed(folder: Path, found: os.stat_result, group: str | None, gid: int | None, kind: Kind) -> None:
+    if not stat.S_ISDIR(found.st_mode):
+        raise OpsctlError(f"{folder} is {kind_of(found.st_mode)}, not {kind.what}: choose another {kind.key}")
+    if gid is not None and os.geteuid() and not is_open_to_group(folder, group):
+        owner = account_name(found.st_uid)
+        raise OpsctlError(f"{folder} is not open to group {group}: {owner} can open it with {kind.opened_by}")
+
+
+def _say_what_is_closed(folder: Path, found: os.stat_result, kind: Kind) -> tuple[str, ...]:
     """A warning for those with whom an older release, or its owner, had shared the folder."""
     others = [f"group {group_name(found.st_gid)}"] if found.st_mode & stat.S_IRWXG else []
     others += ["everybody else"] if found.st_mode & stat.S_IRWXO else []
     if not others:
         return ()
-    said = f"{output} was open to {' and '.join(others)} and is now only {account_name(found.st_uid)}'s"
-    return (f'{said}: the run file names no group; write group = "NAME" under [run] to share it',)
+    file, _, table = kind.said_in.partition("'s ")
+    said = f"{folder} was open to {' and '.join(others)} and is now only {account_name(found.st_uid)}'s"
+    return (f'{said}: {file} names no group; write group = "NAME" under {table} to share it',)
 
 
 def _settle(output: Path, mode: int, gid: int | None) -> None:
