@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from opsctl.records.revision import Revision
 from opsctl.records.revisions import newest, publish, withdraw
 from opsctl.records.state_files import make_folder, read_text, room_kept, write_back, write_state
 from opsctl.render.batch import ChainRequest, batch_script
+from opsctl.render.surroundings import exports_of
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
@@ -105,6 +107,7 @@ def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, ho
         hold=hold,
         after=chain.after,
         arguments=chain.arguments,
+        exports=exports_of(os.environ),
     )
     return batch_script(run, cluster, request)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.render.quoting import filename_pattern, shell_word
+from opsctl.render.quoting import filename_pattern
+from opsctl.render.surroundings import cluster_lines
 from opsctl.render.templates import render_template
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.job_comment import JobComment
@@ -35,6 +35,7 @@ class ChainRequest:
     hold: bool = False
     after: tuple[str, ...] = ()  # ids of the arrays it waits for
     arguments: tuple[str, ...] = ()  # one-off trainer arguments of this chain
+    exports: tuple[tuple[str, str], ...] = ()  # see `surroundings.exports_of`
 
 
 def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> str:
@@ -43,7 +44,8 @@ def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> s
         "batch.sh.j2",
         directives=[(name, value) for name, value in _directives(run.file, run.paths, request) if value != ""],
         extra=run.file.slurm.extra,
-        cluster=_cluster_lines(cluster),
+        exports=request.exports,
+        cluster=cluster_lines(cluster),
         python=request.python,
         output=run.paths.output,
         submitted_at=request.submitted_at.isoformat(timespec="seconds"),
@@ -98,19 +100,3 @@ def _opens_its_output(file: RunFile) -> bool:
     what tasks run, that gives them nothing new.
     """
     return file.run.publish == "owner"
-
-
-def _cluster_lines(cluster: Cluster) -> list[str]:
-    """Lines of bash: folders put before what the job already has."""
-    lines = []
-    if cluster.slurm_conf:
-        # Where nodes have their configuration elsewhere, they know it best.
-        lines.append(f"if [ -r {shell_word(cluster.slurm_conf)} ]; then")
-        lines.append(f"    export SLURM_CONF={shell_word(cluster.slurm_conf)}")
-        lines.append("fi")
-    if cluster.bin_folders:
-        lines.append("export PATH=" + shell_word(os.pathsep.join(cluster.bin_folders)) + ':"$PATH"')
-    if cluster.library_folders:
-        folders = shell_word(os.pathsep.join(cluster.library_folders))
-        lines.append(f'export LD_LIBRARY_PATH={folders}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"')
-    return lines

@@ -1,0 +1,34 @@
+"""What a job of ours needs of its surroundings, as `--export=NONE` brings nothing of the submitter's shell. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from opsctl.render.quoting import shell_word
+from opsctl.slurm.cluster import Cluster
+
+#: Where an account's own profile and state are when they are not where they usually are.
+_OWN_FOLDERS = ("XDG_CONFIG_HOME", "XDG_STATE_HOME")
+
+
+def exports_of(environment: Mapping[str, str], *more: str) -> tuple[tuple[str, str], ...]:
+    """The variables that come along, those named in `more` too, as far as they are set and fit on a line."""
+    found = {name: environment.get(name, "") for name in sorted((*_OWN_FOLDERS, *more))}
+    return tuple((name, value) for name, value in found.items() if value and value.isprintable())
+
+
+def cluster_lines(cluster: Cluster) -> list[str]:
+    """Lines of bash that reach `cluster`: folders put before what the job already has."""
+    lines = []
+    if cluster.slurm_conf:
+        # Where nodes have their configuration elsewhere, they know it best.
+        lines.append(f"if [ -r {shell_word(cluster.slurm_conf)} ]; then")
+        lines.append(f"    export SLURM_CONF={shell_word(cluster.slurm_conf)}")
+        lines.append("fi")
+    if cluster.bin_folders:
+        lines.append("export PATH=" + shell_word(os.pathsep.join(cluster.bin_folders)) + ':"$PATH"')
+    if cluster.library_folders:
+        folders = shell_word(os.pathsep.join(cluster.library_folders))
+        lines.append(f'export LD_LIBRARY_PATH={folders}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"')
+    return lines
