@@ -19,6 +19,7 @@ from opsctl.control.printed import (
     RevisedRun,
     WouldSubmit,
 )
+from opsctl.cron.look import PrintedCron, PrintedCronJob
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
@@ -65,6 +66,8 @@ PRINTED = (
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)
         for verb in ("arm", "trigger", "deactivate", "status")
     ),
+    *(Printed(f"cron {verb}", "cron", PrintedCron) for verb in ("start", "stop", "status")),
+    Printed("cron list", "jobs", list[PrintedCronJob]),
     Printed("data prepare", "data", PreparedData),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import threading
 import time
@@ -17,12 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from opsctl.moments import now
+from opsctl.records.heartbeats import file_servers_now_ns
 from opsctl.records.identity import place_of
 from opsctl.records.state_files import write_all
-from opsctl.records.trusted import create_file, judge_file, new_file_mode, open_file, opened_folder
+from opsctl.records.trusted import judge_file, new_file_mode, open_file, opened_folder
 from opsctl.runs.paths import RunPaths
 from trainer.formats.lease import (
-    LEASE_FILE,
     SILENT_S,
     End,
     Holder,
@@ -165,25 +164,10 @@ def look(paths: RunPaths) -> Seen:
                 os.close(fd)
             if lease.holder is None:
                 return Seen()
-            now_ns = _file_servers_now_ns(folder, paths)
+            now_ns = file_servers_now_ns(folder, paths.lease)
     except FileNotFoundError:
         return Seen()
     return Seen(lease.holder, None if now_ns is None else max(0.0, (now_ns - beat_ns) / 1e9))
-
-
-def _file_servers_now_ns(folder: int, paths: RunPaths) -> int | None:
-    """What the clock says that stamps files in `folder`; None where we may not make one."""
-    beside = paths.lease.with_name(f".{LEASE_FILE}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.now")
-    try:
-        fd = create_file(folder, beside)
-        try:
-            os.utime(fd)
-            return os.fstat(fd).st_mtime_ns
-        finally:
-            os.close(fd)
-            os.unlink(beside.name, dir_fd=folder)
-    except OSError:
-        return None
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.records.trusted import Untrusted, create_file, open_within, opened_folder
+from opsctl.records.trusted import Untrusted, create_file, names_in, open_within, opened_folder
 
 #: More than any of ours holds: what is larger was not written here.
 _MOST_FILES = 64
@@ -62,7 +62,7 @@ def read_sealed(root: Path, folder: Path) -> Sealed:
         found = os.fstat(within)
         is_open = bool(found.st_mode & 0o022)
         texts = {}
-        for name in _names(within, folder):
+        for name in names_in(within, folder, _MOST_FILES):
             fd = open_within(within, keepers, folder / name)
             with os.fdopen(fd, "rb") as file:
                 one = os.fstat(fd)
@@ -106,18 +106,6 @@ def _write(within: int, path: Path, text: str, mode: int) -> None:
         file.write(text.encode())
         file.flush()
         os.fsync(fd)
-
-
-def _names(within: int, folder: Path) -> list[str]:
-    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=within)
-    try:
-        with os.scandir(fd) as entries:
-            names = sorted(entry.name for entry in entries)
-    finally:
-        os.close(fd)
-    if len(names) > _MOST_FILES:
-        raise Untrusted(f"holds more than {_MOST_FILES} files", folder)
-    return names
 
 
 def _remove(around: int, name: str) -> None:

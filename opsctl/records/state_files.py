@@ -101,8 +101,23 @@ def read_lines(root: Path, path: Path, kind: type[T]) -> list[T]:
     return [found for line in lines if line and (found := decode(line, kind)) is not None]
 
 
+def read_last_lines(root: Path, path: Path, kind: type[T], most_bytes: int) -> list[T]:
+    """`read_lines` of a file's newest `most_bytes`, for one that grows for years. Raises OSError."""
+    try:
+        fd = open_file(root, path)
+    except FileNotFoundError:
+        return []
+    try:
+        begin = max(0, os.fstat(fd).st_size - most_bytes)
+        data = os.pread(fd, most_bytes, begin)
+    finally:
+        os.close(fd)
+    lines = data.split(b"\n")[1 if begin else 0 :]
+    return [found for line in lines if line and (found := decode(line, kind)) is not None]
+
+
 def _read(root: Path, path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:
-    """Every reading of state opens its file here."""
+    """Every reading of a whole state file opens it here."""
     with os.fdopen(open_file(root, path), "rb") as file:
         data = file.read(largest_bytes + 1)
     if len(data) > largest_bytes:
@@ -291,8 +306,9 @@ def locked(root: Path, path: Path, wait_s: float, what: str) -> Iterator[None]:
         if not lock_within(fd, wait_s):
             holder = os.pread(fd, 200, 0).decode(errors="replace").partition("\n")[0].strip() or "somebody"
             raise OpsctlError(f"cannot {what}: {holder} holds {path}; try again when it is done")
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{account_and_host()} pid {os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk may not take a name; the lock is the kernel's
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{account_and_host()} pid {os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(fd)

@@ -121,6 +121,19 @@ def open_within(folder: int, keepers: Keepers, path: Path, flags: int = os.O_RDO
     return fd
 
 
+def names_in(folder: int, path: Path, most: int) -> list[str]:
+    """The names in a folder that is open, sorted. Raises OSError; Untrusted for more than `most` of them."""
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        with os.scandir(fd) as entries:
+            names = sorted(entry.name for entry, _ in zip(entries, range(most + 1), strict=False))
+    finally:
+        os.close(fd)
+    if len(names) > most:
+        raise Untrusted(f"holds more than {most} files", path)
+    return names
+
+
 def create_file(folder: int, path: Path, mode: int | None = None) -> int:
     """A descriptor of a new file `path.name` in `folder`, for writing. Raises FileExistsError where anything is."""
     wanted = new_file_mode(folder) if mode is None else mode

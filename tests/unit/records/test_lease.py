@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.records import lease
+from opsctl.records import heartbeats, lease
 from opsctl.records.lease import Held, OwnLease, look, take
 from opsctl.records.trusted import Untrusted
 from opsctl.runs.paths import RunPaths
@@ -127,7 +127,7 @@ def test_whoever_may_write_nothing_is_told_the_holder_without_an_age(
     def refused(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(lease, "create_file", refused)
+    monkeypatch.setattr(heartbeats, "create_file", refused)
     seen = look(paths)
     assert (seen.holder, seen.age_s, seen.is_silent) == (own.holder, None, False)
     assert "its heartbeat cannot be told from here" in seen.told()

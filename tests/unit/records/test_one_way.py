@@ -16,6 +16,7 @@ OTHERS = {
     "opsctl.attempts.evidence": "the end of what a node printed",
     "opsctl.cli": "/dev/null, where a reader has left",
     "opsctl.cli.init": "an example that is shipped with the product",
+    "opsctl.cron.setup": "a script that a person names, and those that are shipped",
     "opsctl.demo.stage": "what a command printed, and the log",
     "opsctl.job.followed": "the output folder, only to hold it",
     "opsctl.localcluster.daemons": "the daemons' logs",

@@ -1,0 +1,331 @@
+"""`opsctl cron`: jobs every hour and every day where there is no crond, carried by Slurm's own queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option
+
+if TYPE_CHECKING:
+    from opsctl.cron.place import Cron, JobFile
+
+#: Due times that `status` shows, unless told otherwise.
+SHOWN = 8
+
+folder_option = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="The cron folder [default: the profile's [cron] folder, else this account's own].",
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+
+
+@click.group()
+def command() -> None:
+    """Jobs every hour and every day, where no crond is to be had.
+
+    They are the *.slurm files in cron.hourly/ and cron.daily/ of the cron folder. A tick queues the ticks after it,
+    then submits each of them; all of it runs as who started the chain.
+    """
+
+
+@command.command()
+@folder_option
+@cluster_option
+@click.option(
+    "--via",
+    type=click.Choice(["slurm", "scrontab", "crontab"]),
+    help="What carries it [default: scrontab where Slurm enables it, else slurm].",
+)
+@click.option(
+    "--tick", metavar="TIME", help="How long an hour is, for a trial: 20s, or a Slurm duration up to an hour."
+)
+@click.option("--take-over", is_flag=True, help="Also where it lives and somebody else carries it.")
+@dry_run_option
+@json_option
+def start(
+    folder: Path | None,
+    cluster: str | None,
+    via: str | None,
+    tick: str | None,
+    take_over: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Start the chain of ticks, unless it lives; who carries it is said. A dead one moves to you."""
+    import time
+
+    from opsctl.account import account_name
+    from opsctl.cron import chain
+    from opsctl.cron.setup import prepare
+    from opsctl.output import message
+
+    cron = _cron(folder, cluster)
+    period_s = None if tick is None else _period(tick)
+    if dry_run:
+        _show(cron, as_json, SHOWN)
+        return
+    for line in prepare(cron):
+        message(line)
+    done = chain.start(cron, via, period_s, take_over, time.time)  # type: ignore[arg-type]
+    news = "started" if done.is_new else "is alive"
+    message(
+        f"cron {news}, carried by {done.chain.carrier()}, a tick every {done.chain.period_s} s: {cron.paths.folder}"
+    )
+    if done.is_new and cron.table.group:
+        message(f"what members of {cron.table.group} put there runs as {account_name()}")
+    for note in done.notes:
+        message(note)
+    _show(cron, as_json, SHOWN, quiet=True)
+
+
+@command.command()
+@folder_option
+@cluster_option
+@dry_run_option
+@json_option
+def stop(folder: Path | None, cluster: str | None, dry_run: bool, as_json: bool) -> None:
+    """Stop the chain, whoever carries it: ticks that are not yours leave in seconds. Jobs at work come to their end."""
+    from opsctl.cron import chain
+    from opsctl.output import message
+
+    cron = _cron(folder, cluster)
+    if not dry_run:
+        found, notes = chain.stop(cron)
+        message(
+            "cron was never started" if found is None else f"cron stopped by {found.stopped_by}: {cron.paths.folder}"
+        )
+        for note in notes:
+            message(note)
+    _show(cron, as_json, SHOWN, quiet=True)
+
+
+@command.command()
+@folder_option
+@cluster_option
+@click.option("-n", "--last", "count", default=SHOWN, show_default=True, help="How many due times and runs.")
+@json_option
+@click.pass_context
+def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: int, as_json: bool) -> None:
+    """Who carries it, when it last showed itself, what is queued, how the last ticks and each job went.
+
+    Exits 1 when the chain is dead or something cannot be seen.
+    """
+    ctx.exit(_show(_cron(folder, cluster), as_json, count))
+
+
+@command.command("list")
+@folder_option
+@json_option
+def list_jobs(folder: Path | None, as_json: bool) -> None:
+    """The jobs, and how each went last."""
+    from opsctl.cron.look import look, printed_cron
+    from opsctl.moments import now
+    from opsctl.output import message, print_json, show_lines
+
+    cron = _cron(folder, None)
+    jobs = printed_cron(str(cron.paths.folder), look(cron, now(), slurm=False), 0).jobs
+    if as_json:
+        print_json("jobs", jobs)
+    elif jobs:
+        show_lines(f"{job.name}  {job.last.state if job.last else 'not run yet'}" for job in jobs)
+    else:
+        message(f"no jobs in {cron.paths.folder}: opsctl cron add FILE")
+
+
+@command.command()
+@click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
+@click.option("--daily", is_flag=True, help="Once a day, not at every tick.")
+@click.option("--name", help="What it is called [default: the file's name].")
+@click.option("--shipped", metavar="NAME", help="One that comes with opsctl, instead of a file.")
+@click.option("--replace", is_flag=True, help="Also where there is one of that name.")
+@folder_option
+@dry_run_option
+def add(
+    file: Path | None,
+    daily: bool,
+    name: str | None,
+    shipped: str | None,
+    replace: bool,
+    folder: Path | None,
+    dry_run: bool,
+) -> None:
+    """Copy a batch script into the cron folder, after a look at it."""
+    from opsctl.cron.setup import add_job
+    from opsctl.output import show
+
+    if (file is None) == (shipped is None):
+        raise click.UsageError("give a FILE, or --shipped NAME")
+    show(add_job(_cron(folder, None), file, shipped, daily, name, replace, dry_run))
+
+
+@command.command()
+@click.argument("name")
+@folder_option
+@dry_run_option
+def remove(name: str, folder: Path | None, dry_run: bool) -> None:
+    """Take a job out of the cron folder; what it did stays on record."""
+    from opsctl.output import show
+    from opsctl.records.state_files import remove
+
+    cron = _cron(folder, None)
+    file = _file(cron, name)
+    if not dry_run:
+        remove(cron.paths.folder, file.path)
+    show(file.name)
+
+
+@command.command("run")
+@click.argument("name")
+@folder_option
+@cluster_option
+@dry_run_option
+def run_now(name: str, folder: Path | None, cluster: str | None, dry_run: bool) -> None:
+    """Submit a job now, as yourself; prints Slurm's id."""
+    from opsctl.cron.starting import start_job
+    from opsctl.errors import OpsctlError
+    from opsctl.moments import iso
+    from opsctl.output import message, show
+    from opsctl.records.cron import HOUR_S, read_chain
+
+    cron = _cron(folder, cluster)
+    file = _file(cron, name)
+    if dry_run:
+        message(f"would submit {file.path}")
+        return
+    chain = read_chain(cron.paths)
+    done = start_job(cron, file, chain.token if chain else "0", chain.period_s if chain else HOUR_S)
+    if done.kept is not None:
+        still = f"job {done.kept.job_id}, asked for at {iso(done.kept.asked_at)}"
+        raise OpsctlError(f"{file.name} is {done.kept.state} still ({still}): not started twice")
+    if done.problem:
+        raise OpsctlError(done.problem)
+    show(str(done.job_id))
+
+
+@command.command()
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Until it ends.")
+@folder_option
+def logs(name: str, follow: bool, folder: Path | None) -> None:
+    """What the newest run of a job printed."""
+    import time
+
+    from opsctl.cron.executing import output_of
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message, show_text
+    from opsctl.records.cron_runs import histories, read_runs
+
+    cron = _cron(folder, None)
+    shown = 0
+    while True:
+        known = histories(read_runs(cron.paths))
+        found = [job for job in known if name in (job, job.rpartition("/")[2])]
+        if len(found) != 1:
+            raise OpsctlError(
+                f"no run of a job {name!r}: opsctl cron list" if not found else f"{name}: {' or '.join(found)}?"
+            )
+        last = known[found[0]].last
+        text = output_of(cron, last) or ""
+        show_text(text[shown:])
+        shown = len(text)
+        if not follow or not last.is_open:
+            break
+        time.sleep(1)
+    message(f"{last.job}: {last.state}" + (f" ({last.detail})" if last.detail else ""))
+
+
+@command.command("tick", hidden=True)
+@click.option("--folder", type=click.Path(path_type=Path), required=True, help="The cron folder.")
+@click.option("--token", required=True, help="Of its chain.")
+@click.option("--period", type=int, required=True, help="Seconds.")
+@click.option("--due", type=int, help="Seconds since the epoch; none in a crontab.")
+def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
+    """One tick; its job calls it."""
+    import os
+    import time
+
+    from opsctl.cron.tick import Own, tick
+    from opsctl.output import message
+
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    cron = _cron(folder, None, patient=True)
+    done = tick(cron, Own(token, period, due, int(job_id) if job_id.isdigit() else 0), time.time)
+    for line in (*([f"left: {done.left}"] if done.left else []), *done.problems):
+        message(f"opsctl cron: {line}")
+    return 1 if done.problems else 0
+
+
+@command.command("exec", hidden=True)
+@click.option("--folder", type=click.Path(path_type=Path), required=True, help="The cron folder.")
+@click.option("--run", "run_id", required=True, help="The run's id.")
+@click.option("--digest", required=True, help="Of its program.")
+def execute_now(folder: Path, run_id: str, digest: str) -> int:
+    """One run of a job; its job calls it."""
+    import os
+    import socket
+
+    from opsctl.cron.executing import execute
+
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    return execute(_cron(folder, None), run_id, digest, int(job_id) if job_id.isdigit() else 0, socket.gethostname())
+
+
+def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cron:
+    """The pseudo-cron that is meant."""
+    import os
+
+    from opsctl.cron.place import Cron
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.cron import CronPaths
+    from opsctl.records.register import cron_folder
+    from opsctl.runs.profile import cron_table
+    from opsctl.slurm.commands import client_for
+
+    where = choose_cluster(cluster, None)
+    paths = CronPaths(folder.absolute() if folder else cron_folder())
+    return Cron(paths, cron_table(), where, client_for(where, patient=patient), dict(os.environ))
+
+
+def _period(text: str) -> int:
+    """Seconds of `20s` or of a Slurm duration. Raises click.UsageError."""
+    from opsctl.records.cron import HOUR_S, SHORTEST_S
+    from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
+
+    try:
+        seconds = int(text[:-1]) if text.endswith("s") else parse_duration_s(text)
+    except ValueError:
+        seconds = 0
+    if not SHORTEST_S <= seconds <= HOUR_S:
+        raise click.UsageError(f"--tick {text}: allowed is {SHORTEST_S}s to an hour, as 20s or {DURATION_RULE}")
+    return seconds
+
+
+def _file(cron: Cron, name: str) -> JobFile:
+    """The job of that name, `refill` or `hourly/refill`. Raises OpsctlError."""
+    from opsctl.cron.place import job_files
+    from opsctl.errors import OpsctlError
+
+    files = [*job_files(cron.paths, False), *job_files(cron.paths, True)]
+    found = [file for file in files if name in (file.name, file.name.partition("/")[2])]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(file.name for file in found or files) or "none"
+    raise OpsctlError(f"{'two jobs' if found else 'no job'} {name!r} in {cron.paths.folder}: {names}")
+
+
+def _show(cron: Cron, as_json: bool, count: int, quiet: bool = False) -> int:
+    """Print how it stands; 1 where it is dead or cannot be seen. quiet: only for programs."""
+    from opsctl.cron.look import look, printed_cron, status_lines
+    from opsctl.moments import now
+    from opsctl.output import print_json, show_lines
+
+    seen = look(cron, now(), slurm=not quiet or as_json)
+    if as_json:
+        print_json("cron", printed_cron(str(cron.paths.folder), seen, count))
+    elif not quiet:
+        show_lines(status_lines(str(cron.paths.folder), seen, count))
+    return 1 if seen.state == "dead" or seen.problem else 0

@@ -1,0 +1,99 @@
+"""A job file's own `#SBATCH` lines: which of them a job of the pseudo-cron may have. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator
+
+from opsctl.errors import OpsctlError
+
+#: What a job file may say itself; all else is refused by name.
+ALLOWED = frozenset(
+    (
+        *("account", "chdir", "constraint", "core-spec", "cpus-per-task", "error", "exclude", "exclusive", "hint"),
+        *("input", "job-name", "licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "nice", "nodelist"),
+        *("nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "oversubscribe", "partition", "qos"),
+        *("reservation", "threads-per-core", "time", "time-min", "tmp"),
+    )
+)
+_SHORT = {
+    **{"A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "J": "job-name", "L": "licenses", "N": "nodes"},
+    **{"a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error", "i": "input", "n": "ntasks"},
+    **{"o": "output", "p": "partition", "q": "qos", "s": "oversubscribe", "t": "time", "w": "nodelist", "x": "exclude"},
+}
+_WITHOUT_VALUE = frozenset(("exclusive", "oversubscribe"))
+#: What options begin with that ask for GPUs; sbatch takes abbreviations too.
+_FOR_GPUS = ("gpu", "gre", "tres")
+#: Why some are refused that a person may well write.
+_WHY = {
+    "array": "one tick starts one job",
+    "begin": "the grid says when it starts",
+    "comment": "the comment says which run it is",
+    "dependency": "jobs of a tick do not wait for each other",
+    "export": "it gets its owner's login environment",
+    "hold": "nobody would release it",
+    "wait": "a tick waits for none",
+}
+
+Directives = dict[str, str | None]
+
+
+def own_directives(text: str) -> Directives:
+    """Option -> value (None for one without) of the file's `#SBATCH` lines, as sbatch reads them.
+
+    Raises OpsctlError for an option that is not a cron job's to set, GPUs among them, and for a file without `#!`.
+    """
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
+        raise OpsctlError("the first line is not #! and the program that runs it, like #!/bin/bash")
+    found: Directives = {}
+    for line in lines[1:]:
+        if line.strip() and not line.startswith("#"):
+            break  # from the first command on sbatch reads no more of them
+        if line.startswith("#SBATCH"):
+            for name, value in _options(line.removeprefix("#SBATCH")):
+                _check(name, value)
+                found[name] = value
+    return found
+
+
+def interpreter_of(text: str) -> list[str]:
+    """The command of the first line: a program and at most one argument, as the kernel takes it."""
+    return text.splitlines()[0][2:].strip().split(None, 1)
+
+
+def _options(line: str) -> Iterator[tuple[str, str | None]]:
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise OpsctlError(f"#SBATCH{line}: {error}") from None
+    while words:
+        word = words.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            if not equals and name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
+                equals, value = "=", words.pop(0)
+            yield name, value if equals else None
+        elif len(word) > 1 and word[0] == "-":
+            name = _SHORT.get(word[1], word[:2])
+            rest: str | None = word[2:] or None
+            if rest is None and name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
+                rest = words.pop(0)
+            yield name, rest
+        else:
+            raise OpsctlError(f"#SBATCH: {word!r} is no option")
+
+
+def _check(name: str, value: str | None) -> None:
+    shown = name if name.startswith("-") else f"--{name}"
+    if name.startswith(_FOR_GPUS):
+        raise OpsctlError(f"#SBATCH {shown}{'=' + value if value else ''}: a cron job gets no GPU: leave it out")
+    if name not in ALLOWED:
+        near = difflib.get_close_matches(name, sorted(ALLOWED), 1)
+        why = _WHY.get(name) or (f"did you mean --{near[0]}?" if near else "it is not a cron job's to set")
+        raise OpsctlError(f"#SBATCH {shown}: {why}; allowed are {', '.join(sorted(ALLOWED))}")
+    if value is None and name not in _WITHOUT_VALUE:
+        raise OpsctlError(f"#SBATCH {shown}: has no value")
+    if value is not None and not value.isprintable():
+        raise OpsctlError(f"#SBATCH {shown}: has a control character in its value")

@@ -1,0 +1,79 @@
+"""The cron folder itself: made, opened to its group, filled with what is shipped; jobs put in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from opsctl.account import account_name
+from opsctl.cron.directives import own_directives
+from opsctl.cron.place import SUFFIX, Cron, JobFile
+from opsctl.errors import OpsctlError
+from opsctl.records.group_folder import CRON, open_to
+from opsctl.records.programs import names_of
+from opsctl.records.state_files import make_folder, write_atomically
+from opsctl.shipped import cron_folder
+
+
+def prepare(cron: Cron) -> list[str]:
+    """Make the cron folder, or let an older one be as the profile says; warnings.
+
+    A fresh one gets the jobs that are shipped. Raises RunFileError, OpsctlError for one that is somebody else's.
+    """
+    paths = cron.paths
+    _refuse_a_strangers(cron)
+    warnings = list(open_to(paths.folder, cron.table.group, CRON))
+    is_fresh = not (paths.hourly.exists() or paths.daily.exists())
+    for folder in (paths.hourly, paths.daily, paths.logs, paths.state, paths.text("x").parent):
+        make_folder(paths.folder, folder)
+    if is_fresh:
+        for kind in ("hourly", "daily"):
+            for source in sorted((cron_folder() / kind).glob(f"*{SUFFIX}")):
+                add_job(cron, None, source.stem, False, None, False, False)
+    return warnings
+
+
+def add_job(
+    cron: Cron, file: Path | None, shipped: str | None, daily: bool, name: str | None, replace: bool, dry_run: bool
+) -> str:
+    """Copy `file`, or the one that is shipped under that name, into the folder; the job's name.
+
+    Raises OpsctlError for one that could not run, OSError.
+    """
+    if file is None:
+        file, daily = _shipped(str(shipped), daily)
+    own_directives(text := file.read_text())
+    kind, folder = ("daily", cron.paths.daily) if daily else ("hourly", cron.paths.hourly)
+    stem = (name or file.name).removesuffix(SUFFIX)
+    job = JobFile(f"{kind}/{stem}", folder / f"{stem}{SUFFIX}")
+    if job.name_problem or "/" in stem:
+        raise OpsctlError(f"{stem!r} cannot be a job's name: {job.name_problem or 'it has a / in it'}")
+    if not replace and job.path.name in names_of(cron.paths.folder, folder, 10_000):
+        raise OpsctlError(f"there is a job {job.name} already: --replace, or --name it otherwise")
+    if not dry_run:
+        make_folder(cron.paths.folder, folder)
+        write_atomically(cron.paths.folder, job.path, text)
+    return job.name
+
+
+def _shipped(name: str, daily: bool) -> tuple[Path, bool]:
+    """(file, whether it is a daily one)."""
+    for kind in ("hourly", "daily"):
+        source = cron_folder() / kind / f"{name}{SUFFIX}"
+        if source.is_file():
+            return source, daily or kind == "daily"
+    known = ", ".join(sorted(path.stem for path in cron_folder().glob(f"*/*{SUFFIX}")))
+    raise OpsctlError(f"no job {name!r} comes with opsctl: {known}")
+
+
+def _refuse_a_strangers(cron: Cron) -> None:
+    """What lies in a folder is run as the caller: only the own one, or with a group of the profile's, is that safe."""
+    try:
+        found = cron.paths.folder.stat()
+    except OSError:
+        return
+    if found.st_uid not in (0, os.geteuid()) and not cron.table.group:
+        raise OpsctlError(
+            f"{cron.paths.folder} is {account_name(found.st_uid)}'s, and its jobs would run as you: "
+            'write group = "NAME" under [cron] in your profile if that is meant'
+        )

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from opsctl.cron.directives import interpreter_of, own_directives
+from opsctl.errors import OpsctlError
+
+
+def lines(*own: str) -> str:
+    return "\n".join(["#!/bin/bash -e", *own, "", "echo hello", "#SBATCH --array=1-3"])
+
+
+def test_its_own_lines_are_read_as_sbatch_reads_them() -> None:
+    text = lines("#SBATCH --time=10:00 --mem 2G", "# words", "#SBATCH -p prepost -J 'my job' # why", "#SBATCH -n2")
+    assert own_directives(text) == {
+        "time": "10:00",
+        "mem": "2G",
+        "partition": "prepost",
+        "job-name": "my job",
+        "ntasks": "2",
+    }
+    assert interpreter_of(text) == ["/bin/bash", "-e"]
+
+
+@pytest.mark.parametrize("line", ["--gpus=1", "-G 1", "--gres=gpu:1", "--gpus-per-node=2", "--gre=gpu:1", "--gpu=1"])
+def test_gpus_are_refused_by_name(line: str) -> None:
+    with pytest.raises(OpsctlError, match="gets no GPU"):
+        own_directives(lines(f"#SBATCH {line}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--array=1-3", "one tick starts one job"),
+        ("-a 1-3", "--array"),
+        ("--begin=now", "the grid"),
+        ("--tim=3", "did you mean --time"),
+        ("--comment=x", "comment"),
+        ("--export=ALL", "login environment"),
+        ("--time", "has no value"),
+        ("-p 'open", "No closing quotation"),
+        ("--partition=a\x1bb", "control character"),
+        ("word", "is no option"),
+    ],
+)
+def test_what_is_not_a_jobs_to_set_is_refused_by_name(line: str, why: str) -> None:
+    with pytest.raises(OpsctlError, match=why):
+        own_directives(lines(f"#SBATCH {line}"))
+
+
+@pytest.mark.parametrize("text", ["", "echo hello\n", "\n#!/bin/bash\n", "#!\n"])
+def test_a_file_without_a_first_line_that_says_what_runs_it_is_refused(text: str) -> None:
+    with pytest.raises(OpsctlError, match="#!"):
+        own_directives(text)
