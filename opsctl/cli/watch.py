@@ -31,7 +31,7 @@ class Checks(click.Group):
         """`all`, then the detectors' names in the registry's order."""
         from opsctl.watch import registry
 
-        return [ALL, *(detector.name for detector in registry.DETECTORS if detector.help)]
+        return [ALL, *(registry.command_name(detector.name) for detector in registry.DETECTORS if detector.help)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of one detector, or of all; None for a name that no detector with a help text has."""
@@ -39,8 +39,12 @@ class Checks(click.Group):
 
         if cmd_name == ALL:
             return command_of(ALL, _HELP_OF_ALL, registry.DETECTORS)
-        found = [detector for detector in registry.DETECTORS if detector.help and detector.name == cmd_name]
-        return command_of(found[0].name, found[0].help, found) if found else None
+        found = [
+            detector
+            for detector in registry.DETECTORS
+            if detector.help and registry.command_name(detector.name) == cmd_name
+        ]
+        return command_of(cmd_name, found[0].help, found) if found else None
 
 
 @click.group(cls=Checks)

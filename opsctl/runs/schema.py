@@ -53,8 +53,8 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     must_run: bool = False  # waiting in the queue is not enough: nodes are set aside for this run
     wait_most: str | None = None  # longest wait in the queue, a Slurm duration
     silent_most: str | None = None  # longest time without a line in the log while it runs, a Slurm duration
-    slower_percent: float = 15.0  # of the usual time of an iteration, for many in a row
-    tflops_least: float | None = None  # per GPU; None: [expect] tflops less `slower_percent`
+    slower_percent: float = 5.0  # of the usual time of an iteration, for many in a row
+    tflops_least: float | None = None  # per GPU; None: 85 % of [expect] tflops
     skipped_percent: float = 5.0  # of the newest iterations that may be skipped or not a number
     checkpoint_most: str | None = None  # longest time between two checkpoints while it runs, a Slurm duration
     filesystems: tuple[str, ...] = ()  # folders whose space is watched beside the output folder's

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from opsctl.logs.pulse import words_of
+from opsctl.logs.records import Saying
 from opsctl.runs.schema import ExpectTable, WatchTable
-from opsctl.watch.finding import Finding
+from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
 
@@ -23,6 +25,11 @@ class Settings:
     nodes: int | None = None  # that the run needs; None, here and below: not known
     time_limit_s: int | None = None  # of each job
     save_interval: int | None = None  # iterations between two checkpoints
+    global_batch_size: int | None = None  # samples of an iteration, after the ramp
+    array: str = ""  # the tasks of a chain, as sbatch takes them; empty: not known
+
+
+_NOTHING = Part(0)
 
 
 @dataclass(frozen=True)
@@ -31,15 +38,47 @@ class Detector:
 
     name: str  # what its findings' `check` says
     find: Callable[[Snapshot, Settings], list[Finding]]  # empty when there is nothing to say
-    needs: Part  # all that `find` looks at
+    needs: Part  # all that `find` and `blind` look at
     help: str = ""  # of its command `opsctl watch NAME`; without one it has no command
+    can_do_without: Part = _NOTHING  # of `needs`: without these it still tells what it sees, and says what it does not
+    blind: Callable[[Snapshot], str] | None = None  # why else it can say nothing at all; empty when it can
+
+    def why_blind(self, snapshot: Snapshot) -> str:
+        """Why it can say nothing at all, good or bad; empty when it can."""
+        needed = self.needs & ~self.can_do_without
+        if snapshot.blind is not None and Part.QUEUE in needed:
+            return snapshot.blind
+        return snapshot.problem_of(needed) or (self.blind(snapshot) if self.blind else "")
 
 
 def needs_of(detectors: Iterable[Detector]) -> Part:
     """All that they look at together."""
-    return functools.reduce(Part.__or__, (detector.needs for detector in detectors), Part(0))
+    return functools.reduce(Part.__or__, (detector.needs for detector in detectors), _NOTHING)
 
 
 def run_detectors(detectors: Iterable[Detector], snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """What they find, in their order."""
-    return [finding for detector in detectors for finding in detector.find(snapshot, settings)]
+    """What they find, in their order. Of one that is blind: one UNKNOWN finding that says why."""
+    return [finding for detector in detectors for finding in _found(detector, snapshot, settings)]
+
+
+def _found(detector: Detector, snapshot: Snapshot, settings: Settings) -> list[Finding]:
+    why = detector.why_blind(snapshot)
+    if not why:
+        return detector.find(snapshot, settings)
+    # The watchdog's own words: checks that are blind for one reason say one thing.
+    words = words_of(Saying(name=settings.name, state="blind", detail=why))
+    return [Finding(detector.name, Severity.UNKNOWN, words)]
+
+
+def can_tell(key: str, findings: Iterable[Finding], checks: Collection[str]) -> bool:
+    """Whether a look at `checks`, which found `findings`, says that what had this key is over when it is not found.
+
+    It does not when the check was not among them, or could not see: an UNKNOWN finding speaks for its own key, and for
+    all keys that begin with it: of the whole check, or of one subject (`filesystem:/scratch` for
+    `filesystem:/scratch bytes`).
+    """
+    check = key.partition(":")[0]
+    if check not in checks:
+        return False
+    unknown = {one.key for one in findings if one.severity is Severity.UNKNOWN}
+    return not (check in unknown or any(key == one or key.startswith(f"{one} ") for one in unknown))

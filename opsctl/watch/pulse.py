@@ -32,6 +32,8 @@ class JobWords:
 
     severity: Severity
     text: str
+    form: str  # one of opsctl.logs.pulse.FORMS
+    job: Job
 
 
 def job_words(name: str, job: Job, now: datetime) -> JobWords:
@@ -47,7 +49,7 @@ def job_words(name: str, job: Job, now: datetime) -> JobWords:
         starts_at=_clock(job.started_at),
         reason=job.reason if job.is_pending else job.state,
     )
-    return JobWords(severity, words_of(saying))
+    return JobWords(severity, words_of(saying), form, job)
 
 
 def _form(job: Job) -> tuple[Severity, str]:

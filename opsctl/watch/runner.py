@@ -53,6 +53,8 @@ def settings_of(run: RunView) -> Settings:
         nodes=file.slurm.nodes if file else None,
         time_limit_s=parse_duration_s(file.slurm.time) if file else None,
         save_interval=options.save_interval if options else None,
+        global_batch_size=options.global_batch_size if options else None,
+        array=file.array.tasks if file else "",
     )
 
 

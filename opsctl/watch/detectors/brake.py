@@ -8,16 +8,32 @@ from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
 CHECK = "brake"
+HELP = """Do the attempts get anywhere?
+
+1: the last two in a row made no new checkpoint. 2: so many that the chain stops by itself.
+"""
+#: Attempts that are told apart.
+_NAMED = 5
 
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """A warning from the second attempt in a row that made no checkpoint, unless the training is finished."""
+    """A warning from the second attempt in a row that made no checkpoint; critical when the chain stops of it."""
     row = snapshot.attempts_without_progress
     if row < 2 or snapshot.is_finished:
         return []
     what = "the chain stops" if row >= BRAKE_ATTEMPTS else f"at {BRAKE_ATTEMPTS} the chain stops"
     text = f"{row} attempts in a row without a new checkpoint, {what}: opsctl attempts"
-    return [Finding(CHECK, Severity.WARNING, text)]
+    last = [one for one in snapshot.attempts if one.closed_at is not None][-row:]
+    return [
+        Finding(
+            CHECK,
+            Severity.CRITICAL if row >= BRAKE_ATTEMPTS else Severity.WARNING,
+            text,
+            since=last[0].closed_at if last else None,
+            evidence=tuple(f"attempt {one.number}, {one.display_id}: {one.reason}" for one in last[-_NAMED:]),
+            todo="opsctl attempts; opsctl logs; opsctl submit lets the brake go",
+        )
+    ]
 
 
-DETECTOR = Detector(CHECK, find, Part.ATTEMPTS | Part.PROGRESS)
+DETECTOR = Detector(CHECK, find, Part.ATTEMPTS | Part.PROGRESS, HELP)

@@ -7,6 +7,11 @@ from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
 CHECK = "checkpoints"
+HELP = """Can the next task tell which checkpoint it goes on from?
+
+2: `latest`, or the manifest that it names, is missing or damaged, so tasks refuse to start. 1: so it is, beside a
+training whose next save makes a new one.
+"""
 
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
@@ -17,7 +22,8 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     problem = snapshot.checkpoint_problem
     if problem is None:
         return []
-    return [Finding(CHECK, Severity.CRITICAL if snapshot.running is None else Severity.WARNING, problem)]
+    severity = Severity.CRITICAL if snapshot.running is None else Severity.WARNING
+    return [Finding(CHECK, severity, problem, todo="opsctl checkpoints list; opsctl checkpoints repoint")]
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.PROGRESS)
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.PROGRESS, HELP, can_do_without=Part.QUEUE)

@@ -10,6 +10,10 @@ from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
 CHECK = "identity"
+HELP = """Is the run where its id was made, and where its tasks look for it?
+
+1: this is a copy, or tasks in the queue look in the folder that it was moved from.
+"""
 
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
@@ -19,15 +23,15 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
         return []
     if found.place.standing is Standing.COPY:
         text = f"{found.here} is {found.place.describe()}; opsctl submit makes it a run of its own"
-        return [Finding(CHECK, Severity.WARNING, text)]
-    texts = []
+        return [Finding(CHECK, Severity.WARNING, text, subject="copy", todo="opsctl submit")]
+    texts: dict[str, str] = {}
     if found.place.standing is Standing.UNCLEAR:
-        texts.append(f"{found.here} is {found.place.describe()}; opsctl submit says what to do")
+        texts["unclear"] = f"{found.here} is {found.place.describe()}; opsctl submit says what to do"
     for folder in dict.fromkeys(folder for folder, _ in found.elsewhere):
         tasks = ", ".join(job.display_id for where, job in found.elsewhere if where == folder)
         link = shlex.join(["ln", "-s", str(found.here), folder])
-        texts.append(f"{tasks} was submitted from {folder} and looks there: {link}, or opsctl revise --resubmit")
-    return [Finding(CHECK, Severity.WARNING, text) for text in texts]
+        texts[folder] = f"{tasks} was submitted from {folder} and looks there: {link}, or opsctl revise --resubmit"
+    return [Finding(CHECK, Severity.WARNING, text, subject=subject) for subject, text in texts.items()]
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE)
+DETECTOR = Detector(CHECK, find, Part.QUEUE, HELP, can_do_without=Part.QUEUE)

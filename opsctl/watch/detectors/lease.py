@@ -7,6 +7,10 @@ from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
 CHECK = "lease"
+HELP = """Does anybody write this run whom the queue does not show, and does whoever it shows still live?
+
+1: somebody trains it whom the queue does not show, or the heartbeat of who does stands still. 2: two write it.
+"""
 
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
@@ -20,13 +24,18 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     who = f"{holder.named()} (lease {holder.number})"
     if snapshot.lease.is_silent and age_s is not None and any(job.job_id == holder.job_id for job in snapshot.jobs):
         text = f"the heartbeat of {who} has stood still for {age_s // 60:.0f} min: another task may take over"
-        return [Finding(CHECK, Severity.WARNING, text)]
+        return [Finding(CHECK, Severity.WARNING, text, subject="silent", todo="opsctl logs; opsctl attempts")]
     if snapshot.writer_elsewhere is None:
         return []
     if snapshot.running is not None:
         text = f"another writer beside job {snapshot.running.display_id}: {who}, whose heartbeat goes on"
-        return [Finding(CHECK, Severity.CRITICAL, text)]
-    return [Finding(CHECK, Severity.WARNING, f"{who} trains this run, which the queue does not show here")]
+        return [
+            Finding(CHECK, Severity.CRITICAL, text, subject="two", todo=f"opsctl attempts; ask {holder.user or who}")
+        ]
+    text = f"{who} trains this run, which the queue does not show here"
+    return [
+        Finding(CHECK, Severity.WARNING, text, subject="unseen", todo="opsctl attempts; opsctl status --cluster NAME")
+    ]
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.LEASE)
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.LEASE, HELP)

@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import timedelta
+
+from opsctl.attempts.ending import Ending
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
 CHECK = "nodes"
+HELP = """Are the nodes that the training runs on fit for it?
+
+1: one of them is drained, down or failing; or it is suspect, since Slurm lost it under an attempt of the last days, or
+two of the last attempts failed on it first.
+"""
 #: Nodes that are named in one finding each; the rest are counted.
 _NAMED = 3
+#: What counts against a node: attempts that ended within this time, of the newest so many.
+RECENT, NEWEST, FAILURES = timedelta(days=3), 6, 2
+_FAILED = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
 
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """A warning for each node of the running job that is drained, down or failing, with the reason that Slurm has."""
-    if snapshot.running is None:
+    """A warning for each node of the running job that is out of service or suspect, with what speaks against it."""
+    job = snapshot.running
+    if job is None:
         return []
+    todo = f"opsctl logs; for the next chain: opsctl submit --exclude NODE; scontrol show job {job.job_id}"
     bad = [node for node in snapshot.nodes if node.is_out_of_service]
-    texts = [
-        f"node {node.name} of the running job is {node.state}{f': {node.reason}' if node.reason else ''}"
+    found = [
+        Finding(
+            CHECK,
+            Severity.WARNING,
+            f"node {node.name} of the running job is {node.state}{f': {node.reason}' if node.reason else ''}",
+            subject=node.name,
+            evidence=(f"sinfo: {node.name} {node.state}, job {job.display_id} runs on it",),
+            todo=todo,
+        )
         for node in bad[:_NAMED]
     ]
     if len(bad) > _NAMED:
-        texts.append(f"and {len(bad) - _NAMED} more nodes of the running job are out of service: sinfo -R")
-    return [Finding(CHECK, Severity.WARNING, text) for text in texts]
+        text = f"and {len(bad) - _NAMED} more nodes of the running job are out of service: sinfo -R"
+        found.append(Finding(CHECK, Severity.WARNING, text, subject="more", todo="sinfo -R"))
+    known = {node.name for node in bad}
+    for name, why in _suspects(snapshot).items():
+        if name not in known:
+            text = f"node {name} of the running job is suspect: {why}"
+            found.append(Finding(CHECK, Severity.WARNING, text, subject=name, evidence=(why,), todo=todo))
+    return found
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.NODES)
+def _suspects(snapshot: Snapshot) -> dict[str, str]:
+    """Node of the running job -> what earlier attempts have against it."""
+    present = {node.name for node in snapshot.nodes}
+    since = snapshot.now - RECENT
+    recent = [
+        one
+        for one in snapshot.attempts[-NEWEST:]
+        if one.closed_at is not None and one.closed_at >= since and one.reason in _FAILED
+    ]
+    lost = {name: one.number for one in recent for name in one.lost_nodes}
+    first = Counter(one.first_failure.node for one in recent if one.first_failure is not None)
+    found = {name: f"Slurm lost it under attempt {number}" for name, number in lost.items() if name in present}
+    for name, times in first.items():
+        if times >= FAILURES and name in present and name not in found:
+            found[name] = f"{times} of the last {len(recent)} attempts that failed did so on it first"
+    return dict(list(found.items())[:_NAMED])
+
+
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.NODES | Part.ATTEMPTS, HELP, can_do_without=Part.ATTEMPTS)

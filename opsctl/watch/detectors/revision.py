@@ -7,13 +7,17 @@ from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
 CHECK = "revision"
+HELP = """Can the tasks read what they are to train?
+
+2: the newest revision is damaged, and tasks that start now refuse it.
+"""
 
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     """A finding about a newest revision that is damaged: tasks that start now refuse it."""
     if snapshot.revision_problem is None:
         return []
-    return [Finding(CHECK, Severity.CRITICAL, f"no task can start: {snapshot.revision_problem}")]
+    return [Finding(CHECK, Severity.CRITICAL, f"no task can start: {snapshot.revision_problem}", todo="opsctl revise")]
 
 
-DETECTOR = Detector(CHECK, find, Part.PROGRESS)
+DETECTOR = Detector(CHECK, find, Part.PROGRESS, HELP)

@@ -2,36 +2,99 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from opsctl.slurm.states import State
+from opsctl.slurm.types import Job
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
+from opsctl.watch.wording import length_words, seconds_of, since_words
 
 CHECK = "silence"
+HELP = """Does a training that runs also log, or does it hang?
+
+1: no iteration was logged for much longer than ten iterations, an evaluation and a save take here together, or than
+`[watch] silent_most`. 2: for twice as long, and an hour longer. After a start it has half an hour more, until its first iteration.
+"""
 #: A running training that has logged nothing for so many iterations, and so long, is worth a look.
 SILENT_ITERATIONS = 10
 SILENT_LEAST = timedelta(minutes=10)
+#: A start, with a checkpoint of terabytes to read and kernels to build, takes so much longer.
+START_MOST = timedelta(minutes=30)
+#: Nothing was ever logged: nobody knows what it has to build first.
+FIRST_START_MOST = timedelta(hours=2)
+#: Past the limit, and past it twice, it will not go on by itself.
+LONG = timedelta(hours=1)
 
 
-def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
-    """A warning about a running task that has logged no iteration for much longer than one takes."""
-    job, typical_s, logged_at = snapshot.running, snapshot.measured.seconds_per_iteration, snapshot.last_logged_at
-    if job is None or job.state != State.RUNNING or not typical_s or logged_at is None:
+def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
+    """A warning about a running task that has logged no iteration for much longer than it should; then critical."""
+    job = snapshot.running
+    if job is None or job.state != State.RUNNING:
         return []
+    typical_s, logged_at = snapshot.measured.seconds_per_iteration, snapshot.last_logged_at
+    if not typical_s or logged_at is None:
+        return _never_logged(snapshot, settings, job)
     since = logged_at if job.started_at is None else max(logged_at, job.started_at)
     silent = snapshot.now - since
-    if silent < max(SILENT_LEAST, timedelta(seconds=SILENT_ITERATIONS * typical_s)):
+    limit = _limit(snapshot, settings, typical_s, is_starting=_is_starting(snapshot, job, logged_at))
+    if silent < limit:
         return []
     times = silent.total_seconds() / typical_s
-    text = f"no iteration logged for {_words(silent)}, {times:.0f} times what one takes: opsctl logs"
-    return [Finding(CHECK, Severity.WARNING, text)]
+    text = f"no iteration logged for {length_words(silent)}, {times:.0f} times what one takes: opsctl logs"
+    return [_finding(snapshot, job, text, since, limit)]
 
 
-def _words(length: timedelta) -> str:
-    minutes = int(length.total_seconds() // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+def _never_logged(snapshot: Snapshot, settings: Settings, job: Job) -> list[Finding]:
+    told_s = seconds_of(settings.watch, "silent_most")
+    limit = FIRST_START_MOST if told_s is None else timedelta(seconds=told_s)
+    # Without a log, or with one that is not to be believed, nobody knows what was logged.
+    if snapshot.log_written_at is None or job.started_at is None or snapshot.now - job.started_at < limit:
+        return []
+    text = f"it has run for {length_words(snapshot.now - job.started_at)} and no iteration was ever logged: opsctl logs"
+    return [_finding(snapshot, job, text, job.started_at, limit)]
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.LOG)
+def _finding(snapshot: Snapshot, job: Job, text: str, since: datetime, limit: timedelta) -> Finding:
+    last = snapshot.measured.last_iteration
+    return Finding(
+        CHECK,
+        Severity.CRITICAL if snapshot.now - since >= max(2 * limit, limit + LONG) else Severity.WARNING,
+        text,
+        since=since,
+        evidence=(
+            f"job {job.display_id} runs on {job.node_count} nodes; nothing logged {since_words(since)}",
+            *([f"the last was iteration {last.iteration}"] if last else []),
+            f"more than {length_words(limit)} is too long here",
+        ),
+        todo="opsctl logs; opsctl request stacks; then opsctl request requeue --why hang",
+    )
+
+
+def _limit(snapshot: Snapshot, settings: Settings, typical_s: float, is_starting: bool) -> timedelta:
+    """How long nothing may be logged."""
+    told_s = seconds_of(settings.watch, "silent_most")
+    if told_s is not None and not is_starting:
+        return timedelta(seconds=told_s)
+    measured, expect = snapshot.measured, settings.expect
+    pauses_s = (measured.longest_evaluation_seconds or expect.evaluation_seconds or 0.0) + (
+        measured.longest_save_seconds or expect.save_seconds or 0.0
+    )
+    limit = max(SILENT_LEAST, timedelta(seconds=SILENT_ITERATIONS * typical_s)) + timedelta(seconds=pauses_s)
+    if told_s is not None:
+        limit = max(limit, timedelta(seconds=told_s))
+    return limit + START_MOST if is_starting else limit
+
+
+def _is_starting(snapshot: Snapshot, job: Job, logged_at: datetime) -> bool:
+    """Whether the running task has logged no iteration of its own yet."""
+    last = snapshot.measured.last_iteration
+    own = [one for one in snapshot.attempts if one.is_open and one.job_id == job.job_id]
+    begun_at = own[-1].iteration_at_start if own else None
+    if begun_at is not None and last is not None and last.iteration <= begun_at:
+        return True
+    return job.started_at is not None and logged_at <= job.started_at
+
+
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.LOG | Part.ATTEMPTS, HELP)

@@ -7,7 +7,7 @@ from opsctl.logs.pulse import words_of
 from opsctl.logs.records import Saying
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
-from opsctl.watch.pulse import job_words
+from opsctl.watch.pulse import JobWords, job_words
 from opsctl.watch.snapshot import Part, Snapshot, queue_order
 
 CHECK = "training"
@@ -17,6 +17,13 @@ HELP = """Is the training running or scheduled?
 never come, or not there. 3: Slurm does not answer or hides the jobs of others, somebody trains it whom the queue does
 not show, or the run was never submitted. Each line also goes into the training log.
 """
+#: What to type about a job in trouble, by its form.
+_TODO = {
+    "held": "scontrol release {job}",
+    "never": "opsctl revise --resubmit puts another chain in its place; scontrol show job {job}",
+    "cannot-start": "scontrol show job {job} says why; then opsctl revise --resubmit",
+    "suspended": "scontrol resume {job}, or ask who suspended it",
+}
 
 
 def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
@@ -43,9 +50,12 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
         findings.append(_finding(Severity.UNKNOWN, _words(name, "blind", detail)))
     for said in words:
         if said.severity is Severity.CRITICAL:
-            findings.append(_alert(Severity.WARNING if alive else Severity.CRITICAL, said.text, settings.team))
-        else:
+            severity = Severity.WARNING if alive else Severity.CRITICAL
+            findings.append(_of_job(severity, said, settings.team))
+        elif said.severity is Severity.OK:
             findings.append(_finding(said.severity, said.text))
+        else:
+            findings.append(_of_job(said.severity, said))
     return findings
 
 
@@ -57,7 +67,10 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
     if unknown is not None:  # it may be finished
         return _finding(Severity.UNKNOWN, _words(settings.name, "blind", unknown))
     if snapshot.was_submitted or snapshot.checkpoint is not None:
-        return _alert(Severity.CRITICAL, _words(settings.name, "absent"), settings.team)
+        words = _words(settings.name, "absent")
+        todo = "opsctl attempts says how the last one ended; opsctl submit"
+        evidence = ("squeue has none of the run's jobs",)
+        return Finding(CHECK, Severity.CRITICAL, words, settings.team, "absent", evidence=evidence, todo=todo)
     return _finding(Severity.UNKNOWN, _words(settings.name, "unsubmitted"))
 
 
@@ -69,8 +82,13 @@ def _finding(severity: Severity, text: str) -> Finding:
     return Finding(CHECK, severity, text)
 
 
-def _alert(severity: Severity, text: str, team: str) -> Finding:
-    return Finding(CHECK, severity, text, alert=team)
+def _of_job(severity: Severity, said: JobWords, team: str | None = None) -> Finding:
+    """About one job, under its form and id: the rest of an array has the array's."""
+    evidence = (f"squeue: {said.job.display_id} is {said.job.state}, reason {said.job.reason}",)
+    todo = _TODO.get(said.form, "scontrol show job {job}").format(job=said.job.job_id)
+    return Finding(CHECK, severity, said.text, team, f"{said.form} {said.job.job_id}", evidence=evidence, todo=todo)
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.PROGRESS | Part.LEASE, HELP)
+_NEEDS = Part.QUEUE | Part.PROGRESS | Part.LEASE
+#: It says itself what it cannot see, in the watchdog's words.
+DETECTOR = Detector(CHECK, find, _NEEDS, HELP, can_do_without=_NEEDS)

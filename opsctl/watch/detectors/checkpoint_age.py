@@ -1,0 +1,76 @@
+"""Does a training that runs also save?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from opsctl.slurm.states import State
+from opsctl.watch.detector import Detector, Settings
+from opsctl.watch.detectors.silence import START_MOST
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Part, Snapshot
+from opsctl.watch.wording import length_words, seconds_of
+
+CHECK = "checkpoint_age"
+HELP = """Does a training that runs also save?
+
+1: its last checkpoint is older than `[watch] checkpoint_most`; without that, than what the iterations between two of
+them take here, with an evaluation, two saves and a tenth more. 2: twice as old. Only the time that it has run counts.
+"""
+_MORE, _SAVES = 1.1, 2
+_LEAST = timedelta(minutes=5)
+
+
+def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
+    """A warning about a running task whose next checkpoint does not come; then critical."""
+    job = snapshot.running
+    if job is None or job.state != State.RUNNING or job.started_at is None or snapshot.is_finished:
+        return []
+    limit = _limit(snapshot, settings)
+    if limit is None or snapshot.checkpoint_problem is not None:
+        return []
+    last, saved_at = snapshot.checkpoint, snapshot.checkpoint_at
+    is_of_this_task = saved_at is not None and saved_at > job.started_at
+    since = saved_at if saved_at is not None and is_of_this_task else job.started_at
+    if not is_of_this_task:
+        limit += START_MOST
+    age = snapshot.now - since
+    if age < limit:
+        return []
+    logged = snapshot.measured.last_iteration
+    named = f"the last checkpoint is iteration {last.iteration}'s" if last else "there is no checkpoint yet"
+    return [
+        Finding(
+            CHECK,
+            Severity.CRITICAL if age >= 2 * limit else Severity.WARNING,
+            f"{named}, and it has trained for {length_words(age)} since without another one",
+            since=since + limit,
+            evidence=(
+                f"more than {length_words(limit)} is too long here",
+                *([f"iteration {logged.iteration} is logged"] if logged else []),
+                *([f"every {settings.save_interval} iterations"] if settings.save_interval else []),
+            ),
+            todo="opsctl logs says why a save failed; opsctl request save; is there space: opsctl watch filesystem",
+        )
+    ]
+
+
+def _limit(snapshot: Snapshot, settings: Settings) -> timedelta | None:
+    """How long it may train without a checkpoint; None: nobody knows."""
+    told_s = seconds_of(settings.watch, "checkpoint_most")
+    if told_s is not None:
+        return timedelta(seconds=told_s)
+    measured, expect = snapshot.measured, settings.expect
+    iteration_s = measured.seconds_per_iteration or expect.seconds_per_iteration
+    if not iteration_s or not settings.save_interval:
+        return None
+    evaluation_s = measured.longest_evaluation_seconds or expect.evaluation_seconds or 0.0
+    save_s = measured.longest_save_seconds or expect.save_seconds or 0.0
+    return _LEAST + timedelta(seconds=_MORE * settings.save_interval * iteration_s + evaluation_s + _SAVES * save_s)
+
+
+def _blind(snapshot: Snapshot) -> str:
+    return snapshot.checkpoint_problem or ""
+
+
+DETECTOR = Detector(CHECK, find, Part.QUEUE | Part.PROGRESS | Part.LOG, HELP, blind=_blind)

@@ -1,0 +1,50 @@
+"""Does the gradient norm climb, as it does before a training diverges?"""
+
+from __future__ import annotations
+
+from opsctl.watch.detector import Detector, Settings
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.robust import middle, quantile, spread
+from opsctl.watch.series import finite, span_words
+from opsctl.watch.snapshot import Part, Snapshot
+
+CHECK = "gradients"
+HELP = """Does the gradient norm climb?
+
+1: of the newest 30 lines of the log three quarters are above 1.8 times what the older half of the log's newest
+thousand says, and above its own ups and downs.
+"""
+#: Newest lines, how many older ones it takes, and by which factor and how many deviations most of them are above.
+NEWEST, BEFORE, FACTOR, DEVIATIONS = 30, 100, 1.8, 4.0
+_MOSTLY = 0.25
+
+
+def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
+    """A warning when most of the newest are far above the usual."""
+    lines = [one for one in snapshot.series if finite(one.grad_norm) is not None]
+    if len(lines) < NEWEST + BEFORE or snapshot.is_finished:
+        return []
+    values = [one.grad_norm or 0.0 for one in lines]
+    before = values[: max(BEFORE, (len(values) - NEWEST) // 2)]
+    usual = middle(before)
+    needed = max(FACTOR * usual, usual + DEVIATIONS * spread(before))
+    if quantile(values[-NEWEST:], _MOSTLY) <= needed:
+        return []
+    now = middle(values[-NEWEST:])
+    return [
+        Finding(
+            CHECK,
+            Severity.WARNING,
+            f"the gradient norm is {now:.3g}, {now / usual:.1f} times the usual {usual:.3g}"
+            if usual
+            else f"the gradient norm is {now:.3g}, and was 0",
+            evidence=(
+                f"median of {span_words(lines[-NEWEST:])}: {now:.3g}",
+                f"median of {span_words(lines[: len(before)])}: {usual:.3g}",
+            ),
+            todo="opsctl logs -f; opsctl checkpoints list: keep one from before it climbed",
+        )
+    ]
+
+
+DETECTOR = Detector(CHECK, find, Part.SERIES | Part.PROGRESS, HELP)
