@@ -39,6 +39,11 @@ class Printed(NamedTuple):
     when: str = ""  # what makes the command print this one, where it prints several
 
 
+def name_in_table(command: str) -> str:
+    """How `PRINTED` calls a command: every single check of `watch` alike."""
+    return "watch CHECK" if command.startswith("watch ") and command != "watch all" else command
+
+
 PRINTED = (
     Printed("plan", "plan", RunPlan, "from a run file"),
     Printed("plan", "plan", NumbersPlan, "from numbers"),
@@ -53,7 +58,7 @@ PRINTED = (
     Printed("queue", "jobs", list[PrintedJob]),
     *(
         printed
-        for check in ("all", "training")
+        for check in ("all", "CHECK")
         for printed in (
             Printed(f"watch {check}", "findings", list[PrintedFinding]),
             Printed(f"watch {check}", "runs", list[PrintedRun], "with `--all-runs`"),

@@ -48,6 +48,8 @@ class Detector:
         needed = self.needs & ~self.can_do_without
         if snapshot.blind is not None and Part.QUEUE in needed:
             return snapshot.blind
+        if Part.QUEUE in needed and not snapshot.was_submitted:
+            return ""  # of a run that was never submitted there is nothing in Slurm to be seen
         return snapshot.problem_of(needed) or (self.blind(snapshot) if self.blind else "")
 
 

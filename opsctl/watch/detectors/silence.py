@@ -15,7 +15,8 @@ CHECK = "silence"
 HELP = """Does a training that runs also log, or does it hang?
 
 1: no iteration was logged for much longer than ten iterations, an evaluation and a save take here together, or than
-`[watch] silent_most`. 2: for twice as long, and an hour longer. After a start it has half an hour more, until its first iteration.
+`[watch] silent_most`. 2: for twice as long, and an hour longer. After a start it has half an hour more, until its
+first iteration.
 """
 #: A running training that has logged nothing for so many iterations, and so long, is worth a look.
 SILENT_ITERATIONS = 10

@@ -13,7 +13,7 @@ import pytest
 
 from opsctl.cli import COMMANDS, HIDDEN, main, root
 from opsctl.cli.json_help import description_of, markdown, may_be_missing, name_of, shapes
-from opsctl.cli.json_shapes import PRINTED
+from opsctl.cli.json_shapes import PRINTED, name_in_table
 from opsctl.output import json_text
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
@@ -32,7 +32,7 @@ def commands_with_json(command: click.Command, words: str = "") -> Iterator[str]
             assert found is not None
             yield from commands_with_json(found, f"{words} {name}".strip())
     elif any("--json" in option.opts for option in command.params):
-        yield words
+        yield name_in_table(words)
 
 
 def test_every_command_with_json_has_its_shape_and_no_other_has_one() -> None:
