@@ -68,7 +68,7 @@ def measure_status() -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
     try:
         cluster = up(plain("bench"), folder / "cluster").cluster
-        environment = {**cluster.environment(), "OPSCTL_CLUSTER": str(folder / "cluster")}
+        environment = {**cluster.environment(), "OPSCTL_CLUSTER": str(folder / "cluster"), "OPSCTL_ANSWERS_AGE": "0"}
         run = folder / "run"
         _make_run(run)
         _submit(environment, "--comment=opsctl run=0123 submit=0", "--array=1-3%1", "--nodes=1")

@@ -10,7 +10,7 @@ from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.records.chains import Chain
 from opsctl.slurm.arrays import array_problem, count_tasks
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.types import Job
 
 #: Stands where "none" would, wherever only one's own jobs are shown.
@@ -28,7 +28,7 @@ class Unseen:
 
 
 def unseen(
-    chains: Sequence[Chain], attempts: Callable[[], Sequence[Attempt]], queue: Sequence[Job], slurm: SlurmClient
+    chains: Sequence[Chain], attempts: Callable[[], Sequence[Attempt]], queue: Sequence[Job], slurm: SlurmLooks
 ) -> tuple[Unseen, ...]:
     """What of a run others may have in the queue beside `queue`, all that Slurm shows; in the order of submission.
 

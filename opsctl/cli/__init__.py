@@ -35,6 +35,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 #: Called by scripts, not by people.
 HIDDEN = {"job": ("job", "What runs inside an allocation.")}
 
+#: Those that cannot change what Slurm has in its queue. After any other the shared answers are forgotten.
+LOOKS = {"init", "plan", "render", "status", "queue", "logs", "attempts", "checkpoints", "watch", "metrics", "data"}
+
 
 class LazyGroup(click.Group):
     """A group that knows its commands' names and help lines without importing them."""
@@ -84,7 +87,10 @@ def main(argv: list[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     is_check = args[:1] == ["watch"]
     try:
-        code = root.main(args=args, prog_name="opsctl", standalone_mode=False)
+        try:
+            code = root.main(args=args, prog_name="opsctl", standalone_mode=False)
+        finally:
+            _forget_after(args)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
@@ -108,3 +114,11 @@ def main(argv: list[str] | None = None) -> None:
         where = f"{error.filename}: " if error.filename else ""
         message(f"opsctl: {where}{error.strerror or error}")
         sys.exit(3 if is_check else 1)
+
+
+def _forget_after(args: list[str]) -> None:
+    """What Slurm has said to others of this account no longer counts when this command may have changed it."""
+    if args and args[0] not in LOOKS and not args[0].startswith("-"):
+        from opsctl.records.shared_answers import forget
+
+        forget()

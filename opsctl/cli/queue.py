@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import age_words, cluster_option, fresh_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
     from opsctl.records.run_view import RunView
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 @run_argument
 @cluster_option
 @json_option
-def command(run_argument: str | None, run: str | None, cluster: str | None, as_json: bool) -> None:
+@fresh_option
+def command(run_argument: str | None, run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
     """List the jobs of the run's group, its own marked with *.
 
     The group is `[run] group`; without one, your own jobs and the run's, whoever submitted them. Starts to come are
@@ -30,7 +31,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.own_jobs import Recorded, recorded
-    from opsctl.slurm.commands import client_for
+    from opsctl.records.shared_answers import looking_at
     from opsctl.status.members import interested
     from opsctl.status.queue import printed_job, queue_table
     from opsctl.watch.snapshot import queue_order
@@ -39,7 +40,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     paths = seen.paths if seen else None
     known = recorded(paths) if paths else Recorded()
     users = interested(seen.table.group if seen else None)
-    slurm = client_for(choose_cluster(cluster, paths))
+    slurm = looking_at(choose_cluster(cluster, paths), fresh)
     jobs = slurm.jobs()
     others = (users | {chain.user for chain in known.chains}) - {account_name()}
     hidden = bool(others) and not sees_others(jobs) and slurm.hides_others_jobs()
@@ -54,6 +55,8 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
         message(f"no jobs of {', '.join(sorted(users))} in the queue")
     if hidden:
         message(f"{CANNOT_SEE}: {'these are yours only' if rows else 'none of yours is in the queue'}")
+    if age := age_words(getattr(slurm, "queue_age_s", 0.0)):
+        message(age)
 
 
 def _run_if_any(chosen: str | None) -> RunView | None:

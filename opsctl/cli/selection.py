@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+#: Seconds from which on people are told how old Slurm's word is.
+OLD_S = 5.0
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -43,3 +45,14 @@ def all_runs_option(function: Function) -> Function:
     """`--all-runs`: those of the cron folder's list and those that this account has used; in place of one run."""
     what = "Every run of the group's cron folder, and every one that you have made or submitted."
     return click.option("--all-runs", "all_runs", is_flag=True, help=what)(function)
+
+
+def fresh_option(function: Function) -> Function:
+    """`--fresh`."""
+    what = "Ask Slurm now, not what it has told another command of yours less than a minute ago."
+    return click.option("--fresh", is_flag=True, help=what)(function)
+
+
+def age_words(age_s: float) -> str:
+    """How old what Slurm has said is, where that is worth a word; else empty."""
+    return f"queue as of {age_s:.0f} s ago" if age_s > OLD_S else ""

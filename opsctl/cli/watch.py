@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import age_words, cluster_option, fresh_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
     from opsctl.records.run_view import RunView
@@ -59,6 +60,7 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     @run_argument
     @cluster_option
     @json_option
+    @fresh_option
     @click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
     @click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
     @click.pass_context
@@ -68,13 +70,14 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         run: str | None,
         cluster: str | None,
         as_json: bool,
+        fresh: bool,
         all_runs: bool,
         no_log: bool,
     ) -> None:
         chosen = pick(run_argument, run)
         if all_runs and chosen:
             raise click.UsageError(f"--all-runs and {chosen}: give one of them")
-        how = _How(cluster, as_json, not no_log)
+        how = _How(cluster, as_json, fresh, not no_log)
         ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, chosen, how))
 
     return check
@@ -84,6 +87,7 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
 class _How:
     cluster: str | None
     as_json: bool
+    is_fresh: bool
     goes_into_log: bool
 
 
@@ -92,13 +96,13 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     from opsctl.output import print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
-    from opsctl.slurm.commands import client_for
+    from opsctl.records.shared_answers import looking_at
     from opsctl.watch.detector import needs_of, run_detectors
     from opsctl.watch.finding import exit_code, printed_finding
     from opsctl.watch.runner import gather, pulse_lines, settings_of
 
     run = view(chosen)
-    client = client_for(choose_cluster(how.cluster, run.paths))
+    client = looking_at(choose_cluster(how.cluster, run.paths), how.is_fresh)
     snapshot = gather(run, client, needs_of(detectors), is_tolerant=len(detectors) > 1)
     findings = run_detectors(detectors, snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
@@ -106,6 +110,7 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
         print_json("findings", [printed_finding(finding) for finding in findings])
     else:
         show_lines(lines)
+    _say_age(snapshot)
     if how.goes_into_log:
         _log(run, snapshot, lines)
     return exit_code(findings)
@@ -116,13 +121,18 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.register import all_runs
-    from opsctl.slurm.commands import client_for
+    from opsctl.records.shared_answers import looking_at
     from opsctl.watch.all_runs import findings_in, look_at_all, printed_run, run_lines
     from opsctl.watch.detector import needs_of
     from opsctl.watch.finding import exit_code
     from opsctl.watch.runner import pulse_lines
 
-    looks = look_at_all(all_runs(), lambda paths: choose_cluster(how.cluster, paths), client_for, needs_of(detectors))
+    looks = look_at_all(
+        all_runs(),
+        lambda paths: choose_cluster(how.cluster, paths),
+        partial(looking_at, is_fresh=how.is_fresh),
+        needs_of(detectors),
+    )
     found = [(look, findings_in(look, detectors)) for look in looks]
     if how.as_json:
         print_json("runs", [printed_run(look, findings) for look, findings in found])
@@ -130,10 +140,18 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
         show_lines(run_lines(found))
     else:
         message("no runs: opsctl submit puts a run on the list")
+    _say_age(*(look.snapshot for look in looks if look.snapshot is not None))
     for look, findings in found:
         if how.goes_into_log and look.run is not None and look.snapshot is not None:
             _log(look.run, look.snapshot, pulse_lines(findings, look.snapshot.now))
     return max((exit_code(findings) for _, findings in found), default=0)
+
+
+def _say_age(*snapshots: Snapshot) -> None:
+    from opsctl.output import message
+
+    if age := age_words(max((one.queue_age_s for one in snapshots), default=0.0)):
+        message(age)
 
 
 def _log(run: RunView, snapshot: Snapshot, lines: Sequence[str]) -> None:

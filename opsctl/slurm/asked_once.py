@@ -7,20 +7,20 @@ from functools import cached_property
 from typing import TypeVar
 
 from opsctl.errors import SlurmError
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.nodes import Node
-from opsctl.slurm.types import Job, JobEnd
+from opsctl.slurm.types import Job
 
 T = TypeVar("T")
 
 
 class AskedOnce:
-    """See SlurmClient. For one look: what it answers, a refusal too, stays so.
+    """See SlurmLooks. For one look: what it answers, a refusal too, stays so.
 
     make: a client for each question, so that each has its own time, however long the files between two take.
     """
 
-    def __init__(self, make: Callable[[], SlurmClient]) -> None:
+    def __init__(self, make: Callable[[], SlurmLooks]) -> None:
         self._make = make
         self.queue_age_s = 0.0  # how old the answer about jobs was when it came
 
@@ -62,22 +62,6 @@ class AskedOnce:
     def configuration(self) -> dict[str, str]:
         """As the one behind it says."""
         return _told(self._configuration)
-
-    def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
-        """Asked for each time."""
-        return self._make().ends(job_ids)
-
-    def submit(self, script: str) -> int:
-        """Done each time."""
-        return self._make().submit(script)
-
-    def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
-        """Done each time."""
-        self._make().cancel(ids, pending_only)
-
-    def node_address(self, node: str) -> str:
-        """Asked for each time."""
-        return self._make().node_address(node)
 
     def nodes_of(self, folded: str) -> list[str]:
         """Asks nobody."""

@@ -25,9 +25,11 @@ class Deadline:
         return max(0.0, self._ends_at - time.monotonic())
 
 
-class SlurmClient(Protocol):
-    """One Slurm. Every method raises SlurmUnreachable when no answer came in time, SlurmMissing without Slurm's
-    commands, and SlurmError with Slurm's own words when it refused. "Unreachable" says nothing about any job.
+class SlurmLooks(Protocol):
+    """One Slurm, as those need it who only look.
+
+    Every method raises SlurmUnreachable when no answer came in time, SlurmMissing without Slurm's commands, and
+    SlurmError with Slurm's own words when it refused. "Unreachable" says nothing about any job.
     """
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
@@ -35,6 +37,25 @@ class SlurmClient(Protocol):
 
         `users` and `job_ids` narrow it (an array's id stands for all its tasks); an id that Slurm forgot has no row.
         """
+
+    def hides_others_jobs(self) -> bool:
+        """Whether the caller is shown no jobs but his own, so that others' are missing from every answer.
+
+        Only for who has seen nobody else's: operators are shown all of them, and that is not to be asked for.
+        """
+
+    def nodes(self, folded: str | None = None) -> list[Node]:
+        """The state of each node in a folded list; of all nodes without one."""
+
+    def configuration(self) -> dict[str, str]:
+        """What the controller goes by, key and value in Slurm's words: `ClusterName`, `SlurmctldHost[0]`, ..."""
+
+    def nodes_of(self, folded: str) -> list[str]:
+        """The node names in a folded list, in Slurm's order: `x[01-03]`. Asks nobody."""
+
+
+class SlurmClient(SlurmLooks, Protocol):
+    """One Slurm, and all that may be asked of it. See SlurmLooks for what its methods raise."""
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         """How these jobs ended, as far as Slurm still knows: from accounting, else from the controller's memory."""
@@ -48,20 +69,5 @@ class SlurmClient(Protocol):
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
         """scancel these (`12`, `12_3`); `pending_only` spares what runs. One that has already left is no error."""
 
-    def hides_others_jobs(self) -> bool:
-        """Whether the caller is shown no jobs but his own, so that others' are missing from every answer.
-
-        Only for who has seen nobody else's: operators are shown all of them, and that is not to be asked for.
-        """
-
-    def nodes(self, folded: str | None = None) -> list[Node]:
-        """The state of each node in a folded list; of all nodes without one."""
-
     def node_address(self, node: str) -> str:
         """The address at which Slurm reaches a node (its NodeAddr)."""
-
-    def configuration(self) -> dict[str, str]:
-        """What the controller goes by, key and value in Slurm's words: `ClusterName`, `SlurmctldHost[0]`, ..."""
-
-    def nodes_of(self, folded: str) -> list[str]:
-        """The node names in a folded list, in Slurm's order: `x[01-03]`. Asks nobody."""

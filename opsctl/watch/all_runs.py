@@ -16,7 +16,7 @@ from opsctl.records.register import KnownRun
 from opsctl.records.run_view import RunView, view_known
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.asked_once import AskedOnce
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.cluster import Cluster
 from opsctl.watch.detector import Detector, run_detectors
 from opsctl.watch.detectors import training
@@ -53,7 +53,7 @@ class PrintedRun(Struct, frozen=True, kw_only=True):
 def look_at_all(
     known: Iterable[KnownRun],
     cluster_of: Callable[[RunPaths], Cluster],
-    client: Callable[[Cluster], SlurmClient],
+    client: Callable[[Cluster], SlurmLooks],
     parts: Part = Part.ALL,
 ) -> list[RunLook]:
     """Every run of the list as it is now, in the list's order; a folder that is in it twice is looked at once.
@@ -76,7 +76,7 @@ def look_at_all(
 def gather_many(
     runs: Sequence[RunView],
     cluster_of: Callable[[RunPaths], Cluster],
-    client: Callable[[Cluster], SlurmClient],
+    client: Callable[[Cluster], SlurmLooks],
     parts: Part = Part.ALL,
 ) -> list[Snapshot]:
     """A snapshot of each run, in order; what cannot be looked at is among its `problems`. See `look_at_all`."""

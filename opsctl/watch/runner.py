@@ -15,7 +15,7 @@ from opsctl.records.state_files import LOG_LOCK_WAIT_S, append_bytes
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import watch_table
 from opsctl.runs.schema import ArrayTable, ExpectTable, WatchTable
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
@@ -58,7 +58,7 @@ def settings_of(run: RunView) -> Settings:
     )
 
 
-def gather(run: RunView, slurm: SlurmClient, parts: Part = Part.ALL, is_tolerant: bool = False) -> Snapshot:
+def gather(run: RunView, slurm: SlurmLooks, parts: Part = Part.ALL, is_tolerant: bool = False) -> Snapshot:
     """The run as it is now, as far as `parts` go. Slurm out of reach is part of it (`blind`), not an error.
 
     Slurm is asked before the files are read: a training that finishes meanwhile is then finished, not missing. What

@@ -48,7 +48,11 @@ class Opsctl:
         return self.folder / "output" / ".opsctl"
 
     def environment(self) -> dict[str, str]:
-        own = {"OPSCTL_CLUSTER": str(self.cluster.folder), "XDG_STATE_HOME": str(self.folder / "state")}
+        own = {
+            "OPSCTL_CLUSTER": str(self.cluster.folder),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "OPSCTL_ANSWERS_AGE": "0",
+        }
         return {**{k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OPSCTL"))}, **own}
 
     def start(self, *words: str) -> subprocess.Popen[str]:

@@ -11,7 +11,7 @@ from opsctl.records.own_jobs import Recorded
 from opsctl.records.run_view import RunView
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.watch.snapshot import Part
 
 
@@ -20,7 +20,7 @@ class Asked:
     """One run, whom to ask about it, and for what."""
 
     run: RunView
-    slurm: SlurmClient
+    slurm: SlurmLooks
     parts: Part
     known: Recorded  # its submissions
 

@@ -9,7 +9,7 @@ from opsctl.attempts import events as attempts_file
 from opsctl.attempts.unseen import unseen
 from opsctl.errors import SlurmError, SlurmUnreachable
 from opsctl.records.identity import Standing, before_the_move, is_here, place_of
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.nodes import Node, in_partition
 from opsctl.watch.gathering.asked import Asked, file_of
 from opsctl.watch.seen import PartitionNodes
@@ -65,7 +65,7 @@ def _queue(seen: Snapshot, asked: Asked) -> Snapshot:
     return replace(seen, whereabouts=Whereabouts(paths.output, place, elsewhere)) if elsewhere else seen
 
 
-def _age_s(slurm: SlurmClient) -> float:
+def _age_s(slurm: SlurmLooks) -> float:
     """How old the last answer about jobs is; one that was asked for now is 0."""
     return float(getattr(slurm, "queue_age_s", 0.0))
 

@@ -88,6 +88,7 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in list(os.environ):
         if name.startswith(("SLURM", "OPSCTL")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("OPSCTL_ANSWERS_AGE", "0")
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "account"))
     run = tmp_path / "run"
