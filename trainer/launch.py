@@ -33,6 +33,7 @@ from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.first_failure import DeathWatch
 from trainer.preload import import_engine, set_process_defaults
 from trainer.say import complain
+from trainer.stack_signal import listen
 
 DEFAULT_MAIN = "trainer.pretrain_gpt"
 _PR_SET_PDEATHSIG = 1
@@ -196,6 +197,7 @@ def run_rank(
 ) -> None:
     """One forked rank: the trainer's main, its traceback printed here, its refusals (exit status 2) without one."""
     watch.report(int(os.environ["LOCAL_RANK"]))
+    listen(int(os.environ["RANK"]))
     os.umask(usual_umask)
     _die_with_the_launcher()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):

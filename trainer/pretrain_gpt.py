@@ -208,6 +208,7 @@ def _leaving_settings(options: Options) -> LeavingSettings:
     return LeavingSettings(
         kill_switch_path=path(options.kill_switch_path),
         stop_request_path=path(options.stop_request_path),
+        save_request_path=path(options.save_request_path),
         exit_report_path=path(options.exit_report_path),
         exit_duration_minutes=options.exit_duration_in_mins,
         exit_interval=options.exit_interval,

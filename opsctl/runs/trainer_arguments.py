@@ -9,7 +9,10 @@ from trainer.recipe.options import to_arguments
 #: What is the run's or the job's to set: no chain keeps its checkpoints, its kill switch or its reports elsewhere. From
 #: where it loads, and where its curves go, one chain may say.
 NOT_A_CHAINS = frozenset(
-    {"save", "kill_switch_path", "stop_request_path", "exit_report_path", "lease_path", "lease_number"}
+    {
+        *("save", "kill_switch_path", "stop_request_path", "save_request_path", "exit_report_path"),
+        *("lease_path", "lease_number"),
+    }
 )
 
 

@@ -73,7 +73,9 @@ SINGLE = {
     **{f"opsctl.{name}": "ground" for name in ("", "account", "errors", "moments", "output", "shipped", "tcp_ports")},
     "opsctl.__main__": "cli",
     **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "held_folder", "preload", "say")},
-    **{f"trainer.{name}": "launch" for name in ("launch", "attempt_records", "first_failure")},
+    **{
+        f"trainer.{name}": "launch" for name in ("launch", "attempt_records", "first_failure", "stack_signal", "stacks")
+    },
     **{f"trainer.{name}": name for name in ("engine", "pretrain_gpt")},
 }
 

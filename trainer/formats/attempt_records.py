@@ -2,8 +2,9 @@
 
 Launchers write `ranks-NODERANK.json` (a list of RankPlace) and `failure-NODERANK.json` (a Failure), global rank 0
 writes `leaving.json` (a LeavingNote) and `exit.json` (an ExitReport), and the job writes `stop-request` (a
-StopRequest), of which the trainer only asks whether it is there, and `exit-later.json` (a LaterExit). All are read with
-`trainer.formats.tolerant`: a crash may have cut any of them short.
+StopRequest), of which the trainer only asks whether it is there, `exit-later.json` (a LaterExit), and `save-request` (a
+SaveRequest), to which rank 0 answers with `saved.json` (a SavedNote). All are read with `trainer.formats.tolerant`: a
+crash may have cut any of them short.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ LEAVING_NOTE = "leaving.json"
 EXIT_REPORT = "exit.json"
 STOP_REQUEST = "stop-request"
 LATER_EXIT = "exit-later.json"
+SAVE_REQUEST = "save-request"
+SAVED_NOTE = "saved.json"
 
 
 def ranks_file(node_rank: int) -> str:
@@ -88,3 +91,18 @@ class LaterExit(msgspec.Struct, frozen=True):
 
     at: Moment
     why: str = ""
+
+
+class SaveRequest(msgspec.Struct, frozen=True):
+    """That the training is to save and go on. One is carried out once; the next one has another id."""
+
+    id: str
+
+
+class SavedNote(msgspec.Struct, frozen=True):
+    """What came of a save request."""
+
+    id: str  # the request's
+    iteration: int | None = None  # of the checkpoint that there is now
+    problem: str = ""  # why there is none; empty when all is well
+    at: Moment | None = None

@@ -1,4 +1,6 @@
-"""Why and when a training leaves. One rank looks at the two files, and all agree in one collective before they go."""
+"""Why and when a training leaves, or saves because somebody asks. One rank looks at the files, and all agree in one
+collective before they do it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from trainer.files import read_plain, write_atomically
 from trainer.formats.attempt_records import LATER_EXIT, LEAVING_NOTE, ExitReport, LaterExit, LeavingNote
 from trainer.formats.json_text import json_file_text
 from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.progress import Progress
 from trainer.formats.tolerant import decode
-from trainer.held_folder import HeldFolder
+from trainer.loop.asked_saves import AskedSaves
+from trainer.loop.place import Place
 
 # The order is the collective's, and the one in which reasons win over each other.
 _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_DURATION)
@@ -30,7 +32,6 @@ _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_D
 # its node from everybody. After this long it ends without asking.
 HARD_END_AFTER_S = 60.0
 _HARD_END_STATUS = 70
-_LARGEST_NOTE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class LeavingSettings:
     exit_report_path: Path | None
     exit_duration_minutes: float | None
     exit_interval: int | None
+    save_request_path: Path | None = None
 
 
 class Leaving:
@@ -51,9 +53,10 @@ class Leaving:
         self._settings = settings
         self._device = device
         self._looks = dist.get_rank() == 0
-        self._kill_switch = _Place(settings.kill_switch_path if self._looks else None)
-        self._stop_request = _Place(settings.stop_request_path if self._looks else None)
-        self._exit_report = _Place(settings.exit_report_path if self._looks else None)
+        self._kill_switch = Place(settings.kill_switch_path if self._looks else None)
+        self._stop_request = Place(settings.stop_request_path if self._looks else None)
+        self._exit_report = Place(settings.exit_report_path if self._looks else None)
+        self.asked_saves = AskedSaves(Place(settings.save_request_path if self._looks else None))
         self._told_by_signal = False
         earliest = torch.tensor([started_at], dtype=torch.float64, device=device)
         dist.all_reduce(earliest, op=dist.ReduceOp.MIN)
@@ -74,6 +77,7 @@ class Leaving:
         """Why to leave now, and the line that says so; None to go on. Collective: one small all-reduce.
 
         `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
+        The same all-reduce agrees whether `asked_saves` are due.
         """
         minutes = self.minutes()
         seen = (
@@ -83,9 +87,11 @@ class Leaving:
             self._looks and self._duration_is_over(minutes),
         )
         # The last value carries the longest run time, so that every rank would print the same minutes.
-        votes = torch.tensor([*map(float, seen), minutes], dtype=torch.float64, device=self._device)
+        save = float(self.asked_saves.is_asked())
+        votes = torch.tensor([*map(float, seen), save, minutes], dtype=torch.float64, device=self._device)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-        *agreed, longest = votes.tolist()
+        *agreed, save, longest = votes.tolist()
+        self.asked_saves.are_due = bool(save)
         for reason, vote in zip(_AGREED, agreed, strict=True):
             if vote:
                 return (Reason.STOP_REQUEST if reason == Reason.SIGNAL else reason), self._line(reason, longest)
@@ -105,7 +111,7 @@ class Leaving:
             return False
         later: LaterExit | None = None
         with contextlib.suppress(OSError):
-            later = decode(self._exit_report.read_beside(LATER_EXIT), LaterExit)
+            later = decode(self._exit_report.read(LATER_EXIT), LaterExit)
         return later is None or datetime.now().astimezone() >= later.at
 
     def _line(self, reason: Reason, minutes: float) -> str:
@@ -130,30 +136,6 @@ class Leaving:
         """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""
         report = ExitReport(reason, progress.iteration, progress.consumed_train_samples)
         self._exit_report.write(json_file_text(report))
-
-
-class _Place:
-    """A file's place in a folder that is held from now on; none without a path."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._folder = HeldFolder(path.parent) if path is not None else None
-        if self._folder is not None:
-            with contextlib.suppress(OSError):  # it may come later
-                self._folder.descriptor()
-
-    def is_taken(self) -> bool:
-        """Whether anything is there: what it is, nobody asks, and nobody opens it."""
-        return self._folder is not None and self._path is not None and self._folder.has(self._path.name)
-
-    def read_beside(self, name: str) -> bytes:
-        """The contents of the file called `name` beside this one; empty without a path. Raises OSError."""
-        return b"" if self._folder is None else read_plain(self._folder.place() / name, _LARGEST_NOTE_BYTES)
-
-    def write(self, text: str, name: str | None = None) -> None:
-        """Write the file, or the one called `name` beside it. Raises OSError."""
-        if self._folder is not None and self._path is not None:
-            write_atomically(self._folder.place() / (name or self._path.name), text)
 
 
 class HardEnd:

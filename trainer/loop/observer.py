@@ -36,6 +36,10 @@ class Observer:
     def after_step(self, step: Step) -> None:
         """After each step."""
 
+    def when_asked_to_save(self, progress: Progress) -> bool:
+        """Between two steps, when somebody asks for a checkpoint; whether this one keeps any, so that there is one."""
+        return False
+
     def before_leaving(self, progress: Progress) -> None:
         """Once, when no further step is taken, whatever the reason: the time to keep what would be lost."""
 

@@ -21,7 +21,7 @@ from trainer.recipe.schedule import LearningRateSchedule
 
 
 class Saves(Observer):
-    """Saves every `interval` iterations and before leaving, each iteration once.
+    """Saves every `interval` iterations, when asked to and before leaving, each iteration once.
 
     save: writes a checkpoint and returns its milliseconds. saved_iteration: the one that its latest checkpoint has.
     """
@@ -41,6 +41,11 @@ class Saves(Observer):
         """Save when `interval` divides the iteration; with None, never."""
         if self._interval and step.progress.iteration % self._interval == 0:
             self.before_leaving(step.progress)
+
+    def when_asked_to_save(self, progress: Progress) -> bool:
+        """As before leaving: what is saved already is not saved again."""
+        self.before_leaving(progress)
+        return True
 
     def before_leaving(self, progress: Progress) -> None:
         """Save unless this very iteration is saved already."""

@@ -1,4 +1,4 @@
-"""The training loop: leave if all ranks agree to, take one step, hand it to the observers in turn."""
+"""The training loop: leave or save if all ranks agree to, take one step, hand it to the observers in turn."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def _steps(training: Training) -> tuple[Reason, str] | None:
             leave = training.leaving.reason(progress.iteration, steps_done)
             if leave is not None:
                 return leave
+            if training.leaving.asked_saves.are_due:
+                training.leaving.asked_saves.carry_out(training.observers, progress)
             step = _step(training, items)
             steps_done += 1
             for observer in training.observers:

@@ -387,6 +387,7 @@ OPTIONS: tuple[Option, ...] = (
         ),
         _option("--kill-switch-path", str, None, "When this file exists: save, leave, exit 0."),
         _option("--stop-request-path", str, None, "As the kill switch, for this job alone."),
+        _option("--save-request-path", str, None, "When this file exists: save once and train on."),
         _option(
             "--lease-path", str, None, "Lease on the training: checked at the start and before a checkpoint counts."
         ),

@@ -87,7 +87,7 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
     def announce(why: Reason, iteration: int) -> None:
         diary.append(f"announced: {why} at {iteration}")
 
-    leaving: Any = SimpleNamespace(reason=reason, announce=announce)
+    leaving: Any = SimpleNamespace(reason=reason, announce=announce, asked_saves=SimpleNamespace(are_due=False))
     parallel: Any = None
     return Training(
         engine=engine,

@@ -1,0 +1,60 @@
+"""Saving because somebody asks, and training on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+
+from trainer.agreement import Refusal
+from trainer.formats.attempt_records import SAVED_NOTE, SavedNote, SaveRequest
+from trainer.formats.json_text import json_file_text
+from trainer.formats.progress import Progress
+from trainer.formats.tolerant import decode
+from trainer.loop.observer import Observer
+from trainer.loop.place import Place
+
+
+class AskedSaves:
+    """The save request that lies there, and the word of what came of it. Only the first rank has a place for them."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._asked: SaveRequest | None = None
+        self._answered: SaveRequest | None = None
+        self._unsaid: SavedNote | None = None  # what a full disk did not take
+        self.are_due = False  # as all ranks have agreed
+
+    def is_asked(self) -> bool:
+        """Whether a request lies there that has had no answer yet. One that cannot be read is none."""
+        self._say()
+        if not self._place.is_taken():
+            return False
+        asked: SaveRequest | None = None
+        with contextlib.suppress(OSError):
+            asked = decode(self._place.read(), SaveRequest)
+        if asked is None or asked == self._answered:
+            return False
+        self._asked = asked
+        return True
+
+    def carry_out(self, observers: Sequence[Observer], progress: Progress) -> None:
+        """Have every observer that can save this iteration, unless it is saved. Collective, like their saves.
+
+        A disk that takes no checkpoint is no reason to end the training: the word says so.
+        """
+        try:
+            can_save = [observer.when_asked_to_save(progress) for observer in observers]
+            problem = "" if any(can_save) else "this training saves nothing (no --save)"
+        except Refusal as error:
+            problem = str(error)
+        self._answered = self._asked
+        if self._answered is not None:
+            self._unsaid = SavedNote(self._answered.id, progress.iteration, problem, datetime.now().astimezone())
+            self._say()
+
+    def _say(self) -> None:
+        if self._unsaid is not None:
+            with contextlib.suppress(OSError):
+                self._place.write(json_file_text(self._unsaid), SAVED_NOTE)
+                self._unsaid = None
