@@ -143,6 +143,15 @@ def create_file(folder: int, path: Path, mode: int | None = None) -> int:
     return fd
 
 
+def listed_within(folder: int) -> list[str]:
+    """The names in a folder that is open, in order. Raises OSError."""
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)  # `folder` may only name it
+    try:
+        return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor is no path
+    finally:
+        os.close(fd)
+
+
 def new_file_mode(folder: int) -> int:
     """The mode of a new file in `folder`: as open as that, and never to be written by everybody."""
     return os.fstat(folder).st_mode & 0o664

@@ -93,6 +93,28 @@ class CommandClient:
         if answer.code != 0 and not _had_ended(answer):
             raise refused(answer, f"cancel {', '.join(targets)}")
 
+    def hold(self, ids: Iterable[str]) -> None:
+        """One scontrol for all `ids`; none for no `ids`."""
+        self._control(["hold", *ids], "hold")
+
+    def release(self, ids: Iterable[str]) -> None:
+        """One scontrol for all `ids`; none for no `ids`."""
+        self._control(["release", *ids], "release")
+
+    def allow_requeue(self, job_id: int, allowed: bool) -> None:
+        """By the job's flag, which its owner may change while it runs."""
+        answer = self._ask(["scontrol", "update", f"JobId={job_id}", f"Requeue={int(allowed)}"])
+        if answer.code != 0:
+            raise refused(answer, f"let job {job_id} be requeued")
+
+    def requeue(self, job_id: int) -> None:
+        """Asked once, whatever comes of it: a second one would end the job's next life."""
+        self._refuse_what_is_out_of_bounds()
+        time_s = PATIENT_CALL_S if self.deadline is None else self.deadline.remaining_s()
+        answer = run_slurm(["scontrol", "requeue", str(job_id)], self.environment, time_s)
+        if answer.code != 0:
+            raise refused(answer, f"requeue job {job_id}")
+
     def hides_others_jobs(self) -> bool:
         """From the configuration; a Slurm that does not tell it leaves that unknown."""
         try:
@@ -131,6 +153,13 @@ class CommandClient:
     def nodes_of(self, folded: str) -> list[str]:
         """See `expand_nodes`, which keeps the zeros of 01."""
         return expand_nodes(folded)
+
+    def _control(self, words: Sequence[str], what: str) -> None:
+        if not words[1:]:
+            return
+        answer = self._ask(["scontrol", *words])
+        if answer.code != 0:
+            raise refused(answer, f"{what} {', '.join(words[1:])}")
 
     def _squeue(self, users: Iterable[str] | None, job_ids: Iterable[int] | None, options: list[str]) -> str:
         narrowed = list(options)

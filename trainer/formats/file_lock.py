@@ -25,3 +25,16 @@ def lock_within(fd: int, wait_s: float) -> bool:
             if error.errno not in _HELD_BY_ANOTHER or time.monotonic() >= deadline:
                 return False
         time.sleep(_POLL_S)
+
+
+def is_locked(fd: int) -> bool:
+    """Whether another process has the lock on `fd`, which may be open for reading only. Where there are no locks: yes.
+
+    Closing `fd` gives up what this process itself has on the file.
+    """
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+    return False

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opsctl.account import account_name
+from opsctl.records import carrier as carrier_module
+from opsctl.records.carrier import Carrier, carrying
+from opsctl.records.requests import Action, Outcome, Request, ask, audited, look, taken, waiting
+from opsctl.records.state_files import append_state
+from opsctl.runs.paths import RunPaths
+
+STOP = Request(action=Action.STOP, why="too hot", owner="ann", job_id=12, job="11_1", attempt="12-ab")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    tmp_path.chmod(0o750)
+    return RunPaths(tmp_path)
+
+
+def lying_there(paths: RunPaths, name: str = "x") -> Path:
+    ask(paths, STOP)
+    for path in paths.requests.glob("*.json"):
+        path.unlink()
+    return paths.requests / f"{name}.json"
+
+
+def test_a_request_says_what_and_its_file_says_who(paths: RunPaths) -> None:
+    request_id = ask(paths, STOP)
+    assert waiting(paths) == [request_id]
+    found = look(paths, request_id)
+    assert found is not None and (found.request, found.problem, found.asker) == (STOP, "", account_name())
+    assert (paths.requests / f"{request_id}.json").stat().st_mode & 0o037 == 0, "nobody else writes it"
+
+
+def test_one_of_two_has_it_and_what_came_of_it_is_a_line(paths: RunPaths) -> None:
+    request_id = ask(paths, STOP)
+    with carrying(paths, "job 11_1") as one, carrying(paths, "ann@login") as other:
+        had = one.take(request_id)
+        assert had is not None and other.take(request_id) is None
+        assert [item.id for item in taken(paths)] == [request_id] and waiting(paths) == []
+        one.answer(had, Outcome.DONE, "left at iteration 7")
+    (line,) = audited(paths)
+    assert (line.id, line.action, line.asked_by, line.why, line.by) == (
+        request_id,
+        "stop",
+        account_name(),
+        "too hot",
+        "job 11_1",
+    )
+    assert (line.outcome, line.words, line.job) == ("done", "left at iteration 7", "11_1")
+    assert not list((paths.requests / "taken").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "cannot be read"),
+        ('{"action": "sto', "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"action": "stop", "job_id": "12; rm"}', "cannot be read"),
+        ('{"action": "save", "job_id": 1' + " " * 70_000 + "}", "longer than any"),
+        ('{"schema_version": 2, "action": "stop", "job_id": 12}', "a newer opsctl wrote it (version 2)"),
+        ('{"action": "run", "command": "id"}', "no such request: run; there are save, stop, requeue"),
+        (r'{"action": "\u001b[2J", "job_id": 1}', r"no such request: \x1b[2J"),
+        ('{"action": "stop"}', "does not say which job"),
+        ('{"action": "extend-chain", "tasks": 100000}', "1 to 1000"),
+        ('{"action": "extend-chain"}', "1 to 1000"),
+        ('{"action": "stop", "job_id": 3, "within_s": -1}', "no time"),
+    ],
+)
+def test_what_is_no_request_counts_for_nothing_and_says_why(paths: RunPaths, text: str, problem: str) -> None:
+    lying_there(paths).write_text(text)
+    found = look(paths, "x")
+    assert found is not None and problem in found.problem
+
+
+def test_a_file_with_fields_of_a_later_release_is_read(paths: RunPaths) -> None:
+    lying_there(paths).write_text('{"action": "save", "job_id": 3, "colour": "red"}')
+    found = look(paths, "x")
+    assert found is not None and not found.problem and found.request is not None and found.request.job_id == 3
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "folder", "fifo", "open to all"])
+def test_what_could_be_anothers_word_is_none_and_goes(paths: RunPaths, tmp_path: Path, kind: str) -> None:
+    path = lying_there(paths)
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(json.dumps({"action": "stop", "job_id": 12}))
+    make: dict[str, Callable[[], object]] = {
+        "link": lambda: path.symlink_to(elsewhere),
+        "hard link": lambda: path.hardlink_to(elsewhere),
+        "folder": path.mkdir,
+        "fifo": lambda: os.mkfifo(path),
+        "open to all": lambda: path.write_text(elsewhere.read_text()),
+    }
+    make[kind]()
+    if kind == "open to all":
+        path.chmod(0o666)
+    with carrying(paths, "job 1") as carrier:
+        found = carrier.take("x")
+        assert found is not None and found.request is None and found.problem.startswith("the request ")
+        carrier.answer(found, Outcome.REFUSED, found.problem)
+        assert carrier.left_by_the_dead() == []
+    assert not list((paths.requests / "taken").iterdir()) and elsewhere.exists()
+    assert audited(paths)[0].outcome == "refused"
+
+
+def test_names_that_are_no_requests_are_left_alone(paths: RunPaths) -> None:
+    place = lying_there(paths).parent
+    for name in (".x.json", "x.txt", "a b.json", "x.json.tmp", f"{'a' * 80}.json"):
+        (place / name).write_text("{}")
+    assert waiting(paths) == []
+
+
+def test_when_it_was_asked_is_the_file_servers_word_whatever_the_asker_sets(paths: RunPaths) -> None:
+    request_id = ask(paths, STOP)
+    before = look(paths, request_id)
+    for moment in (0, 4_000_000_000):
+        os.utime(paths.requests / f"{request_id}.json", (moment, moment))
+    after = look(paths, request_id)
+    assert before is not None and after is not None
+    assert abs((after.at - before.at).total_seconds()) < 60
+    with carrying(paths, "job 1") as carrier:
+        had = carrier.take(request_id)
+        assert had is not None and abs((had.at - before.at).total_seconds()) < 60
+
+
+TAKE_AND_DIE = """
+import os, sys
+from pathlib import Path
+from opsctl.records.carrier import Carrier
+from opsctl.runs.paths import RunPaths
+carrier = Carrier(RunPaths(Path(sys.argv[1])), "job 1")
+assert carrier.take(sys.argv[2])
+print("has it", flush=True)
+sys.stdin.read()
+os._exit(9)
+"""
+
+
+def test_what_a_process_that_died_had_begun_is_found_and_what_a_living_one_does_is_left(paths: RunPaths) -> None:
+    request_id = ask(paths, STOP)
+    words = [sys.executable, "-c", TAKE_AND_DIE, str(paths.output), request_id]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"has it\n"
+        carrier = Carrier(paths, "ann@login")
+        assert carrier.left_by_the_dead() == []
+    finally:
+        child.stdin.close()
+        child.wait(20)
+        child.stdout.close()
+    (left,) = carrier.left_by_the_dead()
+    assert (left.id, left.request) == (request_id, STOP)
+    carrier.answer(left, Outcome.FAILED, "what came of it is not known")
+    assert carrier.left_by_the_dead() == [] and taken(paths) == [] and len(audited(paths)) == 1
+    carrier.close()
+
+
+def test_an_answer_that_a_full_disk_does_not_take_is_written_later_and_once(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request_id = ask(paths, STOP)
+    really = append_state
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", str(paths.audit))
+
+    with carrying(paths, "job 1") as carrier:
+        had = carrier.take(request_id)
+        assert had is not None
+        monkeypatch.setattr(carrier_module, "append_state", full)
+        carrier.answer(had, Outcome.DONE, "saved")
+        assert "No space left" in carrier.write_rest() and len(taken(paths)) == 1
+        monkeypatch.setattr(carrier_module, "append_state", really)
+        assert carrier.write_rest() == "" and carrier.write_rest() == ""
+    assert [line.words for line in audited(paths)] == ["saved"] and taken(paths) == []
+
+
+def test_before_anything_was_asked_there_is_nothing(paths: RunPaths) -> None:
+    assert (waiting(paths), taken(paths), audited(paths), look(paths, "x")) == ([], [], [], None)
