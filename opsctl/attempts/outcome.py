@@ -41,6 +41,8 @@ class StepEnd:
     first_exit: LauncherExit | None = None  # not by SIGTERM, with which srun ends the others
     overtaken: str = ""  # why the lease was lost while it ran; empty when it was not
     limit_warned: bool = False  # what became the stop request was Slurm's warning before the time limit
+    asked_for: Ending | None = None  # what a person asked the job for, as the reason that it would be
+    ended_on_request: bool = False  # the trainer did not leave when it was asked to, so that the step was ended
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
@@ -54,6 +56,8 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     node_lost = bool(step.lost_nodes) or end_of(step.slurm_state) is End.NODE_FAILURE
     if node_lost and evidence.exit_reason in (None, Ending.STOP_REQUEST):
         return Ending.NODE_FAILURE
+    if step.asked_for is not None and (evidence.exit_reason == Ending.STOP_REQUEST or _ended_for_it(step, evidence)):
+        return step.asked_for
     if step.limit_warned and evidence.stop_requested and evidence.exit_reason == Ending.STOP_REQUEST:
         return Ending.EXIT_DURATION  # in time for the limit, whoever's clock said so first
     # Ranks that save on a SIGTERM call it a stop request; where nobody made one, whoever sent the signal is the reason.
@@ -77,6 +81,10 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     if evidence.exit_reason:
         return evidence.exit_reason
     return Ending.FAILED if step.exit_code else Ending.COMPLETED
+
+
+def _ended_for_it(step: StepEnd, evidence: Evidence) -> bool:
+    return step.ended_on_request and evidence.exit_reason is None and slurm_reason(step.slurm_state) is None
 
 
 def slurm_reason(state: str) -> Ending | None:

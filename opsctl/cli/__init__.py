@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoints": ("checkpoints", "What there is to go on from, and choosing another."),
     "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
     "cron": ("cron", "Jobs every hour and every day where there is no crond."),
+    "request": ("request", "Have the owner's job save, stop, requeue or change its chain."),
     "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),
     "data": ("data", "Turn text into the trainer's data files."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),

@@ -23,6 +23,7 @@ from opsctl.cron.look import PrintedCron, PrintedCronJob
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
+from opsctl.records.requests import Action, Audited, PrintedRequest
 from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
 from opsctl.watch.all_runs import PrintedRun
@@ -73,6 +74,9 @@ PRINTED = (
     ),
     *(Printed(f"cron {verb}", "cron", PrintedCron) for verb in ("start", "stop", "status")),
     Printed("cron list", "jobs", list[PrintedCronJob]),
+    *(Printed(f"request {action}", "request", PrintedRequest) for action in Action),
+    Printed("request list", "requests", list[PrintedRequest]),
+    Printed("request carry-out", "carried_out", list[Audited]),
     Printed("data prepare", "data", PreparedData),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

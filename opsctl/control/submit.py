@@ -76,8 +76,8 @@ def _decided(
 
 
 @contextlib.contextmanager
-def explained_disk_errors(paths: RunPaths) -> Iterator[None]:
-    """A full disk, or a folder of somebody else's, as one line that says where."""
+def explained_disk_errors(paths: RunPaths, undone: str = "nothing was submitted") -> Iterator[None]:
+    """A full disk, or a folder of somebody else's, as one line that says where, and what was left undone."""
     try:
         yield
     except PermissionError as error:
@@ -87,4 +87,4 @@ def explained_disk_errors(paths: RunPaths) -> Iterator[None]:
         full = FULL_DISK.get(error.errno or 0)
         if not full:
             raise
-        raise OpsctlError(f"{full} at {paths.output}: nothing was submitted; free some space and try again") from None
+        raise OpsctlError(f"{full} at {paths.output}: {undone}; free some space and try again") from None

@@ -22,6 +22,7 @@ from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.followed import FollowedPaths
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.own_attempt import end_line, lost_line, new_attempt, new_attempt_id, record_short, start_line
+from opsctl.job.requests import RequestDesk, ToEnd
 from opsctl.job.run_step import run_step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.job.task import Task, this_task
@@ -63,9 +64,21 @@ def run_job(
     with noted_signals() as signals:
         try:
             code = _leave_at_once(task)
-            return _train(task, signals, patience or Patience()) if code is None else code
+            return _train_at_desk(task, signals, patience or Patience()) if code is None else code
         finally:
             task.log.finish()
+
+
+def _train_at_desk(task: Task, signals: Signals, patience: Patience) -> int:
+    """Train, and do meanwhile what the run's group asks for. A requeue comes after the lease was given up."""
+    desk = RequestDesk(task)
+    desk.start()
+    try:
+        return _train(task, signals, patience, desk)
+    finally:
+        desk.finish(desk.attempt, signals)
+        for line in desk.news():
+            task.log.say(line)
 
 
 def _leave_at_once(task: Task) -> int | None:
@@ -95,7 +108,7 @@ def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) 
         return attempts_file.read(task.paths)
 
 
-def _train(task: Task, signals: Signals, patience: Patience) -> int:
+def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) -> int:
     """Wait for the turn to train, and train."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
     attempts = _close_lost(task, task.client, task.allocation.requeued_id)
@@ -109,17 +122,19 @@ def _train(task: Task, signals: Signals, patience: Patience) -> int:
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if brake_trips(attempts, task.submitted_at):
         return _stop_chain(task, attempts)
-    attempt_id = new_attempt_id(task)
+    desk.attempt_id = attempt_id = new_attempt_id(task)
     try:
-        turn = _turn(task, attempt_id, signals, patience)
+        turn = _turn(task, attempt_id, signals, patience, desk)
     except OSError as error:
         return _leave_without_lease(task, Ending.FAILED, f"no lease to be had: {error.filename}: {error.strerror}")
     if not isinstance(turn, OwnLease):
         code = _leave_at_once(task)
+        if code is None and turn is None and desk.to_end is not None:
+            code = _leave_as_asked(task, desk.to_end)
         return _leave_without_lease(task, Ending.HELD, _why_held(turn, signals)) if code is None else code
     try:
         with kept(turn) as keeper:
-            return _train_with_lease(task, signals, attempt_id, keeper)
+            return _train_with_lease(task, signals, desk, keeper)
     finally:
         try:
             turn.end("released", END_WAIT_S)
@@ -127,7 +142,9 @@ def _train(task: Task, signals: Signals, patience: Patience) -> int:
             task.log.say(f"opsctl: the lease could not be given back: {error.strerror}; it ends when Slurm says so")
 
 
-def _turn(task: Task, attempt_id: str, signals: Signals, patience: Patience) -> OwnLease | Held | None:
+def _turn(
+    task: Task, attempt_id: str, signals: Signals, patience: Patience, desk: RequestDesk
+) -> OwnLease | Held | None:
     """The lease, or who goes on with it; None where there is no more reason to wait for it."""
     job = task.allocation
 
@@ -138,7 +155,11 @@ def _turn(task: Task, attempt_id: str, signals: Signals, patience: Patience) -> 
         return _close_lost(task, client_for(task.cluster)) if ask else attempts_file.read(task.paths)
 
     def leaves() -> bool:
-        return signals.any or kill_switch.is_triggered(task.kill_switch) or task.is_finished()
+        for line in desk.news():
+            task.log.say(line)
+        return (
+            desk.to_end is not None or signals.any or kill_switch.is_triggered(task.kill_switch) or task.is_finished()
+        )
 
     return wait_for_turn(take, attempts, job.requeued_id, task.log, leaves, patience)
 
@@ -147,6 +168,14 @@ def _why_held(turn: Held | None, signals: Signals) -> str:
     if turn is None:
         return f"the job got {signals.names()} while it waited for the lease"
     return f"{turn.holder.named()} trains this run (lease {turn.holder.number}, its heartbeat goes on)"
+
+
+def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
+    """Somebody asked this job to end while it waited for its turn."""
+    task.log.say(f"opsctl: {to_end.told()}: this job leaves")
+    ending = Ending.REQUEUED if to_end.ending == Ending.REQUEUED else Ending.CANCELLED
+    record_short(task, ending, 0, to_end.told())
+    return 0
 
 
 def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
@@ -162,7 +191,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     return 1
 
 
-def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Keeper) -> int:
+def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: Keeper) -> int:
     """Open the attempt, run the step, close the attempt."""
     code = _leave_at_once(task)  # while this one waited, another may have come to the end
     if code is not None:
@@ -171,19 +200,20 @@ def _train_with_lease(task: Task, signals: Signals, attempt_id: str, keeper: Kee
     set_aside(folder)
     make_folder(task.paths.output, folder)
     attempts = attempts_file.read(task.paths)
-    attempt = new_attempt(task, len(attempts) + 1, attempt_id)
+    attempt = new_attempt(task, len(attempts) + 1, desk.attempt_id)
     attempts_file.append_opened(task.paths, attempt)
     task.log.say(start_line(task, attempt))
     back = went_back(attempt.iteration_at_start, attempts, _rollbacks(task))
     if back:
         task.log.say(alert_line(f"{task.name}: {back}"))
     try:
-        step_end, note = run_step(task, signals, folder, keeper)
+        step_end, note = run_step(task, signals, folder, keeper, desk)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
         task.log.say(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
     ended = _ended(task, attempt, step_end, "; ".join(filter(None, (note, back))))
+    desk.attempt = ended
     task.log.say(end_line(ended))
     try:
         attempts_file.append_closed(task.paths, ended)

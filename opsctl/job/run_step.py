@@ -14,6 +14,7 @@ from opsctl.job.followed import FollowedPaths
 from opsctl.job.keeper import Keeper
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
 from opsctl.job.rendezvous import free_port, master_address
+from opsctl.job.requests import RequestDesk
 from opsctl.job.step import Launch, Step, launchers_python
 from opsctl.job.stop import Signals
 from opsctl.job.task import Task
@@ -21,7 +22,7 @@ from opsctl.moments import now
 from opsctl.records.attempt_folder import exit_report
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
-from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT
+from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT, SAVE_REQUEST
 from trainer.formats.lease import Holder
 from trainer.formats.leave_lines import LEAVES_EARLY
 from trainer.recipe.options import Options, to_arguments
@@ -30,7 +31,7 @@ from trainer.recipe.options import Options, to_arguments
 _AT_LIMIT_S = 90
 
 
-def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> tuple[StepEnd, str]:
+def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: RequestDesk) -> tuple[StepEnd, str]:
     """How the step ended, and what is to be said of the signals that the job got; empty without any."""
     if isinstance(task.options, OpsctlError):
         raise task.options
@@ -46,7 +47,8 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> tupl
         return _leaves_early(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
 
     root = task.paths.output
-    step = Step(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit)
+    step = Step(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit, desk)
+    desk.begin_step()
     with watched(limit):
         code = step.run()
     _follow(task, step)
@@ -54,8 +56,20 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper) -> tupl
     limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     state = _slurm_state(task) if code else ""
     lost_nodes = tuple(step.lost_nodes)
-    end = StepEnd(code, told, limit_reached, state, lost_nodes, step.first_exit, keeper.lost, limit.has_warned)
-    return end, limit.why(signals) if signals.any else ""
+    end = StepEnd(
+        exit_code=code,
+        was_told_to_end=told,
+        limit_reached=limit_reached,
+        slurm_state=state,
+        lost_nodes=lost_nodes,
+        first_exit=step.first_exit,
+        overtaken=keeper.lost,
+        limit_warned=limit.has_warned,
+        asked_for=desk.to_end.ending if desk.to_end else None,
+        ended_on_request=step.ended_on_request,
+    )
+    said = (limit.why(signals) if signals.any else "", desk.to_end.told() if desk.to_end else "")
+    return end, "; ".join(filter(None, said))
 
 
 def _follow(task: Task, step: Step) -> None:
@@ -72,6 +86,7 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
     stop_request = task.paths.stop_request(task.allocation.job_id)
     of_this_job = {
         "stop_request_path": str(stop_request),
+        "save_request_path": str(folder / SAVE_REQUEST),
         "exit_report_path": str(folder / EXIT_REPORT),
         "lease_path": str(task.paths.lease),
         "lease_number": own.number,

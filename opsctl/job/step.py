@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opsctl.attempts.outcome import LauncherExit
 from opsctl.job.keeper import Keeper
@@ -20,6 +21,9 @@ from opsctl.job.limit import LimitWatch
 from opsctl.job.main_log import FLUSH_S, MainLog
 from opsctl.job.stop import Signals, request_stop
 from trainer.formats.leave_lines import EARLY_MARKS
+
+if TYPE_CHECKING:
+    from opsctl.job.requests import RequestDesk
 
 #: What is left of a step this long after the trainer said that it leaves is ended hard.
 LEAVE_S = 60.0
@@ -114,15 +118,19 @@ class Step:
         has_left: Callable[[], bool],
         keeper: Keeper | None = None,
         limit: LimitWatch | None = None,
+        desk: RequestDesk | None = None,
         leave_s: float = LEAVE_S,
     ) -> None:
         """`root`: the run's output folder, in which `stop_request` is. keeper: of the lease that it trains under.
 
-        limit: the watch over the job's time. `has_left`: whether the trainer has noted that it leaves early.
+        limit: the watch over the job's time. `has_left`: whether the trainer has noted that it leaves early. desk: what
+        others ask for.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
         self.has_left, self.keeper, self.limit, self.leave_s = has_left, keeper, limit, leave_s
+        self.desk = desk
         self.ended_hard = False
+        self.ended_on_request = False
         self.lost_nodes: list[str] = []
         self.first_exit: LauncherExit | None = None
         self._leaving_since: float | None = None
@@ -154,6 +162,7 @@ class Step:
             self._see_to_the_limit()
             self._pass_on_signals()
             self._see_to_the_lease()
+            self._see_to_requests()
             self._see_to_leaving()
             if self.ended_hard and self._srun.poll() is not None:
                 break  # a process that outlived srun may hold the pipe for ever
@@ -205,6 +214,16 @@ class Step:
         for line in self.limit.news() if self.limit else ():
             self.log.say(line)
 
+    def _see_to_requests(self) -> None:
+        """Say what others ask for; end the step when it was to leave and does not."""
+        if self.desk is None:
+            return
+        for line in self.desk.news():
+            self.log.say(line)
+        if self.desk.is_overdue() and not self.ended_on_request and self._leaving_since is None:
+            self.ended_on_request = True
+            self._leaving_since = time.monotonic() - self.leave_s
+
     def _see_to_the_lease(self) -> None:
         """Say how its heartbeat goes; once it is lost, have the trainer leave as long as that takes at the end."""
         if self.keeper is None:
@@ -233,7 +252,9 @@ class Step:
         if late_s > 0 and not self.ended_hard:
             self.ended_hard = True
             what = "was asked to leave" if self._is_overtaken else "left"
-            self.log.say(f"opsctl: the trainer {what} {self.leave_s:.0f} s ago and the step is still there: ending it")
+            late = f"{what} {self.leave_s:.0f} s ago and the step is still there"
+            late = "was asked to leave and has not said in time that it does" if self.ended_on_request else late
+            self.log.say(f"opsctl: the trainer {late}: ending it")
             self._signal_srun(signal.SIGTERM)  # srun has Slurm kill the step's processes
         elif late_s > SRUN_END_S:
             self._signal_srun(signal.SIGKILL)  # a node does not answer; Slurm ends the rest when this process leaves

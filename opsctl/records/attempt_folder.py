@@ -13,10 +13,12 @@ from trainer.formats.attempt_records import (
     FAILURE_FILES,
     LEAVING_NOTE,
     RANKS_FILES,
+    SAVED_NOTE,
     ExitReport,
     Failure,
     LeavingNote,
     RankPlace,
+    SavedNote,
 )
 
 
@@ -35,6 +37,11 @@ def noted_failures(root: Path, folder: Path) -> tuple[Failure, ...]:
 def leaving_note(root: Path, folder: Path) -> LeavingNote:
     """Why the trainer is about to leave, as it says before it saves; empty until then."""
     return read_state(root, folder / LEAVING_NOTE, LeavingNote) or LeavingNote()
+
+
+def saved_note(root: Path, folder: Path) -> SavedNote | None:
+    """What came of the last save request; None until the trainer has said so."""
+    return read_state(root, folder / SAVED_NOTE, SavedNote)
 
 
 def exit_report(root: Path, folder: Path) -> ExitReport:

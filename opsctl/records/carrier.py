@@ -9,18 +9,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from opsctl.moments import now
 from opsctl.records.requests import (
     Asked,
     Audited,
     Outcome,
-    Request,
     audited,
     changed_at,
-    in_a_line,
     judged,
     taken,
     taken_folder,
+    told_of,
 )
 from opsctl.records.state_files import append_state, make_folder
 from opsctl.records.trusted import Keepers, create_file, open_within, opened_folder
@@ -62,7 +63,8 @@ class Carrier:
 
         Where the disk takes no line, `write_rest` tries again.
         """
-        line = _audit_line(asked, self.by, outcome, words)
+        answer = {"by": self.by, "at": now().replace(microsecond=0), "outcome": str(outcome), "words": words}
+        line = msgspec.structs.replace(told_of(asked), **answer)
         self._unwritten[f"{asked.id}.{asked.taken_by}.json"] = line
         self.write_rest()
         return line
@@ -146,23 +148,3 @@ def _remove(folder: int, name: str) -> None:
             os.unlink(name, dir_fd=folder)
         except IsADirectoryError:
             os.rmdir(name, dir_fd=folder)
-
-
-def _audit_line(asked: Asked, by: str, outcome: Outcome, words: str) -> Audited:
-    said = asked.request or Request(action="")
-    return Audited(
-        id=asked.id,
-        action=in_a_line(said.action),
-        asked_by=asked.asker,
-        uid=asked.uid,
-        host=in_a_line(said.host),
-        asked_at=asked.at,
-        why=in_a_line(said.why),
-        owner=in_a_line(said.owner),
-        job=in_a_line(said.job),
-        tasks=said.tasks,
-        by=by,
-        at=now().replace(microsecond=0),
-        outcome=outcome,
-        words=words,
-    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -37,6 +37,7 @@ _LARGEST_BYTES = 64 * 1024
 LONGEST_WORDS = 500
 #: More than anybody asks for in good faith.
 MOST_TASKS = 1000
+_JOB = re.compile(r"\d+(_\d+)?", re.ASCII)
 _NAME = re.compile(r"(?P<id>[\w-]{1,64})\.json", re.ASCII)
 _TAKEN = re.compile(r"(?P<id>[\w-]{1,64})\.(?P<mark>[0-9a-f]{16})\.json", re.ASCII)
 
@@ -75,8 +76,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     host: str = ""  # where it was asked, as the asker says
     owner: str = ""  # the account whose jobs are meant
-    job_id: int | None = None  # the job that is meant; None: what the owner has queued
-    job: str = ""  # the same as squeue shows it
+    job: str = ""  # the job that is meant, as squeue shows it; empty: what the owner has queued
     attempt: str = ""  # its attempt; empty where it had none yet: ids of jobs start over
     chains: tuple[int, ...] = ()  # the arrays that were in the queue
     tasks: int | None = None  # to extend by
@@ -103,6 +103,14 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     at: Annotated[Moment | None, Meta(description="When it was answered, by that host's clock.")] = None
     outcome: Annotated[str, Meta(description="`done`, `refused`, `failed` or `too-late`.")] = ""
     words: Annotated[str, Meta(description="What came of it, in a sentence.")] = ""
+
+
+class PrintedRequest(Audited, frozen=True, kw_only=True):
+    """A request, answered or not."""
+
+    state: Annotated[
+        Literal["waiting", "begun", "answered"], Meta(description="Whether somebody has taken it, or answered it.")
+    ]
 
 
 @dataclass(frozen=True)
@@ -172,15 +180,46 @@ def answer_to(paths: RunPaths, request_id: str) -> Audited | None:
     return next((line for line in audited(paths) if line.id == request_id), None)
 
 
+def printed(paths: RunPaths) -> list[PrintedRequest]:
+    """All requests, those that were answered first. Raises OSError."""
+    answered = [PrintedRequest(**msgspec.structs.asdict(line), state="answered") for line in audited(paths)]
+    known = {line.id for line in answered}
+    begun = [one for one in taken(paths) if one.id not in known]
+    waits = [one for name in waiting(paths) if (one := look(paths, name)) is not None]
+    return [*answered, *map(_unanswered, sorted((*begun, *waits), key=lambda one: one.at))]
+
+
+def told_of(asked: Asked) -> Audited:
+    """What the record says of a request before anything has come of it."""
+    said = asked.request or Request(action="")
+    return Audited(
+        id=asked.id,
+        action=in_a_line(said.action),
+        asked_by=asked.asker,
+        uid=asked.uid,
+        host=in_a_line(said.host),
+        asked_at=asked.at,
+        why=in_a_line(said.why),
+        owner=in_a_line(said.owner),
+        job=in_a_line(said.job),
+        tasks=said.tasks,
+    )
+
+
+def _unanswered(asked: Asked) -> PrintedRequest:
+    fields = msgspec.structs.asdict(told_of(asked))
+    return PrintedRequest(**{**fields, "words": asked.problem}, state="begun" if asked.taken_by else "waiting")
+
+
 def problem_of(request: Request) -> str:
     """Why this cannot be carried out, whoever asks; empty when it can. Pure."""
     if request.schema_version > SCHEMA_VERSION:
         return f"a newer opsctl wrote it (version {request.schema_version}): the job's is older"
     if request.action not in set(Action):
         return f"no such request: {printable(request.action[:40])}; there are {', '.join(Action)}"
-    if request.action in OF_A_JOB and request.job_id is None:
+    if request.action in OF_A_JOB and not _JOB.fullmatch(request.job):
         return "it does not say which job is meant"
-    if request.action == Action.EXTEND_CHAIN and not 1 <= (request.tasks or 0) <= MOST_TASKS:
+    if request.tasks is not None and not 1 <= request.tasks <= MOST_TASKS:
         return f"a chain is extended by 1 to {MOST_TASKS} tasks"
     if request.within_s is not None and request.within_s < 0:
         return "there is no time to leave within"

@@ -36,11 +36,16 @@ def array_problem(array: str) -> str | None:
 
 def count_tasks(array: str) -> int:
     """How many tasks an array, or what is pending of it, has."""
+    return len(tasks_of(array))
+
+
+def tasks_of(array: str) -> set[int]:
+    """The numbers of the tasks of an array, or of what is pending of it; none without an array."""
     indices: set[int] = set()
-    for part in array.partition("%")[0].split(","):
+    for part in filter(None, array.partition("%")[0].split(",")):
         first, last, step = _range(part)
         indices.update(range(first, last + 1, step))
-    return len(indices)
+    return indices
 
 
 def _range(part: str) -> tuple[int, int, int]:

@@ -71,3 +71,19 @@ class SlurmClient(SlurmLooks, Protocol):
 
     def node_address(self, node: str) -> str:
         """The address at which Slurm reaches a node (its NodeAddr)."""
+
+
+class SlurmControl(SlurmClient, Protocol):
+    """A SlurmClient that also changes jobs that are there. What only looks needs none of it."""
+
+    def hold(self, ids: Iterable[str]) -> None:
+        """Keep these from starting until they are released: `12_[2-3]`, tasks of an array that have not started."""
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Let these start again when their turn comes."""
+
+    def allow_requeue(self, job_id: int, allowed: bool) -> None:
+        """Whether a running job may be put back into the queue, by a person or after a lost node."""
+
+    def requeue(self, job_id: int) -> None:
+        """End a running job and put it back into the queue under its id; it starts again some minutes later."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
 from opsctl.moments import now
-from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmClient
+from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmControl
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import NODE_FIELDS, Node, parse_nodes
@@ -35,7 +35,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
 
-def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmClient:
+def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmControl:
     """A client of `cluster`. Interactive: all its calls together have `deadline_s`, nothing is repeated.
 
     Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses.

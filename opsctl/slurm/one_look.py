@@ -60,22 +60,6 @@ class OneLook:
         """Refused, as `submit`."""
         raise NotImplementedError("look again before cancelling")
 
-    def hold(self, ids: Iterable[str]) -> None:
-        """Refused, as `submit`."""
-        raise NotImplementedError("look again before holding")
-
-    def release(self, ids: Iterable[str]) -> None:
-        """Refused, as `submit`."""
-        raise NotImplementedError("look again before releasing")
-
-    def allow_requeue(self, job_id: int, allowed: bool) -> None:
-        """Refused, as `submit`."""
-        raise NotImplementedError("look again before changing a job")
-
-    def requeue(self, job_id: int) -> None:
-        """Refused, as `submit`."""
-        raise NotImplementedError("look again before requeueing")
-
     def nodes(self, folded: str | None = None) -> list[Node]:
         """Passed on."""
         return self._client.nodes(folded)

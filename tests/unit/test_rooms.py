@@ -34,7 +34,10 @@ OPSCTL = {
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
     "status": {"attempts", "logs", "records", "slurm", "watch", "trainer.formats"},
-    "job": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
+    "job": {
+        *("attempts", "checkpoints", "control", "logs", "records", "runs", "slurm"),
+        *("trainer.formats", "trainer.recipe"),
+    },
     "localcluster": {"records", "slurm"},
     "demo": {"localcluster", "logs", "records", "runs", "trainer.formats"},
     "cli": {

@@ -1,0 +1,296 @@
+"""`opsctl request`: what somebody of the run's group has the owner's job do, which Slurm lets nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument, run_option
+
+if TYPE_CHECKING:
+    from opsctl.control.requests import Meant, Wish
+    from opsctl.records.requests import Audited, PrintedRequest
+    from opsctl.records.run_view import RunView
+
+#: How long a command waits for the job's word: it looks every second, and most is done in a few.
+WORD_WAIT_S = 15.0
+
+
+@click.group()
+def command() -> None:
+    """Have the owner's job save, stop, requeue or change its chain.
+
+    A request is a file; whose it is says who asks. The running job looks every second, carries out what members of the
+    run's group ask for, and puts on record who asked for what, why, and what came of it. Where nothing of the owner's
+    runs, the owner's cron does it, or opsctl request carry-out.
+    """
+
+
+def _asking(takes_run: bool = True, of_a_job: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that every request has."""
+    options = [
+        run_argument if takes_run else run_option,
+        click.option("--why", default="", metavar="TEXT", help="Why, for the record and whoever reads the log."),
+        click.option("--no-wait", is_flag=True, help=f"Do not wait {WORD_WAIT_S:g} s for what comes of it."),
+        click.option("--dry-run", is_flag=True, help="Say what would be asked; change nothing."),
+        cluster_option,
+        json_option,
+    ]
+    if of_a_job:
+        options.insert(1, click.option("--job", metavar="JOB", help="As squeue shows it [default: the one that runs]."))
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+_within = click.option(
+    "--within",
+    metavar="TIME",
+    help="End a trainer that has not said by then that it leaves: a Slurm duration "
+    "[default: [watch] silent_most, else ten iterations and 10 minutes].",
+)
+
+
+@command.command()
+@_asking(of_a_job=True)
+def save(**given: Any) -> int:
+    """Save a checkpoint now, and train on."""
+    return _ask("save", given)
+
+
+@command.command()
+@_asking(of_a_job=True)
+@_within
+@click.option("--queued-too", is_flag=True, help="Cancel what the owner has queued as well.")
+def stop(**given: Any) -> int:
+    """Have one job save and leave; what is queued goes on, unlike with the kill switch.
+
+    A job that has not started, named with --job, is cancelled.
+    """
+    return _ask("stop", given)
+
+
+@command.command()
+@_asking(of_a_job=True)
+@_within
+def requeue(**given: Any) -> int:
+    """Have one job save, leave, and go back into the queue, as on other nodes."""
+    return _ask("requeue", given)
+
+
+@command.command()
+@_asking(of_a_job=True)
+def stacks(**given: Any) -> int:
+    """Where every rank is: their Python stacks, also of ranks that hang."""
+    return _ask("stacks", given)
+
+
+@command.command("cancel-queued")
+@_asking()
+def cancel_queued(**given: Any) -> int:
+    """Cancel what the owner has queued; what runs goes on."""
+    return _ask("cancel-queued", given)
+
+
+@command.command("hold-queued")
+@_asking()
+def hold_queued(**given: Any) -> int:
+    """Keep what the owner has queued from starting, until it is released."""
+    return _ask("hold-queued", given)
+
+
+@command.command("release-queued")
+@_asking()
+def release_queued(**given: Any) -> int:
+    """Let what the owner has queued and is held start again."""
+    return _ask("release-queued", given)
+
+
+@command.command("extend-chain")
+@click.argument("tasks", type=int, required=False, metavar="[N]")
+@_asking(takes_run=False)
+def extend_chain(**given: Any) -> int:
+    """Submit one more array, of N tasks, behind the last one [default: as many as the last one typed].
+
+    It trains what is published, as the owner's job.
+    """
+    return _ask("extend-chain", given)
+
+
+@command.command("list")
+@run_argument
+@json_option
+def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
+    """What was asked for, by whom, and what came of it."""
+    from opsctl.output import message, print_json, show_lines
+    from opsctl.records import requests
+    from opsctl.records.run_view import glance
+
+    paths = glance(pick(run_argument, run)).paths
+    found = requests.printed(paths)
+    if as_json:
+        print_json("requests", found)
+    elif found:
+        show_lines(map(_line, found))
+    else:
+        message("nothing was asked for yet")
+
+
+@command.command("carry-out")
+@run_argument
+@all_runs_option
+@cluster_option
+@json_option
+def carry_out(run_argument: str | None, run: str | None, all_runs: bool, cluster: str | None, as_json: bool) -> int:
+    """Carry out what is asked of your own jobs and no running job of yours answers. Cron calls it.
+
+    Exits 1 where something could not be carried out or looked at.
+    """
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message, print_json, show_lines
+    from opsctl.records.locate import locate_run_file
+
+    chosen = pick(run_argument, run)
+    if all_runs and chosen:
+        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    done: list[Audited] = []
+    failed = False
+    for run_file in _own_runs() if all_runs else [str(locate_run_file(chosen))]:
+        try:
+            done += _carried_out(run_file, cluster)
+        except (OpsctlError, OSError) as error:
+            if not all_runs:
+                raise
+            failed = True
+            message(f"opsctl: {run_file}: {error}")
+    if as_json:
+        print_json("carried_out", done)
+    else:
+        show_lines(f"{one.action} of {one.asked_by}: {one.outcome}: {one.words}" for one in done)
+    return 1 if failed or any(one.outcome == "failed" for one in done) else 0
+
+
+def _own_runs() -> list[str]:
+    """The run files of the runs that this account acts for without being told their names."""
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message
+    from opsctl.records.register import all_runs, may_act_for, paths_of
+
+    found = []
+    for run in all_runs():
+        try:
+            if may_act_for(run, paths_of(run)):
+                found.append(run.run_file)
+        except OpsctlError as error:
+            message(f"opsctl: {run.name}: {error}")
+    return found
+
+
+def _carried_out(run_file: str, cluster: str | None) -> list[Audited]:
+    from pathlib import Path
+
+    from opsctl.control.carry_out import carry_out
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import glance
+
+    paths = glance(run_file).paths
+    return carry_out(paths, Path(run_file).absolute().parent, choose_cluster(cluster, paths))
+
+
+def _ask(action: str, given: dict[str, Any]) -> int:
+    """Ask, and say what comes of it; the exit code."""
+    from opsctl.control.requests import prepare, send
+    from opsctl.output import message
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.locate import locate_run_file
+    from opsctl.records.run_view import glance
+
+    run_file = locate_run_file(pick(given.get("run_argument"), given["run"]))
+    run = glance(str(run_file))
+    cluster = choose_cluster(given["cluster"], run.paths)
+    meant = prepare(run.paths, run.table.name, _options(run), cluster, _wish(action, given))
+    job, owner = meant.request.job, meant.request.owner
+    what = f"{action} of {owner}'s job {job}" if job else f"{action} of {owner}'s"
+    if given["dry_run"]:
+        message(f"would ask for {what}; {_who_does_it(meant)}")
+        return 0
+    request_id = send(run.paths, meant.request)
+    message(f"asked for {what}: request {request_id}")
+    return _told(run, str(run_file), meant, request_id, given)
+
+
+def _wish(action: str, given: dict[str, Any]) -> Wish:
+    from opsctl.control.requests import Wish
+    from opsctl.records.requests import Action
+    from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
+
+    within = given.get("within")
+    try:
+        within_s = None if within is None else parse_duration_s(within)
+    except ValueError:
+        raise click.UsageError(f"--within {within}: not {DURATION_RULE}") from None
+    return Wish(
+        action=Action(action),
+        why=given["why"],
+        job=given.get("job"),
+        tasks=given.get("tasks"),
+        within_s=within_s,
+        queued_too=bool(given.get("queued_too")),
+    )
+
+
+def _options(run: RunView) -> Any:
+    """The trainer's options as published; None where they cannot be told: then nobody knows whether it is finished."""
+    from opsctl.errors import OpsctlError
+
+    try:
+        return run.options
+    except OpsctlError:
+        return None
+
+
+def _told(run: RunView, run_file: str, meant: Meant, request_id: str, given: dict[str, Any]) -> int:
+    """Wait for what comes of it and say it; the exit code."""
+    from opsctl.account import account_name
+    from opsctl.control.requests import wait_for_answer
+    from opsctl.output import message, print_json
+    from opsctl.records import requests
+
+    answer: Audited | None = None
+    if not given["no_wait"]:
+        if not meant.answers and meant.request.owner == account_name():
+            _carried_out(run_file, given["cluster"])
+        wait_s = WORD_WAIT_S if meant.answers else 0.0
+        answer = wait_for_answer(run.paths, request_id, wait_s)
+    if answer is not None:
+        message(f"{answer.outcome}: {answer.words}")
+    else:
+        message(f"no answer yet: {_who_does_it(meant)}; opsctl request list shows what comes of it")
+    if given["as_json"]:
+        print_json("request", next((one for one in requests.printed(run.paths) if one.id == request_id), None))
+    return 0 if answer is None or answer.outcome == requests.Outcome.DONE else 1
+
+
+def _who_does_it(meant: Meant) -> str:
+    owner = meant.request.owner
+    if meant.answers:
+        return f"job {meant.answers} of {owner} does it"
+    return (
+        f"nothing of {owner}'s runs, so it is done when {owner}'s cron ticks, or {owner} types opsctl request carry-out"
+    )
+
+
+def _line(one: PrintedRequest) -> str:
+    from opsctl.moments import iso
+    from opsctl.output import printable
+
+    what = f"{one.action or '?'}{f' {one.tasks}' if one.tasks else ''}{f' of job {one.job}' if one.job else ''}"
+    why = f" ({one.why})" if one.why else ""
+    came = f"{one.outcome}: {one.words}; by {one.by}" if one.state == "answered" else one.state
+    return printable(f"{iso(one.asked_at) or '?'}  {one.id}  {one.asked_by} asks to {what}{why}: {came}")
