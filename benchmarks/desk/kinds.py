@@ -79,7 +79,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("saves fail", "twice the usual time since the last one", (_key("checkpoint_age"),), ()),
     Kind("checkpoint cut short", "at once", (_key("checkpoint_files"),), ()),
     Kind("latest is lost", "at once", (_key("checkpoints"),), (_key("checkpoint_age"),)),
-    Kind("crash loop", "the second attempt in a row", (_key("brake"),), (*_IDLE, *_STOPPED), 6 * HOUR_S),
+    Kind("crash loop", "the second attempt in a row", (_key("brake"),), (*_IDLE, *_STOPPED, _key("nodes")), 6 * HOUR_S),
     Kind("disk fills", "a day of growth that fills it within a week", (_key("filling"), _key("filesystem")), ()),
     Kind("inodes fill", "a day of growth that fills it within a week", (_key("filling"), _key("filesystem")), ()),
     Kind("purge", "at once", (_key("purge"),), ()),

@@ -122,11 +122,6 @@ class Queue:
         """Those that have tasks to come, in their order."""
         return [array for array in self.arrays if not array.is_over]
 
-    @property
-    def behind(self) -> int:
-        """Arrays behind the live one."""
-        return sum(1 for array in self.waiting if self.task is None or array is not self.task.array)
-
     def jobs(self) -> tuple[Job, ...]:
         """The run's own as squeue would list them."""
         found = [self._running(self.task)] if self.task else []

@@ -17,7 +17,7 @@ from opsctl.runs.schema import ExpectTable, WatchTable
 from opsctl.slurm.states import State
 from opsctl.watch.detector import Settings
 from opsctl.watch.seen import Channel, Clock, CronJob, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space
-from opsctl.watch.snapshot import Published, Snapshot
+from opsctl.watch.snapshot import Part, Published, Snapshot
 from trainer.formats.lease import Holder
 
 _CRON_JOBS = ("hourly/slurm-status", "hourly/progress", "hourly/refill", "daily/fs-watchdog")
@@ -76,6 +76,7 @@ class Viewer:
             attempts=tuple(trainer.attempts),
             attempts_without_progress=world.without_progress(),
             lease=self._lease(),
+            problems=() if desk.blind is None else ((Part.NODES, desk.blind), (Part.PARTITION, desk.blind)),
             kill_switch=self._kill_switch(),
             published=Published(REVISION, moment(0.0), USER, desk.differs),
             partition=None if is_blind else PartitionNodes(PARTITION, len(world.queue.names), world.queue.healthy()),

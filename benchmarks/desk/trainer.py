@@ -191,7 +191,7 @@ class Trainer:
             if self.clock.now >= crash_at:
                 self.log.write(self.clock.now, "[default0]:torch.cuda.OutOfMemoryError: CUDA out of memory")
                 yield self.clock.now + 60
-                self.fail(task, task.nodes[0])
+                self.fail(task, self.chance.choice(task.nodes))
                 return
             if self.kill_switch_at is not None:
                 yield from self._leaving(task, Ending.KILL_SWITCH, str(KILL_SWITCH))

@@ -13,6 +13,7 @@ from benchmarks.desk.queue import Maintenance, Queue
 from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S, Shape, shape_of
 from benchmarks.desk.trainer import Saved, Trainer
 from opsctl.attempts.brake import without_progress
+from opsctl.attempts.supply import arrays_missing
 from trainer.recipe.schedule import train_iterations
 
 #: Log lines that the product's series holds at most.
@@ -111,7 +112,7 @@ class World:
         while True:
             wander = 0.999 * wander + chance.gauss(0, 0.0006)
             if chance.random() < 1 / 120:
-                jump = chance.uniform(-0.03, 0.03)
+                jump = chance.uniform(0.0, 0.03)
             share = middle + wander + jump
             own = len(self.trainer.saved) * self.shape.checkpoint_bytes
             disk.used_bytes = share * SCRATCH_BYTES + own + disk.extra_bytes
@@ -147,8 +148,7 @@ class World:
         """What `opsctl refill` does."""
         if not self.cron.refills or self.trainer.kill_switch_at is not None or self.brake_holds or self.desk.blind:
             return
-        wanted = self.shape.keep_queued + (self.queue.task is None)
-        while self.queue.behind < wanted:
+        while arrays_missing(self.queue.jobs(), self.shape.keep_queued, None, 0.0, self.shape.tasks):
             self.queue.submit()
 
     @property
