@@ -57,7 +57,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("bad constraints", "at once", (_key("training"),), _IDLE),
     Kind("long wait", "after 1.5 times the longest wait so far, and no less than 24 h", (_key("waiting"),), _IDLE),
     Kind("must run, waits", "after an hour of waiting", (_key("must_run"),), _IDLE),
-    Kind("few arrays", "after two hours with fewer than are to be kept", (_key("queue"),), (_key("cron_jobs"),)),
+    Kind("few arrays", "after two hours with fewer than are to be kept", (_key("queue"),), (*_IDLE, _key("cron_jobs"))),
     Kind(
         "hang in evaluation",
         "silent for two evaluations' time, no less than 15 min",

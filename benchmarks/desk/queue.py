@@ -87,7 +87,8 @@ class Queue:
         self.task: Task | None = None
         self.wait_s: float | None = None  # of the next task; None: not drawn yet
         self.waited_s = 0.0
-        self.waits_s: list[float] = []  # of all that started
+        self.waits_s: list[float] = []  # of all that started, as records show them
+        self._free_since = 0.0
         self.maintenance: Maintenance | None = None
         self.out_of_service: dict[str, str] = {}  # node -> reason
         self.names = tuple(f"jean{number:03d}" for number in range(1, shape.partition_nodes + 1))
@@ -113,7 +114,7 @@ class Queue:
 
     def over(self) -> None:
         """The running task has ended."""
-        self.task = None
+        self.task, self._free_since = None, self.clock.now
         self.arrays = [array for array in self.arrays if not array.is_over]
         self.wait_s, self.waited_s = None, 0.0
 
@@ -187,7 +188,7 @@ class Queue:
         nodes = tuple(sorted(self.chance.sample(fit, self.shape.nodes)))
         self.task = Task(self._last_id, array, array.next_task, now, now + self._limit_s(), nodes)
         array.next_task += 1
-        self.waits_s.append(self.waited_s)
+        self.waits_s.append(now - max(self._free_since, array.submitted_at))
         self.started(self.task)
 
     def _node(self, name: str) -> Node:

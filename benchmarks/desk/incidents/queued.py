@@ -62,7 +62,6 @@ def long_wait(world: World, chance: random.Random) -> Life:
     if (yield from until(world, lambda: queue.waited_s >= most_s, 14 * DAY_S)):
         trouble.seen_from = world.clock.now
     yield from until(world, lambda: queue.task is not None, 14 * DAY_S)
-    queue.waits_s.pop()
     finish(world, trouble)
 
 
