@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.desk.kinds import KINDS, PLANTED, Kind, Trouble
 from benchmarks.desk.shapes import DAY_S, HOUR_S
+from opsctl.watch.detector import can_tell
 from opsctl.watch.finding import Finding, Severity
 
 #: Looks within which a trouble that can be seen is to be reported.
@@ -29,18 +30,16 @@ class Alarm:
 class Following:
     """Findings by key from look to look, as alerts follow them: new is an alarm, gone is recovered."""
 
-    def __init__(self) -> None:
+    def __init__(self, checks: Iterable[str]) -> None:
+        self._checks = frozenset(checks)
         self._open: dict[str, Severity] = {}
         self.alarms: list[Alarm] = []
 
-    def look(self, at: float, tick: int, findings: Iterable[Finding], facts: str = "") -> None:
+    def look(self, at: float, tick: int, findings: Sequence[Finding], facts: str = "") -> None:
         """The findings of one look. A check that could not see recovers nothing."""
         found: dict[str, Finding] = {}
-        blind = set()
         for finding in findings:
-            if finding.severity is Severity.UNKNOWN:
-                blind.add(finding.key)
-            elif finding.severity is not Severity.OK:
+            if finding.severity in (Severity.WARNING, Severity.CRITICAL):
                 known = found.get(finding.key)
                 if known is None or finding.severity > known.severity:
                     found[finding.key] = finding
@@ -48,7 +47,7 @@ class Following:
             before = self._open.get(key)
             if before is None or finding.severity > before:
                 self.alarms.append(Alarm(at, tick, key, before is not None, finding.text, facts))
-        kept = {key: severity for key, severity in self._open.items() if key.partition(":")[0] in blind or key in blind}
+        kept = {key: old for key, old in self._open.items() if not can_tell(key, findings, self._checks)}
         self._open = kept | {key: finding.severity for key, finding in found.items()}
 
 

@@ -25,7 +25,8 @@ def simulate(seed: int, days: float, detectors: Sequence[Detector], has_incident
     world = World(seed)
     if has_incidents:
         plant_all(world)
-    viewer, following, settings = Viewer(world), Following(), settings_of(world)
+    viewer, settings = Viewer(world), settings_of(world)
+    following = Following(detector.name for detector in detectors)
     chance, looks = world.chance("looks"), []
     for hour in range(24, round(days * DAY_S / HOUR_S)):
         at = hour * HOUR_S + chance.uniform(*_AFTER_THE_HOUR_S)

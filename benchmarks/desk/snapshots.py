@@ -37,6 +37,8 @@ def settings_of(world: World) -> Settings:
         nodes=shape.nodes,
         time_limit_s=shape.time_limit_s,
         save_interval=shape.save_interval,
+        global_batch_size=shape.ramp.global_batch_size,
+        array=f"1-{shape.tasks}%1",
     )
 
 
