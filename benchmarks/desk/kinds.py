@@ -22,6 +22,7 @@ class Kind:
     claims: tuple[str, ...] = ()  # patterns of keys: any of them reports it
     brings: tuple[str, ...] = ()  # and these may come with it
     after_s: float = 2 * HOUR_S  # for so long after its end what it brought may still begin
+    leaves_a_trace: bool = False  # in the log: it can still be seen when it is over
     is_planted: bool = True  # False: ordinary operation, which nobody needs to be told of
 
     @cached_property
@@ -70,8 +71,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("collapse", "10 log lines later", (_key("speed"), _key("throughput")), _STOPPED, 8 * HOUR_S),
     Kind("below plan", "50 log lines later", (_key("throughput"),), (_key("speed"), *_STOPPED), 8 * HOUR_S),
     Kind("loss NaN", "2 log lines later", (_key("loss_nan"),), _LOSS, 6 * HOUR_S),
-    Kind("spike, 30 iterations", "3 iterations, or a log line, later", (_key("loss_spike"),), _LOSS, 6 * HOUR_S),
-    Kind("spike, 500 iterations", "3 iterations, or a log line, later", (_key("loss_spike"),), _LOSS, 6 * HOUR_S),
+    Kind("spike, 30 iterations", "3 iterations, or a log line, later", (_key("loss_spike"),), _LOSS, 6 * HOUR_S, True),
+    Kind("spike, 500 iterations", "3 iterations, or a log line, later", (_key("loss_spike"),), _LOSS, 6 * HOUR_S, True),
     Kind("divergence", "half way up", (_key("loss_spike"), _key("loss_stuck")), _LOSS, 24 * HOUR_S),
     Kind("stuck", "500 iterations after the loss stopped falling", (_key("loss_stuck"),), _LOSS, 24 * HOUR_S),
     Kind("gradients climb", "10 log lines at twice the usual", (_key("gradients"),), _LOSS, 8 * HOUR_S),
@@ -115,6 +116,12 @@ class Trouble:
     ends_at: float | None = None  # None: it goes on
     seen_from: float | None = None  # None: not yet
     words: str = ""
+
+    def can_be_seen(self, at: float) -> bool:
+        """Whether a look at that time could show it."""
+        if self.seen_from is None or at < self.seen_from:
+            return False
+        return self.kind.leaves_a_trace or self.ends_at is None or at < self.ends_at
 
     def covers(self, at: float) -> bool:
         """Whether what comes of it may begin at that time."""

@@ -28,11 +28,11 @@ class Log:
     read before are kept, as many as that would be: the same records, at a tenth of the cost.
     """
 
-    def __init__(self, lines_of_series: int = 0) -> None:
+    def __init__(self, lines_of_series: int) -> None:
         self._unread: deque[tuple[float, str]] = deque()
         self._records: deque[Record] = deque()
         self._iterations = 0  # training lines among them
-        self._kept = max(WINDOW + 1, lines_of_series)
+        self._series: deque[TrainingLine] = deque(maxlen=lines_of_series)
         self._last_text = ""
         self.written_at: datetime | None = None  # of the last line that a reader can see
         self.text: list[str] | None = None  # all that was read, where somebody wants to compare
@@ -55,29 +55,23 @@ class Log:
         self._last_text = fresh[-1]
         for record in parse_lines(fresh):
             self._records.append(record)
-            self._iterations += isinstance(record, TrainingLine)
-        while self._iterations > self._kept:
+            if isinstance(record, TrainingLine):
+                self._series.append(record)
+                self._iterations += 1
+        # As far back as `recent` reads: to the line of the iteration that is so many from the end.
+        while self._iterations > WINDOW + 1:
             self._iterations -= isinstance(self._records.popleft(), TrainingLine)
+        while self._iterations == WINDOW + 1 and not isinstance(self._records[0], TrainingLine):
+            self._records.popleft()
 
     def measured(self) -> Measured:
         """As `opsctl.logs.measured.recent` finds it in the file."""
-        found = measure(self._newest(WINDOW + 1))
+        found = measure(self._records)
         if found.last_iteration is None:
             return found
         is_followed = not any(isinstance(one, TrainingLine) for one in parse_lines([self._last_text]))
         return msgspec.structs.replace(found, is_followed=is_followed)
 
-    def series(self, count: int) -> tuple[TrainingLine, ...]:
+    def series(self) -> tuple[TrainingLine, ...]:
         """The newest training lines, oldest first."""
-        return tuple(one for one in self._newest(count) if isinstance(one, TrainingLine))
-
-    def _newest(self, iterations: int) -> list[Record]:
-        """The records from the training line on that is so many from the end."""
-        found: list[Record] = []
-        seen = 0
-        for record in reversed(self._records):
-            found.append(record)
-            seen += isinstance(record, TrainingLine)
-            if seen == iterations:
-                break
-        return found[::-1]
+        return tuple(self._series)

@@ -109,8 +109,8 @@ def score(
     for trouble in troubles:
         if not trouble.kind.is_planted:
             continue
-        later = [at for at in looks if trouble.seen_from is not None and at >= trouble.seen_from]
-        if trouble.seen_from is None or len(later) < TICKS_ALLOWED:
+        later = [at for at in looks if trouble.can_be_seen(at)]
+        if len(later) < TICKS_ALLOWED:
             found.unseen += 1
             continue
         found.outcomes.append(_outcome(seed, trouble, alarms, later[TICKS_ALLOWED - 1]))

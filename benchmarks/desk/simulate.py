@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from benchmarks.desk.planting import plant_all
+from benchmarks.desk.planting import GAP_DAYS, plant_all
 from benchmarks.desk.score import Following, Score, score
 from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S
 from benchmarks.desk.snapshots import Viewer, settings_of
@@ -19,12 +19,11 @@ from opsctl.watch.snapshot import Snapshot
 _AFTER_THE_HOUR_S = (4 * MINUTE_S, 9 * MINUTE_S)
 
 
-def simulate(seed: int, days: float, detectors: Sequence[Detector], has_incidents: bool = True) -> Score:
+def simulate(seed: int, days: float, detectors: Sequence[Detector], gap_days: tuple[float, float] = GAP_DAYS) -> Score:
     """Hourly looks at the world of `seed`, for so long, with all that these detectors find in it."""
     began = time.process_time()
     world = World(seed)
-    if has_incidents:
-        plant_all(world)
+    plant_all(world, gap_days)
     viewer, settings = Viewer(world), settings_of(world)
     following = Following(detector.name for detector in detectors)
     chance, looks = world.chance("looks"), []

@@ -9,7 +9,7 @@ from benchmarks.desk.log import moment
 from benchmarks.desk.queue import NAME, PARTITION, USER
 from benchmarks.desk.shapes import HOUR_S
 from benchmarks.desk.trainer import CHECKPOINTS, KILL_SWITCH, REVISION
-from benchmarks.desk.world import SCRATCH_BYTES, SCRATCH_INODES, SERIES_LINES, World
+from benchmarks.desk.world import SCRATCH_BYTES, SCRATCH_INODES, World
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.records.lease import Seen as Lease
@@ -82,7 +82,7 @@ class Viewer:
             kill_switch=self._kill_switch(),
             published=Published(REVISION, moment(0.0), USER, desk.differs),
             partition=None if is_blind else PartitionNodes(PARTITION, len(world.queue.names), world.queue.healthy()),
-            series=world.log.series(SERIES_LINES),
+            series=world.log.series(),
             faulty=self._faulty(f"global_step{last.iteration}"),
             spaces=spaces,
             space_history=tuple(self.history),

@@ -14,10 +14,9 @@ from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S, Shape, shape_of
 from benchmarks.desk.trainer import Saved, Trainer
 from opsctl.attempts.brake import without_progress
 from opsctl.attempts.supply import arrays_missing
+from opsctl.watch.gathering.training import SERIES_LINES
 from trainer.recipe.schedule import train_iterations
 
-#: Log lines that the product's series holds at most.
-SERIES_LINES = 1000
 #: The file systems: BLOOM's group had 400 TiB of scratch; inodes as on the work file system.
 SCRATCH_BYTES, SCRATCH_INODES = 400 * 2**40, 5_000_000
 
