@@ -24,6 +24,7 @@ from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.records.requests import Action, Audited, PrintedRequest
+from opsctl.status.all_runs import PrintedRow
 from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
 from opsctl.watch.all_runs import PrintedRun
@@ -56,6 +57,7 @@ PRINTED = (
     Printed("cancel", "cancelled", CancelledJobs),
     Printed("refill", "refilled", list[RefilledRun]),
     Printed("status", "status", Status),
+    Printed("status", "runs", list[PrintedRow], "with `--all`"),
     Printed("queue", "jobs", list[PrintedJob]),
     *(
         printed

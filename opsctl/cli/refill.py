@@ -60,7 +60,7 @@ class _Refill:
     def __init__(self, cluster: str | None, dry_run: bool) -> None:
         self.cluster = cluster
         self.dry_run = dry_run
-        self._looks: dict[str, SlurmClient] = {}
+        self._looks: dict[Cluster, SlurmClient] = {}
 
     def one(self, chosen: str | None) -> RefilledRun:
         """The run that `chosen` means, which this account has from now on used: its poller goes on with it."""
@@ -120,10 +120,12 @@ class _Refill:
         )
 
     def _look(self, cluster: Cluster) -> SlurmClient:
-        from opsctl.slurm.commands import client_for
-        from opsctl.slurm.one_look import OneLook
+        from functools import partial
 
-        return self._looks.setdefault(repr(cluster), OneLook(client_for(cluster)))
+        from opsctl.slurm.asked_once import AskedOnce
+        from opsctl.slurm.commands import client_for
+
+        return self._looks.setdefault(cluster, AskedOnce(partial(client_for, cluster)))
 
 
 def _stuck(name: str, output: str, why: str) -> RefilledRun:

@@ -1,6 +1,8 @@
-"""`opsctl status`: one screen that answers "is it healthy?". One squeue, the rest from the run's files."""
+"""`opsctl status`: one screen that answers "is it healthy?", of one run or of all. One squeue, the rest from files."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import click
 
@@ -12,65 +14,122 @@ WATCH_EVERY_S = 15
 
 @click.command()
 @run_argument
+@click.option("--all", "all_runs", is_flag=True, help="Every run that you or your group has, worst first.")
 @cluster_option
 @json_option
 @click.option("--watch", "watching", is_flag=True, help=f"Again every {WATCH_EVERY_S} s, in place, until Ctrl-C.")
 @click.pass_context
 def command(
-    ctx: click.Context, run_argument: str | None, run: str | None, cluster: str | None, as_json: bool, watching: bool
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    all_runs: bool,
+    cluster: str | None,
+    as_json: bool,
+    watching: bool,
 ) -> None:
     """What a run is doing: state, progress, speed, last loss and checkpoint, queue, what needs somebody.
 
-    Exits 1 when Slurm does not answer; what the run's files say is shown all the same.
+    Exits 1 when Slurm does not answer; what the run's files say is shown all the same. With --all: those of the group's
+    cron folder, and those that you have made or submitted.
     """
     if watching and as_json:
         raise click.UsageError("--watch is for people and --json for programs: give one of them")
     chosen = pick(run_argument, run)
+    if all_runs and chosen:
+        raise click.UsageError(f"--all, or the one run {chosen}: give one of them")
+    look = _Look(chosen, all_runs, cluster)
     if watching:
-        ctx.exit(_watch(chosen, cluster))
-    ctx.exit(_show(chosen, cluster, as_json))
+        ctx.exit(_watch(look))
+    screen = look.take(as_json)
+    _print(screen)
+    ctx.exit(1 if screen.blind is not None else 0)
 
 
-def _show(chosen: str | None, cluster: str | None, as_json: bool, before: str = "", after: str = "") -> int:
-    """Print one status, between `before` and `after`; the exit code."""
+@dataclass(frozen=True)
+class _Screen:
+    text: str
+    blind: str | None  # why a Slurm could not be asked
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is to be looked at, again and again with --watch."""
+
+    chosen: str | None
+    all_runs: bool
+    cluster: str | None
+
+    def take(self, as_json: bool = False) -> _Screen:
+        """One look."""
+        return self._all(as_json) if self.all_runs else self._one(as_json)
+
+    def _one(self, as_json: bool) -> _Screen:
+        from opsctl.output import json_text
+        from opsctl.records.cluster import choose_cluster
+        from opsctl.records.run_view import view
+        from opsctl.slurm.commands import client_for
+        from opsctl.status.overview import LOOKED_AT, Overview
+        from opsctl.status.reading import open_findings, read_desk
+        from opsctl.status.screen import status_lines
+        from opsctl.watch.runner import gather
+
+        run = view(self.chosen)
+        snapshot = gather(run, client_for(choose_cluster(self.cluster, run.paths)), LOOKED_AT)
+        overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
+        desk = read_desk(run.paths, snapshot.now)
+        found = open_findings(run, overview, desk)
+        if as_json:
+            from opsctl.status.printed import printed_status
+
+            return _Screen(json_text("status", printed_status(overview, found, desk)), snapshot.blind)
+        lines = status_lines(overview, found, *_terminal(), desk)
+        return _Screen("\n".join(lines) + "\n", snapshot.blind)
+
+    def _all(self, as_json: bool) -> _Screen:
+        from opsctl.moments import now
+        from opsctl.output import json_text
+        from opsctl.records.cluster import choose_cluster
+        from opsctl.records.register import all_runs
+        from opsctl.slurm.commands import client_for
+        from opsctl.status.all_runs import all_lines, printed_row
+        from opsctl.status.reading import OF_MANY, rows_of
+        from opsctl.watch.all_runs import look_at_all
+
+        looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client_for, OF_MANY)
+        rows = rows_of(looks)
+        blind = next((one.snapshot.blind for one in looks if one.snapshot and one.snapshot.blind is not None), None)
+        if as_json:
+            return _Screen(json_text("runs", [printed_row(row) for row in rows]), blind)
+        return _Screen("\n".join(all_lines(rows, now(), *_terminal())) + "\n", blind)
+
+
+def _terminal() -> tuple[int, bool]:
+    """Columns to fill, and whether colours are wanted."""
     import os
     import shutil
     import sys
 
-    from opsctl.output import message, print_json, write_screen
-    from opsctl.records.cluster import choose_cluster
-    from opsctl.records.run_view import view
-    from opsctl.slurm.commands import client_for
-    from opsctl.status.overview import Overview, findings
-    from opsctl.status.screen import status_lines
-    from opsctl.watch.runner import gather, settings_of
-
-    run = view(chosen)
-    snapshot = gather(run, client_for(choose_cluster(cluster, run.paths)))
-    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
-    found = findings(overview, settings_of(run))
-    if as_json:
-        from opsctl.status.printed import printed_status
-
-        print_json("status", printed_status(overview, found))
-    else:
-        is_terminal = sys.stdout.isatty()
-        colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        width = shutil.get_terminal_size().columns if is_terminal else 100
-        lines = status_lines(overview, found, width, colour)
-        write_screen(before + "\n".join(lines) + "\n" + after)
-    if snapshot.blind is not None and not before:
-        message(f"opsctl: {snapshot.blind}")
-    return 1 if snapshot.blind is not None else 0
+    is_terminal = sys.stdout.isatty()
+    colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return shutil.get_terminal_size().columns if is_terminal else 100, colour
 
 
-def _watch(chosen: str | None, cluster: str | None) -> int:
+def _print(screen: _Screen) -> None:
+    from opsctl.output import message, write_screen
+
+    write_screen(screen.text)
+    if screen.blind is not None:
+        message(f"opsctl: {screen.blind}")
+
+
+def _watch(look: _Look) -> int:
     """Show it again and again until Ctrl-C; 130 then."""
     import sys
     import time
 
     from opsctl.errors import OpsctlError
-    from opsctl.output import message
+    from opsctl.output import message, write_screen
 
     # Home and clear what is below, so that the screen does not flicker; elsewhere an empty line between two looks.
     before, after = ("\x1b[H\x1b[J", "") if sys.stdout.isatty() else ("", "\n")
@@ -78,7 +137,10 @@ def _watch(chosen: str | None, cluster: str | None) -> int:
     try:
         while True:
             try:
-                _show(chosen, cluster, False, before, after)
+                screen = look.take()
+                write_screen(before + screen.text + after)
+                if screen.blind is not None and not before:
+                    message(f"opsctl: {screen.blind}")
                 shown = True
             except OpsctlError as error:
                 # A run file in the middle of an edit must not end a look that somebody left running.

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from opsctl.account import account_name
 from opsctl.moments import now
@@ -21,12 +23,12 @@ from trainer.formats.json_text import Moment
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody's word that jobs of the run are not wanted."""
 
-    at: Moment
-    by: str
-    host: str = ""
-    jobs: tuple[str, ...] = ()  # as squeue shows their ids
-    queued_only: bool = False  # what ran went on
-    chains: int = 0  # how many were on record then: which submissions came later, whatever clocks say
+    at: Annotated[Moment, Meta(description="When, by the clock of that host.")]
+    by: Annotated[str, Meta(description="The account.")]
+    host: Annotated[str, Meta(description="Where it was typed.")] = ""
+    jobs: Annotated[tuple[str, ...], Meta(description="What was cancelled, as squeue shows the ids.")] = ()
+    queued_only: Annotated[bool, Meta(description="Whether what ran went on.")] = False
+    chains: Annotated[int, Meta(description="How many chains were on record: later ones came after it.")] = 0
 
 
 def record_cancel(paths: RunPaths, jobs: Sequence[str], queued_only: bool, by: str | None = None) -> None:

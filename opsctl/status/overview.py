@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.logs.left import training_left_s
 from opsctl.watch import registry
-from opsctl.watch.detector import Settings, run_detectors
+from opsctl.watch.detector import Detector, Settings, run_detectors
 from opsctl.watch.detectors import training
 from opsctl.watch.finding import Finding, Severity
-from opsctl.watch.snapshot import Snapshot
+from opsctl.watch.snapshot import Part, Snapshot
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,20 @@ class Overview:
         return self.seen.now + timedelta(seconds=self.left_s)
 
 
-def findings(overview: Overview, settings: Settings | None = None) -> list[Finding]:
+#: What a look at one run gathers, and the checks that it runs on that. The others cost too much for every look.
+LOOKED_AT = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS
+CHECKS = tuple(check for check in registry.DETECTORS if check.needs in LOOKED_AT)
+
+
+def findings(
+    overview: Overview, settings: Settings | None = None, checks: Sequence[Detector] = CHECKS
+) -> list[Finding]:
     """What somebody should know or do, worst first; empty when all is well. Being blind is a state, not a finding.
 
     Nobody misses a training that was never submitted. settings: None, nothing is known but the run's name.
     """
     settings = settings or Settings(overview.name, overview.team)
-    found = run_detectors(registry.DETECTORS, overview.seen, settings)
+    found = run_detectors(checks, overview.seen, settings)
     shown = [
         one
         for one in found

@@ -10,11 +10,14 @@ from msgspec import Meta, Struct
 
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.table import PrintedAttempt, printed_attempt
+from opsctl.logs.records import Measured
 from opsctl.moments import to_the_second
+from opsctl.records.cancels import Cancel, resting
 from opsctl.records.kill_switch import PrintedKillSwitch, printed_switch
+from opsctl.status.health import Desk, PrintedAlerts, PrintedCron, printed_alerts, printed_cron
+from opsctl.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
 from opsctl.status.overview import Overview
 from opsctl.status.queue import PrintedJob, printed_job
-from opsctl.watch.finding import Finding, PrintedFinding, printed_finding
 from opsctl.watch.snapshot import Snapshot
 from trainer.formats.json_text import Moment
 
@@ -129,11 +132,18 @@ class Status(Struct, frozen=True, kw_only=True):
     lease: Annotated[PrintedLease | None, Meta(description="Who may write the run; null while nobody may.")]
     kill_switch: Annotated[PrintedKillSwitch | None, Meta(description="The kill switch; null when it cannot be seen.")]
     revision: Annotated[PrintedRevision | None, Meta(description="The newest revision; null before the first submit.")]
-    findings: Annotated[list[PrintedFinding], Meta(description="What somebody should know or do, worst first.")]
+    findings: Annotated[list[PrintedOpenFinding], Meta(description="What somebody should know or do, worst first.")]
+    cancelled: Annotated[
+        Cancel | None,
+        Meta(description="The last cancelling, while nobody has submitted since: nothing is refilled then."),
+    ]
+    cron: Annotated[PrintedCron | None, Meta(description="The cron that looks after the run; null without one.")]
+    alerts: Annotated[PrintedAlerts, Meta(description="How the run's alerts do.")]
 
 
-def printed_status(overview: Overview, findings: Sequence[Finding]) -> Status:
-    """The whole overview."""
+def printed_status(overview: Overview, findings: Sequence[OpenFinding], desk: Desk | None = None) -> Status:
+    """The whole overview, and what the desk remembers."""
+    desk = desk or Desk()
     seen, running = overview.seen, overview.seen.running
     return Status(
         name=overview.name,
@@ -148,23 +158,22 @@ def printed_status(overview: Overview, findings: Sequence[Finding]) -> Status:
         unseen=None
         if seen.blind is not None
         else [PrintedUnseen(array_job_id=one.array_job_id, user=one.user) for one in seen.unseen],
-        progress=_progress(overview),
-        speed=Speed(
-            seconds_per_iteration=_finite(seen.measured.seconds_per_iteration),
-            samples_per_second=_finite(seen.measured.samples_per_second),
-            tflops_per_gpu=_finite(seen.measured.tflops),
-        ),
+        progress=printed_progress(overview),
+        speed=printed_speed(seen.measured),
         left_s=overview.left_s,
         finishes_at=to_the_second(overview.finishes_at),
         loss=_loss(seen),
-        checkpoint=_checkpoint(seen),
+        checkpoint=printed_checkpoint(seen),
         checkpoint_problem=seen.checkpoint_problem,
         attempts=[printed_attempt(attempt, _is_seen(seen, attempt)) for attempt in seen.attempts[-ATTEMPTS_TOLD:]],
         attempts_without_progress=seen.attempts_without_progress,
         lease=_lease(seen),
         kill_switch=None if seen.kill_switch is None else printed_switch(seen.kill_switch),
         revision=_revision(seen),
-        findings=[printed_finding(finding) for finding in findings],
+        findings=[printed_open(finding) for finding in findings],
+        cancelled=resting(seen.chains, desk.cancels),
+        cron=printed_cron(seen.cron, seen.now),
+        alerts=printed_alerts(seen.channels, desk),
     )
 
 
@@ -189,7 +198,8 @@ def _is_seen(seen: Snapshot, attempt: Attempt) -> bool:
     return seen.blind is None and any(job.job_id == attempt.job_id for job in seen.jobs)
 
 
-def _progress(overview: Overview) -> Progress:
+def printed_progress(overview: Overview) -> Progress:
+    """How far it is, for programs."""
     return Progress(
         iteration=overview.iteration,
         total_iterations=overview.iterations_in_all,
@@ -199,25 +209,35 @@ def _progress(overview: Overview) -> Progress:
     )
 
 
+def printed_speed(measured: Measured) -> Speed:
+    """How fast it goes on, for programs."""
+    return Speed(
+        seconds_per_iteration=finite(measured.seconds_per_iteration),
+        samples_per_second=finite(measured.samples_per_second),
+        tflops_per_gpu=finite(measured.tflops),
+    )
+
+
 def _loss(seen: Snapshot) -> Loss | None:
     last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None:
         return None
     return Loss(
         iteration=last.iteration,
-        lm_loss=_finite(last.loss),
+        lm_loss=finite(last.loss),
         logged_by=to_the_second(at),
         age_s=None if at is None else (seen.now - at).total_seconds(),
         age_is_a_minimum=seen.is_loss_age_a_minimum,
     )
 
 
-def _finite(number: float | None) -> float | None:
+def finite(number: float | None) -> float | None:
     """`number`; None for what JSON cannot say."""
     return number if number is not None and math.isfinite(number) else None
 
 
-def _checkpoint(seen: Snapshot) -> PrintedCheckpoint | None:
+def printed_checkpoint(seen: Snapshot) -> PrintedCheckpoint | None:
+    """The last whole checkpoint, for programs."""
     checkpoint, at = seen.checkpoint, seen.checkpoint_at
     if checkpoint is None:
         return None

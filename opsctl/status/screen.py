@@ -15,9 +15,12 @@ from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
+from opsctl.status.colours import RED, STATE_COLOURS, YELLOW, paint
+from opsctl.status.health import Desk, alerts_line, cron_line, refill_line
+from opsctl.status.open_findings import OpenFinding
 from opsctl.status.overview import Overview
 from opsctl.status.queue import shortened, why
-from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
 
 _LABEL = 13
@@ -33,30 +36,30 @@ _HEADLINES = {
     "absent": "NOT IN THE QUEUE: nothing runs and nothing waits",
     "unsubmitted": "NOT SUBMITTED YET",
 }
-#: SGR codes: green, yellow, red.
-_GREEN, _YELLOW, _RED = "32", "33", "31"
-_COLOURS = {"running": _GREEN, "configuring": _GREEN, "finished": _GREEN, "waiting": _YELLOW, "unsubmitted": _YELLOW}
 
 
-def status_lines(overview: Overview, findings: Sequence[Finding], width: int, colour: bool) -> list[str]:
+def status_lines(
+    overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, desk: Desk | None = None
+) -> list[str]:
     """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
     name, headline = shortened(overview.name, _NAME), printable(_headline(overview))
     clock = iso(overview.seen.now, "minutes")
     gap = width - len(name) - len(headline) - len(clock) - 2
-    first = f"{_paint(name, '1', colour)}  {_paint(headline, '1;' + _COLOURS.get(overview.state, _RED), colour)}"
+    first = f"{paint(name, '1', colour)}  {paint(headline, '1;' + STATE_COLOURS.get(overview.state, RED), colour)}"
     lines = [first + (" " * gap + clock if gap >= 2 else "")]
     for finding in findings:
-        code = _YELLOW if finding.severity is Severity.WARNING else _RED
-        word = _paint(f"{finding.severity.name.lower():<{_LABEL}}", "1;" + code, colour)
-        first_line, *more = _wrapped(finding.text, width)
+        code = YELLOW if finding.severity is Severity.WARNING else RED
+        word = paint(f"{finding.severity.name.lower():<{_LABEL}}", "1;" + code, colour)
+        first_line, *more = _wrapped(finding.finding.text, width)
+        more += _wrapped(finding.story(overview.seen.now), width, empty=())
         lines += [f"{word}{first_line}", *(" " * _LABEL + line for line in more)]
-    for label, text in _rows(overview):
+    for label, text in _rows(overview, desk or Desk()):
         first_line, *more = _wrapped(text, width)
         lines += [f"{label:<{_LABEL}}{first_line}", *(" " * _LABEL + line for line in more)]
     return lines
 
 
-def _rows(overview: Overview) -> list[tuple[str, str]]:
+def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
     started = bool(overview.seen.attempts) or overview.iteration is not None
     rows = [*_job_rows(overview), *_writer_row(overview.seen)]
     if started:
@@ -68,8 +71,15 @@ def _rows(overview: Overview) -> list[tuple[str, str]]:
             ("checkpoint", _checkpoint(overview.seen)),
             *_attempt_rows(overview.seen),
         ]
+    seen = overview.seen
+    health = [
+        ("refill", "" if seen.is_finished else refill_line(seen.chains, desk)),
+        ("cron", cron_line(seen.cron, seen.now)),
+        ("alerts", alerts_line(seen.channels, desk, seen.now)),
+    ]
     return [
         *rows,
+        *((label, text) for label, text in health if text),
         ("kill switch", _kill_switch(overview.seen)),
         ("revision", _revision(overview.seen)),
         ("output", str(overview.output)),
@@ -236,10 +246,10 @@ def _revision(seen: Snapshot) -> str:
     return said
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str, width: int, empty: Sequence[str] = ("",)) -> list[str]:
     clean = printable(text.replace("\n", " "))
     room = max(20, width - _LABEL)
-    return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [""]
+    return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [*empty]
 
 
 def _ago(moment: datetime, now: datetime, sign: int = 1) -> str:
@@ -256,7 +266,3 @@ def _count(number: int) -> str:
 def _figures(value: float) -> str:
     """Three figures, four from 1000 on."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}" if value >= 100 else f"{value:.3g}"
-
-
-def _paint(text: str, code: str, colour: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text

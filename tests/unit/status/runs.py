@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opsctl.status.overview import Overview
+from opsctl.status.open_findings import OpenFinding, with_memory
+from opsctl.status.overview import Overview, findings
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW
 from trainer.formats.training_line import TrainingLine
@@ -25,3 +26,8 @@ def run(**known: Any) -> Overview:
 def now(overview: Overview, **changed: Any) -> Overview:
     """The same run when this is different."""
     return replace(overview, seen=replace(overview.seen, **changed))
+
+
+def opened(overview: Overview) -> list[OpenFinding]:
+    """What a look finds where nothing is remembered."""
+    return with_memory(findings(overview), {}, ())

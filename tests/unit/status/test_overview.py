@@ -21,7 +21,7 @@ from opsctl.status.printed import PrintedUnseen, printed_status
 from opsctl.status.screen import status_lines
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Published, Snapshot
-from tests.unit.status.runs import iteration, now, run
+from tests.unit.status.runs import iteration, now, opened, run
 from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK
 from trainer.formats.lease import Holder
 
@@ -165,7 +165,7 @@ def test_a_run_that_somebody_trains_whom_the_queue_does_not_show_is_not_out_of_t
     lease = Seen(Holder(4, "a", 99, "ben", "x7"), 5.0)
     overview = run(lease=lease)
     assert overview.state == "unknown" and run(lease=Seen(lease.holder, 100.0)).state == "absent"
-    lines = status_lines(overview, findings(overview), 100, colour=False)
+    lines = status_lines(overview, opened(overview), 100, colour=False)
     assert "UNKNOWN: somebody trains it whom the queue does not show" in lines[0]
     assert any(
         line.startswith("writer ") and "job 99 of ben on x7 (lease 4, heartbeat 5 s ago)" in line for line in lines

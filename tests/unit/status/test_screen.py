@@ -17,12 +17,12 @@ from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.output import json_text
 from opsctl.records.kill_switch import KillSwitchState
-from opsctl.status.overview import Overview, findings
+from opsctl.status.overview import Overview
 from opsctl.status.printed import printed_status
 from opsctl.status.screen import status_lines
 from opsctl.watch.snapshot import Published, Snapshot
 from tests.printed_json import printed
-from tests.unit.status.runs import iteration, now, run
+from tests.unit.status.runs import iteration, now, opened, run
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 from trainer.formats.attempt_records import Failure
 
@@ -63,7 +63,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def screen(overview: Overview, width: int = 100) -> str:
-    return "\n".join(status_lines(overview, findings(overview), width, colour=False))
+    return "\n".join(status_lines(overview, opened(overview), width, colour=False))
 
 
 def test_a_healthy_run_on_one_screen() -> None:
@@ -159,7 +159,7 @@ def test_control_characters_in_what_others_wrote_do_not_reach_the_terminal() -> 
 
 
 def test_programs_get_the_same_with_units_in_the_names() -> None:
-    value = printed("status", json_text("status", printed_status(HEALTHY, findings(HEALTHY))))
+    value = printed("status", json_text("status", printed_status(HEALTHY, opened(HEALTHY))))
     assert value["state"] == "running" and value["job"]["id"] == "12_1" and value["findings"] == []
     assert [job["id"] for job in value["queue"]] == ["12_[2-3%1]", "20_[1-3%1]"]
     assert value["loss"] == {
@@ -174,7 +174,7 @@ def test_programs_get_the_same_with_units_in_the_names() -> None:
 
 def test_programs_are_told_that_the_queue_is_unknown() -> None:
     blind = now(HEALTHY, jobs=(), blind="no answer")
-    value = printed_status(blind, findings(blind))
+    value = printed_status(blind, opened(blind))
     assert (value.state, value.queue, value.slurm_problem) == ("unknown", None, "no answer")
 
 

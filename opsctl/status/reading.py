@@ -1,0 +1,54 @@
+"""Reading runs for those who look at them: one, or every one that is known here, with what the desk remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from opsctl.errors import OpsctlError
+from opsctl.records import alerts
+from opsctl.records.cancels import read_cancels
+from opsctl.records.run_view import RunView
+from opsctl.runs.paths import RunPaths
+from opsctl.status.all_runs import Row, sorted_rows
+from opsctl.status.health import Desk
+from opsctl.status.open_findings import OpenFinding, with_memory
+from opsctl.status.overview import CHECKS, LOOKED_AT, Overview, findings
+from opsctl.watch.all_runs import RunLook
+from opsctl.watch.runner import in_words, settings_of
+from opsctl.watch.snapshot import Part
+
+#: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
+OF_MANY = LOOKED_AT & ~(Part.SERIES | Part.CRON)
+
+
+def read_desk(paths: RunPaths, now: datetime) -> Desk:
+    """What is remembered; not being able to read it is part of it."""
+    try:
+        return Desk(alerts.open_alerts(paths), alerts.silence_of(paths, now), tuple(read_cancels(paths)))
+    except (OSError, OpsctlError) as error:
+        return Desk(problem=in_words(error))
+
+
+def open_findings(run: RunView, overview: Overview, desk: Desk, parts: Part = LOOKED_AT) -> tuple[OpenFinding, ...]:
+    """What is found in a look at `parts` of the run, and what is remembered, worst first."""
+    checks = [check for check in CHECKS if check.needs in parts]
+    found = findings(overview, settings_of(run), checks)
+    return tuple(with_memory(found, desk.findings, {check.name for check in checks}))
+
+
+def rows_of(looks: Iterable[RunLook]) -> list[Row]:
+    """Every run that was looked at, with OF_MANY, worst first. One that cannot be is a row that says why."""
+    return sorted_rows([_row(look) for look in looks])
+
+
+def _row(look: RunLook) -> Row:
+    run, snapshot = look.run, look.snapshot
+    if run is None or snapshot is None:
+        return Row(look.name, look.output, None, (), look.problem)
+    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
+    try:
+        found = open_findings(run, overview, read_desk(run.paths, snapshot.now), OF_MANY)
+    except Exception as error:  # one broken run must not hide the others
+        return Row(look.name, look.output, None, (), in_words(error))
+    return Row(look.name, look.output, overview, found)

@@ -1,0 +1,76 @@
+"""How the cron and the alerts of a run do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from opsctl.records.alerts import Silence
+from opsctl.records.cancels import Cancel
+from opsctl.records.chains import REFILL, SUBMIT, Chain
+from opsctl.status.health import Desk, alerts_line, cron_line, printed_alerts, printed_cron, refill_line
+from opsctl.watch.seen import Channel, CronJob, CronSeen
+from tests.unit.watch.jobs import NOW
+
+ALIVE = CronSeen(
+    "/c",
+    True,
+    "ann via slurm",
+    heartbeat_at=NOW - timedelta(minutes=12),
+    next_due_at=NOW + timedelta(minutes=48),
+    jobs=(CronJob("hourly/refill", "done"), CronJob("daily/sync", "failed", 3, NOW - timedelta(days=2), "no quota")),
+)
+
+
+@pytest.mark.parametrize(
+    ("cron", "said"),
+    [
+        (None, ""),
+        (CronSeen("/c", False), ""),  # nobody ever started one
+        (CronSeen("/c", False, "ann via slurm"), "stopped; it was carried by ann via slurm: opsctl cron start"),
+        (CronSeen("/c", True, problem="permission denied"), "cannot be seen: permission denied"),
+        (CronSeen("/c", True, "ann via slurm"), "no tick yet, by ann via slurm"),
+        (
+            ALIVE,
+            "last tick 12 min ago, by ann via slurm; next in 48 min; daily/sync failed, 3 times in a row: no quota",
+        ),
+        (
+            CronSeen("/c", True, "b", heartbeat_at=NOW - timedelta(hours=2), next_due_at=NOW - timedelta(hours=1)),
+            "last tick 2 h ago, by b; the next is 1 h late",
+        ),
+    ],
+)
+def test_the_cron_in_a_line(cron: CronSeen | None, said: str) -> None:
+    assert cron_line(cron, NOW) == said
+
+
+def test_alerts_that_go_through_need_no_line() -> None:
+    assert alerts_line((Channel("mail"),), Desk(), NOW) == ""
+
+
+def test_failing_channels_and_a_silence_are_said() -> None:
+    channels = (Channel("mail"), Channel("slack", NOW - timedelta(hours=5), "HTTP 429", 3), Channel("hook", waiting=1))
+    silence = Silence(until=NOW + timedelta(hours=2), by="ben", why="maintenance")
+    line = alerts_line(channels, Desk(silence=silence), NOW)
+    assert line.startswith("silenced until ") and " by ben: maintenance; " in line
+    assert line.endswith("slack fails for 5 h, 3 waiting: HTTP 429; hook has 1 waiting")
+    assert alerts_line((), Desk(problem="no such disk"), NOW) == "cannot be read: no such disk"
+
+
+def test_a_run_that_rests_says_for_whose_word() -> None:
+    typed, kept = (
+        Chain(chain=number, submitted_at=NOW, user="ann", array="1", how=how)
+        for number, how in ((1, SUBMIT), (2, REFILL))
+    )
+    desk = Desk(cancels=(Cancel(at=NOW, by="ann", chains=1),))
+    assert refill_line((typed, kept), desk).startswith("rests: ann cancelled its jobs at ")
+    assert refill_line((typed, typed), desk) == "" and refill_line((typed,), Desk()) == ""
+
+
+def test_programs_get_all_of_it_always() -> None:
+    cron = printed_cron(ALIVE, NOW)
+    assert cron is not None and (cron.heartbeat_age_s, cron.jobs[1].failures) == (720.0, 3)
+    assert printed_cron(None, NOW) is None
+    alerts = printed_alerts((Channel("mail"),), Desk())
+    assert (alerts.channels[0].name, alerts.silenced_until, alerts.problem) == ("mail", None, None)
