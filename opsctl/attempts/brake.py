@@ -7,6 +7,7 @@ from datetime import datetime
 
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
+from opsctl.records.chains import Chain, counted_since
 from opsctl.slurm.types import Job
 
 #: Attempts in a row without a new checkpoint after which a chain stops.
@@ -49,17 +50,21 @@ def waits_in_vain(attempts: Sequence[Attempt], chain: int) -> bool:
     return len(own) == BRAKE_ATTEMPTS and all(one.reason == Ending.HELD for one in own)
 
 
-def chains_to_cancel(own: Iterable[Job], attempts: Sequence[Attempt], user: str) -> list[int]:
+def chains_to_cancel(
+    own: Iterable[Job], attempts: Sequence[Attempt], user: str, recorded: Sequence[Chain] = ()
+) -> list[int]:
     """The array job ids of `user`'s pending tasks, among the run's `own` jobs, that the brake holds for as well.
 
-    A chain that a person submitted after those attempts is not touched: for it they do not count.
+    A chain that a person submitted after those attempts is not touched: for it they do not count. recorded: the run's
+    chains, which say which of them only kept it going.
     """
+    kept = {one.chain: counted_since(recorded, one.submitted_at) for one in recorded if not one.is_somebodys_word}
     chains = {
         job.array_job_id
         for job in own
         if job.is_pending
         and job.user == user
         and job.submitted_at is not None
-        and brake_trips(attempts, job.submitted_at)
+        and brake_trips(attempts, kept.get(job.array_job_id, job.submitted_at))
     }
     return sorted(chains)

@@ -30,7 +30,7 @@ from opsctl.logs.records import Measured
 from opsctl.moments import iso
 from opsctl.records import kill_switch
 from opsctl.records.cancels import Cancel, read_cancels, resting
-from opsctl.records.chains import REFILL, Chain, read_chains
+from opsctl.records.chains import REFILL, Chain, last_word, read_chains
 from opsctl.records.identity import refuse_a_copy, settled_identity
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.records.revisions import OwnersAlone
@@ -182,7 +182,8 @@ def rests(files: Files) -> Decision | None:
         what = "what was queued" if cancel.queued_only else "it"
         said = f"not refilled: {cancel.by} cancelled {what} at {iso(cancel.at, 'minutes')}; opsctl submit lifts that"
         return Decision(Word.RESTS, said)
-    if brake_trips(files.attempts, _last_word(files.chains).submitted_at):
+    wanted = last_word(files.chains)
+    if wanted is not None and brake_trips(files.attempts, wanted.submitted_at):
         said = f"not refilled: {BRAKE_ATTEMPTS} attempts in a row without a new checkpoint; opsctl attempts says why"
         return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
     return None
@@ -213,11 +214,6 @@ def decide(files: Files, seen: live.Seen) -> Decision:
 def per_task_s(slurm: SlurmTable) -> float:
     """For how long a task trains: its time limit, less what it keeps for leaving."""
     return max(0.0, float(parse_duration_s(slurm.time) - parse_duration_s(slurm.exit_margin)))
-
-
-def _last_word(chains: Sequence[Chain]) -> Chain:
-    """The newest chain that somebody wanted; those that only kept it going do not release a brake."""
-    return next((chain for chain in reversed(chains) if chain.is_somebodys_word), chains[0])
 
 
 def _left_s(files: Files, further: Further) -> float | None:

@@ -32,6 +32,7 @@ from opsctl.moments import now
 from opsctl.output import message
 from opsctl.records import kill_switch, lease
 from opsctl.records.attempt_folder import set_aside
+from opsctl.records.chains import counted_since, read_chains
 from opsctl.records.lease import Held, OwnLease
 from opsctl.records.own_jobs import recorded
 from opsctl.records.state_files import make_folder
@@ -120,7 +121,7 @@ def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) 
         if attempt.closed_by not in ("", "job") and (attempt.id in was_open or attempt is attempts[-1]):
             task.log.say(lost_line(attempt))
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
-    if brake_trips(attempts, task.submitted_at):
+    if brake_trips(attempts, _counted_since(task)):
         return _stop_chain(task, attempts)
     desk.attempt_id = attempt_id = new_attempt_id(task)
     try:
@@ -252,9 +253,17 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
                 request_stop(task.paths.output, task.paths.stop_request(attempt.job_id), why)
 
 
+def _counted_since(task: Task) -> datetime:
+    """Since when attempts count against this task's brake; its own submission where the records cannot be read."""
+    try:
+        return counted_since(read_chains(task.paths), task.submitted_at)
+    except OSError:
+        return task.submitted_at
+
+
 def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     """Cancel what would only fail again, say so, fail."""
-    row = without_progress(attempts, task.submitted_at)
+    row = without_progress(attempts, _counted_since(task))
     last = next((item for item in reversed(attempts) if item.reason), None)
     why = f"the last ended with {last.reason}" if last else "nothing is known about them"
     if last and last.first_failure:
@@ -263,8 +272,10 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
         why += f" ({last.note})"
     said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
     task.log.say(alert_line(f"{task.name}: {said}"))
+    known = recorded(task.paths)
     _cancel_pending(
-        task, lambda: chains_to_cancel(recorded(task.paths).own(task.client.jobs()), attempts, task.allocation.user)
+        task,
+        lambda: chains_to_cancel(known.own(task.client.jobs()), attempts, task.allocation.user, known.chains),
     )
     record_short(task, Ending.BRAKE, 1)
     message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")

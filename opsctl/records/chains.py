@@ -7,7 +7,8 @@ record: if it is there when a command looks, somebody was cut off, and Slurm is 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -70,6 +71,24 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 def read_chains(paths: RunPaths) -> list[Chain]:
     """The run's chains, oldest first. Lines that are no chain are passed over."""
     return read_lines(paths.output, paths.chains, Chain)
+
+
+def last_word(chains: Sequence[Chain]) -> Chain | None:
+    """The newest chain that somebody wanted; where none is, the first. None without any.
+
+    From its submission on attempts count against a brake: what only kept the run going releases none.
+    """
+    return next((chain for chain in reversed(chains) if chain.is_somebodys_word), chains[0] if chains else None)
+
+
+def counted_since(chains: Sequence[Chain], submitted_at: datetime) -> datetime:
+    """Since when attempts count against the brake of the chain that was submitted at `submitted_at`.
+
+    Its own submission, or, for one that only kept the run going, that of the last that somebody wanted before it.
+    """
+    places = [place for place, chain in enumerate(chains) if chain.submitted_at == submitted_at]
+    word = last_word(chains[: places[-1] + 1]) if places else None
+    return min(word.submitted_at, submitted_at) if word is not None else submitted_at
 
 
 def append_chain(paths: RunPaths, chain: Chain) -> None:

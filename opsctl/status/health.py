@@ -30,7 +30,7 @@ class Desk:
     problem: str = ""  # why that cannot be read
 
 
-class PrintedCronJob(Struct, frozen=True, kw_only=True):
+class CronJobHealth(Struct, frozen=True, kw_only=True):
     """A job of the cron, as its last run left it."""
 
     name: Annotated[str, Meta(description="Its name, as `hourly/refill`.")]
@@ -40,7 +40,7 @@ class PrintedCronJob(Struct, frozen=True, kw_only=True):
     detail: Annotated[str, Meta(description="What is to be said of it.")]
 
 
-class PrintedCron(Struct, frozen=True, kw_only=True):
+class CronHealth(Struct, frozen=True, kw_only=True):
     """The cron that looks after the run."""
 
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
@@ -50,11 +50,11 @@ class PrintedCron(Struct, frozen=True, kw_only=True):
     heartbeat_at: Annotated[Moment | None, Meta(description="When the last tick was, by the file server.")]
     heartbeat_age_s: Annotated[float | None, Meta(description="Seconds since then.")]
     next_due_at: Annotated[Moment | None, Meta(description="When the next tick is due.")]
-    jobs: Annotated[list[PrintedCronJob], Meta(description="Its jobs.")]
+    jobs: Annotated[list[CronJobHealth], Meta(description="Its jobs.")]
     problem: Annotated[str | None, Meta(description="Why it cannot be seen.")]
 
 
-class PrintedChannel(Struct, frozen=True, kw_only=True):
+class ChannelHealth(Struct, frozen=True, kw_only=True):
     """An alert channel, by its name without secrets."""
 
     name: Annotated[str, Meta(description="Its name.")]
@@ -63,10 +63,10 @@ class PrintedChannel(Struct, frozen=True, kw_only=True):
     waiting: Annotated[int, Meta(description="Messages that it has not taken yet.")]
 
 
-class PrintedAlerts(Struct, frozen=True, kw_only=True):
+class AlertsHealth(Struct, frozen=True, kw_only=True):
     """How the alerts of the run do."""
 
-    channels: Annotated[list[PrintedChannel], Meta(description="The channels that were ever used.")]
+    channels: Annotated[list[ChannelHealth], Meta(description="The channels that were ever used.")]
     silenced_until: Annotated[Moment | None, Meta(description="Until when nothing is sent; null while all is.")]
     silenced_by: Annotated[str | None, Meta(description="Who said so.")]
     problem: Annotated[str | None, Meta(description="Why what the desk remembers cannot be read.")]
@@ -116,12 +116,12 @@ def alerts_line(channels: Sequence[Channel], desk: Desk, now: datetime) -> str:
     return "; ".join(parts)
 
 
-def printed_cron(cron: CronSeen | None, now: datetime) -> PrintedCron | None:
+def printed_cron(cron: CronSeen | None, now: datetime) -> CronHealth | None:
     """The cron for programs."""
     if cron is None:
         return None
     beat = cron.heartbeat_at
-    return PrintedCron(
+    return CronHealth(
         folder=cron.folder,
         started=cron.is_started,
         carried_by=cron.carried_by,
@@ -130,7 +130,7 @@ def printed_cron(cron: CronSeen | None, now: datetime) -> PrintedCron | None:
         heartbeat_age_s=None if beat is None else (now - beat).total_seconds(),
         next_due_at=to_the_second(cron.next_due_at),
         jobs=[
-            PrintedCronJob(
+            CronJobHealth(
                 name=job.name,
                 state=job.state,
                 failures=job.failures,
@@ -143,12 +143,12 @@ def printed_cron(cron: CronSeen | None, now: datetime) -> PrintedCron | None:
     )
 
 
-def printed_alerts(channels: Sequence[Channel], desk: Desk) -> PrintedAlerts:
+def printed_alerts(channels: Sequence[Channel], desk: Desk) -> AlertsHealth:
     """The alerts for programs."""
     silence = desk.silence
-    return PrintedAlerts(
+    return AlertsHealth(
         channels=[
-            PrintedChannel(
+            ChannelHealth(
                 name=one.name,
                 failing_since=to_the_second(one.failing_since),
                 detail=one.detail,

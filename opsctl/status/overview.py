@@ -94,20 +94,24 @@ class Overview:
         return self.seen.now + timedelta(seconds=self.left_s)
 
 
-#: What a look at one run gathers, and the checks that it runs on that. The others cost too much for every look.
+#: What a look at one run gathers. The rest costs too much for every look.
 LOOKED_AT = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS
-CHECKS = tuple(check for check in registry.DETECTORS if check.needs in LOOKED_AT)
+
+
+def checks_of(parts: Part = LOOKED_AT) -> list[Detector]:
+    """The checks that need no more than `parts`."""
+    return [check for check in registry.DETECTORS if check.needs in parts]
 
 
 def findings(
-    overview: Overview, settings: Settings | None = None, checks: Sequence[Detector] = CHECKS
+    overview: Overview, settings: Settings | None = None, checks: Sequence[Detector] | None = None
 ) -> list[Finding]:
     """What somebody should know or do, worst first; empty when all is well. Being blind is a state, not a finding.
 
     Nobody misses a training that was never submitted. settings: None, nothing is known but the run's name.
     """
     settings = settings or Settings(overview.name, overview.team)
-    found = run_detectors(checks, overview.seen, settings)
+    found = run_detectors(checks_of() if checks is None else checks, overview.seen, settings)
     shown = [
         one
         for one in found

@@ -14,7 +14,7 @@ from opsctl.logs.records import Measured
 from opsctl.moments import to_the_second
 from opsctl.records.cancels import Cancel, resting
 from opsctl.records.kill_switch import PrintedKillSwitch, printed_switch
-from opsctl.status.health import Desk, PrintedAlerts, PrintedCron, printed_alerts, printed_cron
+from opsctl.status.health import AlertsHealth, CronHealth, Desk, printed_alerts, printed_cron
 from opsctl.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
 from opsctl.status.overview import Overview
 from opsctl.status.queue import PrintedJob, printed_job
@@ -137,8 +137,8 @@ class Status(Struct, frozen=True, kw_only=True):
         Cancel | None,
         Meta(description="The last cancelling, while nobody has submitted since: nothing is refilled then."),
     ]
-    cron: Annotated[PrintedCron | None, Meta(description="The cron that looks after the run; null without one.")]
-    alerts: Annotated[PrintedAlerts, Meta(description="How the run's alerts do.")]
+    cron: Annotated[CronHealth | None, Meta(description="The cron that looks after the run; null without one.")]
+    alerts: Annotated[AlertsHealth, Meta(description="How the run's alerts do.")]
 
 
 def printed_status(overview: Overview, findings: Sequence[OpenFinding], desk: Desk | None = None) -> Status:

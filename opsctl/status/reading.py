@@ -13,7 +13,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.status.all_runs import Row, sorted_rows
 from opsctl.status.health import Desk
 from opsctl.status.open_findings import OpenFinding, with_memory
-from opsctl.status.overview import CHECKS, LOOKED_AT, Overview, findings
+from opsctl.status.overview import LOOKED_AT, Overview, checks_of, findings
 from opsctl.watch.all_runs import RunLook
 from opsctl.watch.runner import in_words, settings_of
 from opsctl.watch.snapshot import Part
@@ -32,7 +32,7 @@ def read_desk(paths: RunPaths, now: datetime) -> Desk:
 
 def open_findings(run: RunView, overview: Overview, desk: Desk, parts: Part = LOOKED_AT) -> tuple[OpenFinding, ...]:
     """What is found in a look at `parts` of the run, and what is remembered, worst first."""
-    checks = [check for check in CHECKS if check.needs in parts]
+    checks = checks_of(parts)
     found = findings(overview, settings_of(run), checks)
     return tuple(with_memory(found, desk.findings, {check.name for check in checks}))
 

@@ -10,6 +10,7 @@ from opsctl.attempts.brake import without_progress
 from opsctl.errors import OpsctlError
 from opsctl.records import kill_switch as kill_switch_file
 from opsctl.records import lease as lease_file
+from opsctl.records.chains import last_word
 from opsctl.records.revisions import differs_from_published
 from opsctl.watch.gathering.asked import Asked
 from opsctl.watch.snapshot import Published, Snapshot
@@ -18,7 +19,8 @@ from opsctl.watch.snapshot import Published, Snapshot
 def attempts(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.ATTEMPTS."""
     found, known = attempts_file.read(asked.paths), asked.known
-    row = without_progress(found, known.chains[-1].submitted_at) if known.chains else 0
+    word = last_word(known.chains)
+    row = without_progress(found, word.submitted_at) if word is not None else 0
     return replace(seen, attempts=tuple(found), attempts_without_progress=row, chains=tuple(known.chains))
 
 

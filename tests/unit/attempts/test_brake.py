@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from opsctl.attempts.brake import brake_trips, chains_to_cancel, waits_in_vain, without_progress
 from opsctl.attempts.events import Attempt
+from opsctl.records.chains import REFILL, SUBMIT, Chain
 from opsctl.records.own_jobs import Recorded
 from tests.unit.attempts.test_lost import job
 
@@ -85,6 +86,12 @@ def test_the_brake_cancels_ones_own_pending_chains_that_it_holds_for() -> None:
     own = Recorded("abc").own(jobs)
     assert chains_to_cancel(own, failures, "ann") == [20, 21]
     assert chains_to_cancel(own, failures[:2], "ann") == []
+    # Where the third was only refilled, the first's word counts for it too, as the second submit would not.
+    chains = [
+        Chain(chain=number, submitted_at=minutes(at), user="ann", array="1-3", how=how)
+        for number, at, how in ((20, 0, SUBMIT), (22, 2.5, REFILL))
+    ]
+    assert chains_to_cancel(own, failures, "ann", chains) == [20, 21, 22]
 
 
 def test_a_chain_stops_waiting_when_three_of_its_tasks_left_the_lease_to_another() -> None:

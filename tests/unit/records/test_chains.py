@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from opsctl.errors import OpsctlError
 from opsctl.records import chains
-from opsctl.records.chains import Chain
+from opsctl.records.chains import REFILL, SUBMIT, Chain, counted_since, last_word
 from opsctl.runs.paths import RunPaths
 from tests.anything import MOMENTS, any_json
 from tests.unit.control.test_overlap import job
@@ -106,3 +106,28 @@ def test_a_cut_off_submission_that_slurm_does_not_have_is_forgotten(tmp_path: Pa
     assert chains.settle_submitting(paths, [replace(OURS, comment="opsctl run=5eed submit=0ld")]) is None
     assert chains.read_chains(paths) == []
     assert chains.settle_submitting(paths, [OURS]) is None
+
+
+@pytest.mark.parametrize(
+    ("hows", "which", "counted"),
+    [
+        ((SUBMIT,), 0, 0),
+        ((SUBMIT, REFILL), 1, 0),
+        ((SUBMIT, REFILL, REFILL), 2, 0),
+        ((SUBMIT, REFILL, SUBMIT), 1, 0),  # what somebody submitted after it is no word for it
+        ((SUBMIT, REFILL, SUBMIT, REFILL), 3, 2),
+        ((REFILL,), 0, 0),
+    ],
+)
+def test_a_chain_that_only_keeps_a_run_going_counts_attempts_as_the_one_that_somebody_wanted(
+    hows: tuple[str, ...], which: int, counted: int
+) -> None:
+    at = [datetime(2026, 3, 1, 10 + hour, tzinfo=UTC) for hour in range(len(hows))]
+    chains = [
+        Chain(chain=number, submitted_at=moment, user="ann", array="1", how=how)
+        for number, (moment, how) in enumerate(zip(at, hows, strict=True))
+    ]
+    assert counted_since(chains, at[which]) == at[counted]
+    unknown = datetime(2026, 5, 1, tzinfo=UTC)
+    assert counted_since(chains, unknown) == unknown and counted_since([], unknown) == unknown
+    assert last_word([]) is None
