@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from opsctl.control.printed import RefilledRun
     from opsctl.records.register import KnownRun
     from opsctl.runs.paths import RunPaths
-    from opsctl.slurm.client import SlurmClient
+    from opsctl.slurm.client import SlurmLooks
     from opsctl.slurm.cluster import Cluster
 
 
@@ -60,7 +60,7 @@ class _Refill:
     def __init__(self, cluster: str | None, dry_run: bool) -> None:
         self.cluster = cluster
         self.dry_run = dry_run
-        self._looks: dict[Cluster, SlurmClient] = {}
+        self._looks: dict[Cluster, SlurmLooks] = {}
 
     def one(self, chosen: str | None) -> RefilledRun:
         """The run that `chosen` means, which this account has from now on used: its poller goes on with it."""
@@ -119,7 +119,7 @@ class _Refill:
             needs_somebody=done.needs_somebody,
         )
 
-    def _look(self, cluster: Cluster) -> SlurmClient:
+    def _look(self, cluster: Cluster) -> SlurmLooks:
         from functools import partial
 
         from opsctl.slurm.asked_once import AskedOnce

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+from opsctl.cli.selection import age_words, cluster_option, fresh_option, json_option, pick, run_argument
 
 #: Seconds between two looks of --watch: kind to the controller, quick enough for a person.
 WATCH_EVERY_S = 15
@@ -16,6 +16,7 @@ WATCH_EVERY_S = 15
 @run_argument
 @click.option("--all", "all_runs", is_flag=True, help="Every run that you or your group has, worst first.")
 @cluster_option
+@fresh_option
 @json_option
 @click.option("--watch", "watching", is_flag=True, help=f"Again every {WATCH_EVERY_S} s, in place, until Ctrl-C.")
 @click.pass_context
@@ -25,6 +26,7 @@ def command(
     run: str | None,
     all_runs: bool,
     cluster: str | None,
+    fresh: bool,
     as_json: bool,
     watching: bool,
 ) -> None:
@@ -38,7 +40,7 @@ def command(
     chosen = pick(run_argument, run)
     if all_runs and chosen:
         raise click.UsageError(f"--all, or the one run {chosen}: give one of them")
-    look = _Look(chosen, all_runs, cluster)
+    look = _Look(chosen, all_runs, cluster, fresh)
     if watching:
         ctx.exit(_watch(look))
     screen = look.take(as_json)
@@ -50,6 +52,7 @@ def command(
 class _Screen:
     text: str
     blind: str | None  # why a Slurm could not be asked
+    queue_age_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class _Look:
     chosen: str | None
     all_runs: bool
     cluster: str | None
+    is_fresh: bool
 
     def take(self, as_json: bool = False) -> _Screen:
         """One look."""
@@ -68,14 +72,14 @@ class _Look:
         from opsctl.output import json_text
         from opsctl.records.cluster import choose_cluster
         from opsctl.records.run_view import view
-        from opsctl.slurm.commands import client_for
+        from opsctl.records.shared_answers import looking_at
         from opsctl.status.overview import LOOKED_AT, Overview
         from opsctl.status.reading import open_findings, read_desk
         from opsctl.status.screen import status_lines
         from opsctl.watch.runner import gather
 
         run = view(self.chosen)
-        snapshot = gather(run, client_for(choose_cluster(self.cluster, run.paths)), LOOKED_AT)
+        snapshot = gather(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh), LOOKED_AT)
         overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
         desk = read_desk(run.paths, snapshot.now)
         found = open_findings(run, overview, desk)
@@ -84,24 +88,28 @@ class _Look:
 
             return _Screen(json_text("status", printed_status(overview, found, desk)), snapshot.blind)
         lines = status_lines(overview, found, *_terminal(), desk)
-        return _Screen("\n".join(lines) + "\n", snapshot.blind)
+        return _Screen("\n".join(lines) + "\n", snapshot.blind, snapshot.queue_age_s)
 
     def _all(self, as_json: bool) -> _Screen:
+        from functools import partial
+
         from opsctl.moments import now
         from opsctl.output import json_text
         from opsctl.records.cluster import choose_cluster
         from opsctl.records.register import all_runs
-        from opsctl.slurm.commands import client_for
+        from opsctl.records.shared_answers import looking_at
         from opsctl.status.all_runs import all_lines, printed_row
         from opsctl.status.reading import OF_MANY, rows_of
         from opsctl.watch.all_runs import look_at_all
 
-        looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client_for, OF_MANY)
+        client = partial(looking_at, is_fresh=self.is_fresh)
+        looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client, OF_MANY)
         rows = rows_of(looks)
         blind = next((one.snapshot.blind for one in looks if one.snapshot and one.snapshot.blind is not None), None)
         if as_json:
             return _Screen(json_text("runs", [printed_row(row) for row in rows]), blind)
-        return _Screen("\n".join(all_lines(rows, now(), *_terminal())) + "\n", blind)
+        age_s = max((one.snapshot.queue_age_s for one in looks if one.snapshot), default=0.0)
+        return _Screen("\n".join(all_lines(rows, now(), *_terminal())) + "\n", blind, age_s)
 
 
 def _terminal() -> tuple[int, bool]:
@@ -121,6 +129,8 @@ def _print(screen: _Screen) -> None:
     write_screen(screen.text)
     if screen.blind is not None:
         message(f"opsctl: {screen.blind}")
+    elif words := age_words(screen.queue_age_s):
+        message(words)
 
 
 def _watch(look: _Look) -> int:
@@ -138,7 +148,8 @@ def _watch(look: _Look) -> int:
         while True:
             try:
                 screen = look.take()
-                write_screen(before + screen.text + after)
+                age = age_words(screen.queue_age_s)
+                write_screen(before + screen.text + (f"{age}\n" if age else "") + after)
                 if screen.blind is not None and not before:
                     message(f"opsctl: {screen.blind}")
                 shown = True

@@ -21,7 +21,7 @@ from opsctl.records.revision import slurm_part
 from opsctl.records.revisions import newest_whole
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmClient, SlurmLooks
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
@@ -48,7 +48,7 @@ def settle_and_look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> S
     return _seen(paths, cluster, queue, client)
 
 
-def look(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Seen:
+def look(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> Seen:
     """Look at the queue only: nothing is settled and no lock needed."""
     return _seen(paths, cluster, client.jobs(), client)
 
@@ -117,7 +117,7 @@ def _find_lost_id(paths: RunPaths, queue: Sequence[Job]) -> None:
             bind(paths, found)
 
 
-def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> ClusterRecord | None:
+def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> ClusterRecord | None:
     """The cluster the run was submitted to before, when that is another one which still exists."""
     remembered = read_record(paths)
     if remembered is None or remembered.slurm_conf == (cluster.slurm_conf or None):
@@ -127,12 +127,12 @@ def _other_cluster(paths: RunPaths, cluster: Cluster, client: SlurmClient) -> Cl
     return None if is_same_cluster(remembered, record_of(cluster, client)) else remembered
 
 
-def _seen(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmClient) -> Seen:
+def _seen(paths: RunPaths, cluster: Cluster, queue: Sequence[Job], client: SlurmLooks) -> Seen:
     hidden = unseen(recorded(paths).chains, lambda: read_attempts(paths), queue, client)
     return Seen(queue, _of_run(paths, cluster, client, queue), (*_cut_off(paths, queue, client), *hidden))
 
 
-def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmClient) -> list[Unseen]:
+def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmLooks) -> list[Unseen]:
     """Somebody else's submission that was cut off, where nobody here can see whether Slurm has it."""
     chain = chains.read_submitting(paths)
     if chain is None or chain.user == account_name() or sees_others(queue) or not client.hides_others_jobs():
@@ -140,7 +140,7 @@ def _cut_off(paths: RunPaths, queue: Sequence[Job], client: SlurmClient) -> list
     return [Unseen(0, chain.user)]
 
 
-def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmClient, queue: Sequence[Job]) -> list[Job]:
+def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmLooks, queue: Sequence[Job]) -> list[Job]:
     known = recorded(paths)
     other = _other_cluster(paths, cluster, client)
     if other is not None:

@@ -38,7 +38,7 @@ from opsctl.records.state_files import locked
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import SlurmTable
 from opsctl.slurm.arrays import count_tasks
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.types import Job
@@ -92,7 +92,7 @@ class Refilled:
         return self.decision.word is Word.STUCK
 
 
-def refill(paths: RunPaths, cluster: Cluster, client: SlurmClient, dry_run: bool = False) -> Refilled:
+def refill(paths: RunPaths, cluster: Cluster, client: SlurmLooks, dry_run: bool = False) -> Refilled:
     """Submit what is missing in the run's queue, and say what was, or why nothing.
 
     The first look, which `client` may take from an answer that several runs share, only says whether anything may be

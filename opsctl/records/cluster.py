@@ -19,7 +19,7 @@ from opsctl.records.locate import account_state_folder
 from opsctl.records.state_files import read_state, read_whole
 from opsctl.records.trusted import who_else_can_write
 from opsctl.runs.paths import RunPaths
-from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.cluster import CLUSTER_FILE, NO_CONF, Cluster
 
 
@@ -83,7 +83,7 @@ def read_record(paths: RunPaths) -> ClusterRecord | None:
     return read_whole(paths.output, paths.cluster, ClusterRecord, remedy)
 
 
-def record_of(cluster: Cluster, slurm: SlurmClient) -> ClusterRecord:
+def record_of(cluster: Cluster, slurm: SlurmLooks) -> ClusterRecord:
     """What is to be remembered of `cluster`, as Slurm calls it. One question to it."""
     try:
         said = slurm.configuration()
