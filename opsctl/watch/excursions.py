@@ -35,7 +35,8 @@ def excursions(series: Sequence[TrainingLine]) -> list[Excursion]:
     """All in the series, oldest first. What is usual is what the lines before it say that were usual themselves."""
     found: list[Excursion] = []
     usual: list[float] = []
-    centre = limit = 0.0
+    centre = 0.0
+    deviations: float | None = None  # of `usual`; only worked out where a line asks for it
     fresh = 0
     open_one: Excursion | None = None
     for place, line in enumerate(series):
@@ -45,9 +46,11 @@ def excursions(series: Sequence[TrainingLine]) -> list[Excursion]:
         if fresh == 0 and len(usual) >= USUAL_LEAST:
             usual = usual[-USUAL:]
             centre = middle(usual)
-            limit = centre + max(DEVIATIONS * spread(usual), SHARE * centre)
-            fresh = RENEWED
-        is_above = len(usual) >= USUAL_LEAST and loss > limit
+            deviations, fresh = None, RENEWED
+        is_above = len(usual) >= USUAL_LEAST and loss > (1.0 + SHARE) * centre
+        if is_above:
+            deviations = DEVIATIONS * spread(usual) if deviations is None else deviations
+            is_above = loss > centre + deviations
         if is_above:
             if open_one is None:
                 open_one = Excursion(place, place, 1, centre, loss)

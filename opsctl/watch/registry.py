@@ -69,6 +69,16 @@ DETECTORS: tuple[Detector, ...] = (
     kill_switch.DETECTOR,
     unpublished.DETECTOR,
 )
+#: Commands for several checks that one asks together: name -> (help, checks).
+FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "progress": (
+        "Does it get on: silence, speed, loss, gradients, checkpoints, attempts?",
+        (
+            *("silence", "speed", "throughput", "loss_nan", "loss_spike", "loss_stuck", "gradients", "skipped"),
+            *("checkpoint_age", "brake"),
+        ),
+    ),
+}
 
 
 def command_name(name: str) -> str:

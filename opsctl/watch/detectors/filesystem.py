@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import takewhile
 
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
@@ -70,16 +71,9 @@ def _full(snapshot: Snapshot, settings: Settings, space: Space, kind: str, share
 def _most_lately(snapshot: Snapshot, name: str, kind: str) -> float:
     """How full it was at most within the last day, in per cent."""
     since = snapshot.now - REMEMBERED
-    return max(
-        (
-            100.0 * share
-            for one in snapshot.space_history
-            if one.name == name and one.at >= since
-            for told, share, _ in fullness(one)
-            if told == kind
-        ),
-        default=0.0,
-    )
+    lately = takewhile(lambda one: one.at >= since, reversed(snapshot.space_history))
+    told = (fullness(one) for one in lately if one.name == name)
+    return max((100.0 * share for of_one in told for its_kind, share, _ in of_one if its_kind == kind), default=0.0)
 
 
 DETECTOR = Detector(CHECK, find, Part.SPACE, HELP)

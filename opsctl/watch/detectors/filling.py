@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
@@ -15,18 +17,31 @@ from opsctl.watch.wording import bytes_words, count_words, length_words, percent
 CHECK = "filling"
 HELP = """When will a file system or quota be full, of bytes or of inodes, at the pace at which it fills?
 
-1: within `[watch] full_within`, by what a day was fuller than the day before it; or within 12 hours, by the last six.
-2: within a day. What a rotation of checkpoints removes each day does not count as growth.
+1: within `[watch] full_within`, by what it has grown since a day ago; or within 12 hours, by the last six.
+2: within a day. What a rotation of checkpoints removes each day does not count as growth, nor does one jump.
 """
 DAY_S = 86400.0
-#: Looks that a day's middle takes.
-_LOOKS = 4
+#: Newest looks that are held against those a day before: so far back, so many at least, and so near to that.
+NEWEST_S, LOOKS, NEAR_S = 6 * 3600.0, 3, 2700.0
+#: From so many looks a day on, the largest step among them is left out: somebody unpacked something, which is no pace.
+STEPS = 12
 #: The short view: so long back, and full within so long.
 SHORT, SOON_S, SHORT_LOOKS = timedelta(hours=6), 12 * 3600.0, 4
 #: Growth of less than this share of the limit a day, or within the short view, is none.
 _DAILY_LEAST, _SHORT_LEAST = 0.002, 0.02
 #: Of `full_within`: once told it stays so until there is so much more time.
-_STEADY = 1.15
+_STEADY = 1.25
+#: Looks that a day before counts for: those of the newest hours, less a day, and once more for what was told before.
+_BACK_S = 4 * DAY_S
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look said."""
+
+    at_s: float  # before now, negative
+    used: float
+    limit: float
 
 
 def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
@@ -34,22 +49,26 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     within_s = seconds_of(settings.watch, "full_within") or 7 * DAY_S
     found = []
     for space in snapshot.spaces:
-        history = [one for one in (*snapshot.space_history, space) if one.name == space.name and one.at <= snapshot.now]
+        history = _of(space, snapshot.space_history)
         for kind in ("bytes", "inodes"):
-            looks = _looks(history, kind)
-            finding = _filling(space, kind, looks, within_s) if looks else None
+            finding = _filling(space, kind, _looks(history, kind), within_s)
             if finding is not None:
                 found.append(finding)
     return found
 
 
-#: (seconds before now, negative; used; limit)
-Look = tuple[float, float, float]
+def _of(space: Space, history: Sequence[Space]) -> list[Space]:
+    """The looks at this one up to now, oldest first; no longer ago than anybody needs."""
+    found = [space]
+    for one in reversed(history):
+        if (space.at - one.at).total_seconds() > _BACK_S:
+            break
+        if one.name == space.name and one.at < found[-1].at:
+            found.append(one)
+    return found[::-1]
 
 
 def _looks(history: Sequence[Space], kind: str) -> list[Look]:
-    if not history:
-        return []
     now = history[-1].at
     found = []
     for one in history:
@@ -58,27 +77,32 @@ def _looks(history: Sequence[Space], kind: str) -> list[Look]:
             if kind == "bytes"
             else (one.used_inodes, one.limit_inodes, one.inode_share)
         )
+        at_s = (one.at - now).total_seconds()
         if used is not None and limit:
-            found.append(((one.at - now).total_seconds(), float(used), float(limit)))
+            found.append(Look(at_s, float(used), float(limit)))
         elif share is not None:
-            found.append(((one.at - now).total_seconds(), share, 1.0))
+            found.append(Look(at_s, share, 1.0))
     # What was looked at before counts only where it goes up to now.
-    return found if found and found[-1][0] == 0.0 else []
+    return found if found and found[-1].at_s == 0.0 else []
 
 
 def _filling(space: Space, kind: str, looks: Sequence[Look], within_s: float) -> Finding | None:
-    _, used, limit = looks[-1]
+    if not looks:
+        return None
+    used, limit = looks[-1].used, looks[-1].limit
     left = limit - used
-    daily, before = _growth_a_day(looks, 0.0), _growth_a_day(looks, -DAY_S / 4)
-    least = _DAILY_LEAST * limit
-    full_in_s = left / daily * DAY_S if daily is not None and daily > least else None
-    was_told = before is not None and before > least and left / before * DAY_S < within_s
-    told = full_in_s is not None and full_in_s < within_s * (_STEADY if was_told else 1.0)
-    pace, over = daily or 0.0, "the last day against the day before"
+    full_in_s, pace, over = None, _growth_a_day(looks), "the last day"
+    if pace is not None and pace > _DAILY_LEAST * limit:
+        full_in_s = left / pace * DAY_S
+        earlier = [one for one in looks if one.at_s <= -NEWEST_S / 2]
+        before = _growth_a_day(earlier)
+        was_told = before is not None and before > _DAILY_LEAST * limit and left / before * DAY_S < within_s
+        if full_in_s >= within_s * (_STEADY if was_told else 1.0):
+            full_in_s = None
     fast = _growth_lately(looks, limit)
     if fast is not None and left / fast * DAY_S < SOON_S:
-        told, full_in_s, pace, over = True, left / fast * DAY_S, fast, f"the last {length_words(SHORT)}"
-    if not told or full_in_s is None or left <= 0:
+        full_in_s, pace, over = left / fast * DAY_S, fast, f"the last {length_words(SHORT)}"
+    if full_in_s is None or pace is None or left <= 0:
         return None
     words = percent_words if limit == 1.0 else bytes_words if kind == "bytes" else count_words
     return Finding(
@@ -92,21 +116,29 @@ def _filling(space: Space, kind: str, looks: Sequence[Look], within_s: float) ->
     )
 
 
-def _growth_a_day(looks: Sequence[Look], end_s: float) -> float | None:
-    """What the day up to `end_s` was fuller than the day before it; whatever goes up and down within days cancels."""
-    days: list[list[float]] = [[], []]
-    for at, used, _ in looks:
-        day = int((end_s - at) // DAY_S)
-        if at <= end_s and day < 2:
-            days[day].append(used)
-    if min(len(days[0]), len(days[1])) < _LOOKS:
+def _growth_a_day(looks: Sequence[Look]) -> float | None:
+    """How much more there is than a day ago, the middle of the newest looks: what goes up and down daily cancels.
+
+    None where nobody looked a day ago.
+    """
+    if not looks:
         return None
-    return middle(days[0]) - middle(days[1])
+    end_s = looks[-1].at_s
+    newest = [place for place, one in enumerate(looks) if one.at_s >= end_s - NEWEST_S]
+    newest = newest if len(newest) >= LOOKS else list(range(max(0, len(looks) - LOOKS), len(looks)))
+    growths = []
+    for place in newest:
+        start = min(range(place + 1), key=lambda one: abs(looks[place].at_s - DAY_S - looks[one].at_s))
+        if abs(looks[place].at_s - DAY_S - looks[start].at_s) > NEAR_S:
+            continue
+        steps = [later.used - earlier.used for earlier, later in pairwise(looks[start : place + 1])]
+        growths.append(sum(steps) - (max(0.0, *steps) if len(steps) >= STEPS else 0.0))
+    return middle(growths) if len(growths) >= LOOKS else None
 
 
 def _growth_lately(looks: Sequence[Look], limit: float) -> float | None:
     """Growth a day by the last hours alone, where that is much."""
-    lately = [(at, used) for at, used, _ in looks if at >= -SHORT.total_seconds()]
+    lately = [(one.at_s, one.used) for one in looks if one.at_s >= -SHORT.total_seconds()]
     if len(lately) < SHORT_LOOKS or lately[-1][1] - lately[0][1] < _SHORT_LEAST * limit:
         return None
     pace = slope(lately)

@@ -65,9 +65,11 @@ def _above(lines: Sequence[TrainingLine], values: Sequence[float]) -> list[Findi
         return []
     earlier = [middle(one) for one in stretches[:-1]]
     reached = min(earlier)
+    lowest = quantile(stretches[-1], _MOSTLY)
+    if lowest <= (1.0 + ABOVE) * reached:
+        return []
     noise = middle(spread(one) for one in stretches[:-1]) * 1.25 / STRETCH**0.5
-    needed = reached + max(ABOVE * reached, DEVIATIONS * noise)
-    if quantile(stretches[-1], _MOSTLY) <= needed:
+    if lowest <= reached + DEVIATIONS * noise:
         return []
     now = middle(stretches[-1])
     begun = lines[starts[earlier.index(reached)]].iteration

@@ -62,7 +62,12 @@ def _suspects(snapshot: Snapshot) -> dict[str, str]:
         if one.closed_at is not None and one.closed_at >= since and one.reason in _FAILED
     ]
     lost = {name: one.number for one in recent for name in one.lost_nodes}
-    first = Counter(one.first_failure.node for one in recent if one.first_failure is not None)
+    # What is wrong with the program itself mostly shows on the first node, where rank 0 is: that speaks for nothing.
+    first = Counter(
+        one.first_failure.node
+        for one in recent
+        if one.first_failure is not None and one.first_failure.node not in one.nodes[:1]
+    )
     found = {name: f"Slurm lost it under attempt {number}" for name, number in lost.items() if name in present}
     for name, times in first.items():
         if times >= FAILURES and name in present and name not in found:

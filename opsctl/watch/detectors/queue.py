@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from opsctl.slurm.types import Job
+from opsctl.attempts.brake import BRAKE_ATTEMPTS
+from opsctl.attempts.supply import arrays_behind, arrays_missing
+from opsctl.logs.left import training_left_s
+from opsctl.slurm.arrays import array_problem, count_tasks
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.idle import idle_since
 from opsctl.watch.snapshot import Part, Snapshot
 from opsctl.watch.wording import since_words
 
@@ -21,17 +25,17 @@ REFILLED_WITHIN = timedelta(minutes=90)
 
 
 def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """A warning about arrays that nobody has put behind the live one."""
+    """A warning about arrays that nobody has put behind the live one. What is held there is: `training` says that."""
     switch, cron = snapshot.kill_switch, snapshot.cron
     if snapshot.blind is not None or snapshot.is_finished or (switch is not None and switch.is_triggered):
         return []
-    if cron is None or not cron.is_started or not settings.keep_queued or not snapshot.jobs or snapshot.unseen:
+    if cron is None or not cron.is_started or not snapshot.jobs or snapshot.unseen:
         return []
-    behind, missing = _behind(snapshot), settings.keep_queued - len(_behind(snapshot))
     since = _live_since(snapshot)
-    if missing <= 0 or (since is not None and snapshot.now - since < REFILLED_WITHIN):
+    is_braked = snapshot.attempts_without_progress >= BRAKE_ATTEMPTS
+    if is_braked or not _missing(snapshot, settings) or (since and snapshot.now - since < REFILLED_WITHIN):
         return []
-    live = snapshot.running or snapshot.behind[0]
+    live, behind = snapshot.running or snapshot.behind[0], arrays_behind(snapshot.jobs)
     return [
         Finding(
             CHECK,
@@ -39,29 +43,34 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
             f"{len(behind)} arrays wait behind {live.display_id}, and {settings.keep_queued} are to be kept there",
             evidence=(
                 f"behind it: {', '.join(map(str, behind)) or 'nothing'}",
-                *([f"{live.display_id}'s array is the live one {since_words(since)}"] if since else []),
+                *([f"{live.display_id}'s array comes first {since_words(since)}"] if since else []),
             ),
             todo="opsctl refill says what keeps it; opsctl cron status; or opsctl submit --after auto",
         )
     ]
 
 
-def _behind(snapshot: Snapshot) -> tuple[int, ...]:
-    """Arrays of which nothing has started and something can, behind the one that has or comes first."""
-    can_start = [job for job in snapshot.jobs if not job.is_held and not job.cannot_start]
-    started = {job.array_job_id for job in can_start if not job.is_pending}
-    waiting = sorted({job.array_job_id for job in can_start} - started)
-    return tuple(waiting if started else waiting[1:])
+def _missing(snapshot: Snapshot, settings: Settings) -> int:
+    """How many more arrays `opsctl refill` would submit."""
+    saved = snapshot.checkpoint
+    left_s = training_left_s(
+        snapshot.measured,
+        snapshot.total_samples,
+        snapshot.total_iterations,
+        saved.consumed_train_samples if saved else None,
+        saved.iteration if saved else None,
+    )
+    tasks = 0 if array_problem(settings.array) else count_tasks(settings.array)
+    return arrays_missing(snapshot.jobs, settings.keep_queued, left_s, settings.time_limit_s or 0, tasks)
 
 
 def _live_since(snapshot: Snapshot) -> datetime | None:
-    """When the first task of the array that runs began; None while nothing runs."""
-    job: Job | None = snapshot.running
+    """Since when the array that runs does, or the one that comes first; None: nobody can say."""
+    job = snapshot.running
     if job is None:
-        return None
+        return idle_since(snapshot)
     begun = [one.opened_at for one in snapshot.attempts if (one.array_job_id or one.job_id) == job.array_job_id]
-    known = [at for at in (*begun, job.started_at) if at is not None]
-    return min(known, default=None)
+    return min((at for at in (*begun, job.started_at) if at is not None), default=None)
 
 
 _NEEDS = Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.KILL_SWITCH | Part.CRON

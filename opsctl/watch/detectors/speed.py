@@ -61,18 +61,22 @@ def compare(series: Sequence[TrainingLine], slower_percent: float) -> Slower | N
     width = len(lines) - begin
     cost = [_sample_s(one) for one in lines]
     usual: list[float] = []
-    needed = 1.0
     # Whole stretches, counted back from the newest one.
     for start in range(begin % width, begin, width):
         value = middle(cost[start : start + width])
-        if len(usual) >= STRETCHES_LEAST and value > middle(usual) * _needed(usual, slower_percent):
-            continue
-        usual = [*usual, value][-STRETCHES:]
+        if not _is_slow(usual, value, slower_percent):
+            usual = [*usual, value][-STRETCHES:]
     if len(usual) < STRETCHES_LEAST:
         return None
     needed = _needed(usual, slower_percent)
     factor = batch or 1
     return Slower(middle(cost[begin:]) * factor, middle(usual) * factor, needed, lines[begin:])
+
+
+def _is_slow(usual: Sequence[float], value: float, slower_percent: float) -> bool:
+    if len(usual) < STRETCHES_LEAST or value <= middle(usual) * (1.0 + slower_percent / 100.0):
+        return False
+    return value > middle(usual) * _needed(usual, slower_percent)
 
 
 def _needed(usual: Sequence[float], slower_percent: float) -> float:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from opsctl.attempts.events import Attempt
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import brake
+from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING
 
@@ -30,3 +34,17 @@ def test_attempts_that_come_to_nothing_are_found_before_the_brake(row: int, word
 
 def test_a_finished_training_needs_no_further_checkpoint() -> None:
     assert found(3, is_finished=True) == []
+
+
+def test_a_chain_that_stops_is_critical_with_the_attempts_as_evidence() -> None:
+    ended = tuple(
+        Attempt(number=n, id=str(n), job_id=n, reason="failed", closed_at=NOW - timedelta(hours=5 - n))
+        for n in range(1, 5)
+    )
+    two, three = (
+        brake.find(Snapshot(NOW, attempts=ended, attempts_without_progress=row), Settings("demo", "us"))[0]
+        for row in (2, 3)
+    )
+    assert (two.severity, three.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert three.evidence == ("attempt 2, 2: failed", "attempt 3, 3: failed", "attempt 4, 4: failed")
+    assert three.since == ended[1].closed_at

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import kill_switch
+from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING
 
@@ -25,3 +27,16 @@ def test_a_triggered_kill_switch_is_found_with_who_and_why() -> None:
 
 def test_one_that_is_not_triggered_or_cannot_be_seen_is_nothing_to_say() -> None:
     assert found(KillSwitchState(Path("/o/kill-switch"), True, False)) == found(None) == []
+
+
+def test_one_that_was_left_for_a_day_is_critical_with_its_age() -> None:
+    def severity(hours: float, at_zone: bool = True, is_finished: bool = False) -> Severity:
+        at = NOW - timedelta(hours=hours)
+        switch = KillSwitchState(Path("/k"), True, True, at=at if at_zone else at.replace(tzinfo=None))
+        snapshot = Snapshot(NOW, kill_switch=switch, is_finished=is_finished)
+        (finding,) = kill_switch.find(snapshot, Settings("demo", "the team"))
+        assert finding.since == (at if at_zone else None)
+        return finding.severity
+
+    assert (severity(23), severity(25)) == (Severity.WARNING, Severity.CRITICAL)
+    assert severity(25, at_zone=False) == severity(25, is_finished=True) == Severity.WARNING

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from opsctl.attempts.events import Attempt
 from opsctl.slurm.nodes import Node
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import nodes
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
+from trainer.formats.attempt_records import Failure
 
 SETTINGS = Settings("tr11-176B-ml", "Eng WG")
 DRAINED = Node("node2", "draining", "bad GPU 3")
@@ -30,3 +34,39 @@ def test_of_many_some_are_named_and_the_rest_counted() -> None:
 
 def test_nothing_is_said_without_a_running_job() -> None:
     assert nodes.find(Snapshot(NOW, (WAITING_FOR_TASK,), nodes=(DRAINED,)), SETTINGS) == []
+
+
+def attempt(number: int, failed_on: str = "", lost: str = "", days_ago: float = 0.5) -> Attempt:
+    """One on the nodes node1 to node4 that failed."""
+    return Attempt(
+        number=number,
+        id=str(number),
+        job_id=number,
+        nodes=("node1", "node2", "node3", "node4"),
+        closed_at=NOW - timedelta(days=days_ago),
+        reason="node-failure" if lost else "failed",
+        lost_nodes=(lost,) if lost else (),
+        first_failure=Failure(rank=9, node=failed_on) if failed_on else None,
+    )
+
+
+def suspects(*attempts: Attempt) -> list[str]:
+    seen = Snapshot(NOW, (RUNNING,), nodes=(Node("node1", "mixed", ""), Node("node2", "mixed", "")), attempts=attempts)
+    return [one.text for one in nodes.find(seen, SETTINGS)]
+
+
+def test_a_node_that_the_last_attempts_died_of_and_that_came_back_is_suspect() -> None:
+    """tr1-13B got the node with the ECC error a second time, and crashed again."""
+    assert suspects(attempt(1, "node2"), attempt(2, "node2")) == [
+        "node node2 of the running job is suspect: 2 of the last 2 attempts that failed did so on it first"
+    ]
+    assert suspects(attempt(7, lost="node2")) == [
+        "node node2 of the running job is suspect: Slurm lost it under attempt 7"
+    ]
+
+
+def test_one_failure_an_old_one_another_node_and_the_programs_own_are_no_suspicion() -> None:
+    assert suspects(attempt(1, "node2"), attempt(2, "node3")) == []
+    assert suspects(attempt(1, "node2", days_ago=9), attempt(2, "node2")) == []
+    assert suspects(attempt(1, lost="node3")) == []
+    assert suspects(attempt(1, "node1"), attempt(2, "node1")) == []

@@ -1,0 +1,32 @@
+"""Alerts that do not get through."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import channels
+from opsctl.watch.finding import Severity
+from opsctl.watch.seen import Channel
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW
+
+WELL = Channel("slack")
+
+
+def failing(minutes: float, name: str = "mail") -> Channel:
+    return Channel(name, NOW - timedelta(minutes=minutes), "connection refused", waiting=3)
+
+
+def found(*seen: Channel) -> list[tuple[Severity, str]]:
+    return [(one.severity, one.text) for one in channels.find(Snapshot(NOW, channels=seen), Settings("demo", "us"))]
+
+
+def test_a_channel_that_fails_is_told_and_a_server_that_restarts_is_not() -> None:
+    assert found(WELL, failing(60)) == [(Severity.WARNING, "alerts do not get through mail for 60 min")]
+    assert found(WELL, failing(40)) == found(WELL) == found() == []
+
+
+def test_a_day_and_nobody_left_to_be_told_are_critical() -> None:
+    assert [severity for severity, _ in found(WELL, failing(25 * 60))] == [Severity.CRITICAL]
+    assert [severity for severity, _ in found(failing(60, "a"), failing(60, "b"))] == [Severity.CRITICAL] * 2

@@ -1,0 +1,61 @@
+"""A training that runs and does not save."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from opsctl.checkpoints.inventory import Checkpoint
+from opsctl.logs.records import Measured
+from opsctl.runs.schema import ExpectTable, WatchTable
+from opsctl.watch.detector import Settings, run_detectors
+from opsctl.watch.detectors import checkpoint_age
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING
+
+#: BLOOM: a save each 100 iterations of 105 s, 2.9 h; an evaluation of 12 minutes, a save of 40 s.
+BLOOM = Settings("tr11", "us", save_interval=100)
+MEASURED = Measured(seconds_per_iteration=105.0, longest_evaluation_seconds=720.0, longest_save_seconds=40.0)
+
+
+def found(saved_h: float, running_h: float = 50, settings: Settings = BLOOM, **seen: object) -> list[Finding]:
+    job = replace(RUNNING, started_at=NOW - timedelta(hours=running_h))
+    seen = {"measured": MEASURED, "jobs": (job,), **seen}
+    snapshot = Snapshot(
+        NOW,
+        was_submitted=True,
+        checkpoint=Checkpoint(Path("/c/global_step30000"), 30_000, 1),
+        checkpoint_at=NOW - timedelta(hours=saved_h),
+        **seen,  # type: ignore[arg-type]
+    )
+    return run_detectors([checkpoint_age.DETECTOR], snapshot, settings)
+
+
+def test_a_save_that_does_not_come_is_found_within_an_hour_then_critical() -> None:
+    assert found(3.4) == []
+    (late,), (lost,) = found(3.7), found(7.5)
+    assert (late.severity, lost.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert late.text == (
+        "the last checkpoint is iteration 30000's, and it has trained for 3.7 h since without another one"
+    )
+    assert late.since is not None and timedelta(minutes=1) < NOW - late.since < timedelta(minutes=30)
+
+
+def test_only_the_time_that_it_runs_counts_and_a_start_takes_longer() -> None:
+    assert found(200, running_h=3.9) == []
+    assert found(200, running_h=4.3) != []
+
+
+def test_what_somebody_said_counts_and_what_the_plan_expects_where_nothing_is_measured() -> None:
+    assert found(1.5, settings=Settings("x", "us", WatchTable(checkpoint_most="1:00:00")))
+    expect = ExpectTable(seconds_per_iteration=105.0)
+    assert found(5, settings=Settings("x", "us", expect=expect, save_interval=100), measured=Measured())
+    assert found(500, measured=Measured()) == []
+
+
+def test_what_does_not_run_saves_nothing_and_a_finished_training_has() -> None:
+    assert found(9, jobs=(replace(RUNNING, state="SUSPENDED"),)) == found(9, is_finished=True) == []
+    (blind,) = found(9, checkpoint_problem="latest is damaged")
+    assert blind.severity is Severity.UNKNOWN and "latest is damaged" in blind.text

@@ -1,0 +1,33 @@
+"""A gradient norm that climbs."""
+
+from __future__ import annotations
+
+import math
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import gradients
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING
+from tests.unit.watch.lines import lines, scaled
+from trainer.formats.training_line import TrainingLine
+
+
+def found(series: tuple[TrainingLine, ...]) -> list[str]:
+    return [one.text for one in gradients.find(Snapshot(NOW, (RUNNING,), series=series), Settings("demo", "us"))]
+
+
+def test_most_of_an_hour_at_more_than_twice_the_usual_is_found() -> None:
+    (text,) = found(scaled(lines(500), -30, grad_norm=3.0))
+    assert text.startswith("the gradient norm is 0.4") and "times the usual 0.14" in text
+
+
+def test_one_that_climbs_for_a_day_is_found() -> None:
+    slowly = lines(1000, lambda n: {"grad_norm": 0.14 * 1.004 ** max(0, n - 600)})
+    assert found(slowly) != []
+
+
+def test_single_large_ones_a_start_and_a_little_more_are_none() -> None:
+    assert found(lines(500, lambda n: {"grad_norm": 5.0} if n % 15 == 0 else {})) == []
+    assert found(scaled(lines(500), -200, grad_norm=1.4)) == []
+    assert found(lines(500, lambda n: {"grad_norm": 0.14 + math.exp(-n / 50)})) == []
+    assert found(lines(100, lambda _: {"grad_norm": 3.0})) == found(()) == []

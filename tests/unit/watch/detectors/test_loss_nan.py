@@ -1,0 +1,37 @@
+"""A loss that is no number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import loss_nan
+from opsctl.watch.finding import Severity
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING
+from tests.unit.watch.lines import lines
+from trainer.formats.training_line import TrainingLine
+
+
+def found(series: tuple[TrainingLine, ...]) -> list[tuple[Severity, str]]:
+    findings = loss_nan.find(Snapshot(NOW, (RUNNING,), series=series), Settings("demo", "us"))
+    return [(one.severity, one.text) for one in findings]
+
+
+@pytest.mark.parametrize("nothing", [{"loss": None, "nan_iterations": 1}, {"loss": math.nan}, {"loss": math.inf}])
+def test_two_lines_without_a_finite_loss_are_critical(nothing: dict[str, float]) -> None:
+    series = lines(100, lambda n: nothing if n >= 98 else {})
+    words = "the loss is not a number since iteration 30099, 2 lines of the log"
+    assert found(series) == [(Severity.CRITICAL, words)]
+
+
+def test_one_that_was_skipped_and_one_that_came_back_are_none() -> None:
+    assert found(lines(100, lambda n: {"loss": None, "skipped_iterations": 1} if n == 99 else {})) == []
+    assert found(lines(100, lambda n: {"loss": None} if 90 <= n < 99 else {})) == []
+
+
+def test_a_log_that_never_says_a_loss_says_nothing() -> None:
+    assert found(lines(50, lambda _: {"loss": None})) == found(()) == []
+    assert found(lines(50, lambda _: {"loss": None, "nan_iterations": 1})) != []

@@ -1,0 +1,85 @@
+"""A loss that jumps, comes back or does not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import loss_spike
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING
+from tests.unit.watch.lines import Change, lines
+from trainer.formats.training_line import TrainingLine
+
+
+def found(series: tuple[TrainingLine, ...]) -> list[Finding]:
+    return loss_spike.find(Snapshot(NOW, (RUNNING,), series=series), Settings("demo", "us"))
+
+
+def spike(at: int, peak: float, iterations: int, usual: float = 2.19, back: bool = True) -> Change:
+    """Straight up to the peak in a tenth of it, then down."""
+
+    def change(place: int) -> dict[str, float]:
+        since = place - at
+        if since < 0 or (since >= iterations and back):
+            return {}
+        rise = max(1, iterations // 10)
+        height = min(1.0, (since + 1) / rise) * (1.0 if not back else max(0.0, 1.0 - since / iterations))
+        return {"loss": usual + (peak - usual) * height}
+
+    return change
+
+
+def test_the_first_spike_of_bloom_is_told_with_its_height_and_its_end() -> None:
+    """2.19 to 5.10 on 12 April 2022, back after 30 iterations."""
+    (finding,) = found(lines(600, spike(550, 5.10, 30)))
+    assert finding.severity is Severity.WARNING and finding.key == "loss_spike:iteration 30551"
+    assert finding.text.startswith("the loss jumped from 2.1") and "to 5." not in finding.text.split("to")[0]
+    assert "came back after" in finding.text
+
+
+def test_it_has_one_key_at_every_look() -> None:
+    series = lines(900, spike(550, 5.10, 30))
+    keys = {one.key for end in range(554, 700, 7) for one in found(series[max(0, end - 500) : end])}
+    assert keys == {"loss_spike:iteration 30551"}
+    assert {len(found(series[max(0, end - 500) : end])) for end in range(554, 700, 7)} == {1}
+
+
+def test_one_that_came_back_is_told_for_six_hours_and_no_longer() -> None:
+    series = lines(1000, spike(500, 5.10, 30))
+    assert found(series[: 530 + 150]) and found(series[: 530 + 260]) == []
+
+
+def test_one_that_stays_becomes_critical_and_is_never_usual() -> None:
+    stays = lines(1000, spike(500, 3.2, 10, back=False))
+    (young,), (old,) = found(stays[:530]), found(stays)
+    assert (young.severity, old.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert young.key == old.key and "is at 3.2 after 5" in old.text
+
+
+def test_the_long_one_of_tr1_is_one_spike() -> None:
+    """2.8 to between 7 and 9, back after 500 iterations, a line every ten."""
+    series = lines(400, spike(200, 8.0, 50, usual=2.8), step=10)
+    series = tuple(one if n >= 200 and n < 250 else _at(one, 2.8) for n, one in enumerate(series))
+    assert [one.key for one in found(series[:255])] == ["loss_spike:iteration 32001"]
+
+
+def _at(line: TrainingLine, usual: float) -> TrainingLine:
+    return msgspec.structs.replace(line, loss=(line.loss or 0) - 2.19 + usual)
+
+
+def test_after_a_restart_the_same_spike_is_the_same_finding() -> None:
+    """The data are the same, so it comes again at the same iteration."""
+    first = lines(600, spike(550, 5.10, 30))
+    assert [one.key for one in found((*first[:580], *first[500:600]))] == ["loss_spike:iteration 30551"]
+
+
+def test_noise_bumps_a_restart_and_a_falling_loss_are_no_spikes() -> None:
+    assert found(lines(900)) == []
+    assert found(lines(900, lambda n: {"loss": 2.30} if 600 <= n < 620 else {})) == []
+    assert found(lines(900, lambda n: {"loss": 2.7} if n == 700 else {})) == []
+    start = lines(900, lambda n: {"loss": 1.75 + 10.7 * (1 + n / 4) ** -0.33})
+    assert found(start) == []
+    assert found(lines(900, lambda n: {"loss": 2.19 - n * 2e-5})) == []
+    assert found(()) == []

@@ -1,0 +1,38 @@
+"""Files that the file system is about to remove."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from opsctl.runs.schema import WatchTable
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import purge
+from opsctl.watch.finding import Severity
+from opsctl.watch.seen import Purge
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW
+
+OLD = Purge(
+    "/scratch/run", 412, 2_300_000_000_000, NOW + timedelta(days=3), "/scratch/run/checkpoints/global_step1/a.pt"
+)
+
+
+def found(files: Purge | None) -> list[tuple[Severity, str, str]]:
+    settings = Settings("demo", "us", watch=WatchTable(purge_days=30))
+    return [(one.severity, one.key, one.text) for one in purge.find(Snapshot(NOW, purge=files), settings)]
+
+
+def test_files_that_nobody_reads_are_found_days_before() -> None:
+    words = "412 files of /scratch/run, 2.3 TB, are about to be removed by the file system, the first in 3.0 days"
+    assert found(OLD) == [(Severity.WARNING, "purge:/scratch/run", words)]
+
+
+def test_the_last_day_and_the_latest_checkpoint_are_critical() -> None:
+    assert found(replace(OLD, first_at=NOW + timedelta(hours=5)))[0][0] is Severity.CRITICAL
+    assert found(replace(OLD, hits_latest=True))[0][0] is Severity.CRITICAL
+
+
+def test_a_walk_that_was_cut_off_says_at_least() -> None:
+    assert found(replace(OLD, is_all=False))[0][2].startswith("at least 412 files")
+    assert found(replace(OLD, files=0)) == found(None) == []

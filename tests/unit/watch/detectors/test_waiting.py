@@ -1,0 +1,88 @@
+"""Waits in the queue that are longer than usual."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from opsctl.attempts.events import Attempt
+from opsctl.runs.schema import WatchTable
+from opsctl.slurm.types import Job
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import waiting
+from opsctl.watch.finding import Severity
+from opsctl.watch.idle import earlier_waits_s
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import HELD, NOW, RUNNING, pending
+
+#: Hours that tr1-13B's tasks waited: "unpredictable, up to 30".
+WAITS = (1, 4, 12, 2, 30, 6, 3)
+
+
+def attempts(waits_h: tuple[float, ...], ended_h_ago: float) -> tuple[Attempt, ...]:
+    """20 hours each, the last of which ended so long ago."""
+    found: list[Attempt] = []
+    at = NOW - timedelta(hours=ended_h_ago)
+    for number in range(len(waits_h), 0, -1):
+        begun = at - timedelta(hours=20)
+        found.append(Attempt(number=number, id=str(number), job_id=number, opened_at=begun, closed_at=at, reason="x"))
+        at = begun - timedelta(hours=waits_h[number - 1])
+    first = replace_chain(found[-1], at)
+    return (first, *reversed(found[:-1]))
+
+
+def replace_chain(attempt: Attempt, submitted_at: object) -> Attempt:
+    import msgspec
+
+    return msgspec.structs.replace(attempt, chain_submitted_at=submitted_at)
+
+
+def found(job: Job, waited_h: float, waits_h: tuple[float, ...] = WAITS, **known: object) -> list[str]:
+    submitted = replace(job, submitted_at=NOW - timedelta(days=20))
+    seen = Snapshot(NOW, (submitted,), attempts=attempts(waits_h, waited_h))
+    findings = waiting.find(seen, Settings("demo", "us", watch=WatchTable(**known)))  # type: ignore[arg-type]
+    assert {one.severity for one in findings} <= {Severity.WARNING}
+    return [one.text for one in findings]
+
+
+def test_the_waits_so_far_are_read_from_the_attempts() -> None:
+    assert [round(wait / 3600) for wait in earlier_waits_s(attempts(WAITS, 1))] == list(WAITS)
+
+
+def test_half_as_long_again_as_the_longest_is_found() -> None:
+    assert found(pending("Resources"), 46) == [
+        "12_[2-3%1] has waited 46.0 h for its nodes on gpu_p5: the longest of its last 7 waits was 30.0 h"
+    ]
+    assert found(pending("Priority"), 44) == []
+
+
+def test_a_day_at_least_even_where_waits_are_short() -> None:
+    short = (0.1,) * 8
+    assert found(pending("Resources"), 23, short) == [] and found(pending("Resources"), 25, short) != []
+
+
+def test_with_few_waits_known_only_two_days_are() -> None:
+    assert found(pending("Resources"), 40, (1, 1)) == [] and found(pending("Resources"), 49, (1, 1)) != []
+
+
+def test_who_says_what_is_too_long_is_told_then() -> None:
+    (text,) = found(pending("Resources"), 3, wait_most="2:00:00")
+    assert text.endswith("[watch] wait_most is 2.0 h")
+    assert found(pending("Resources"), 60, wait_most="3-0") == []
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pending("BeginTime"),
+        pending("ReqNodeNotAvail, Reserved for maintenance"),
+        HELD,
+        pending("BadConstraints"),
+        RUNNING,
+    ],
+    ids=lambda job: job.reason,
+)
+def test_what_is_no_wait_in_the_queue_is_none(job: Job) -> None:
+    assert found(job, 200) == []

@@ -1,0 +1,65 @@
+"""Checks that cannot see, and what may be said of what they had found."""
+
+from __future__ import annotations
+
+import pytest
+
+from opsctl.watch.detector import Detector, Settings, can_tell, run_detectors
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.registry import DETECTORS
+from opsctl.watch.snapshot import Part, Snapshot
+from tests.unit.watch.jobs import NOW, RUNNING
+
+SETTINGS = Settings("demo", "us")
+LOUD = Detector("loud", lambda *_: [Finding("loud", Severity.WARNING, "here", subject="a")], Part.QUEUE | Part.ATTEMPTS)
+
+
+def unknown(snapshot: Snapshot, detector: Detector = LOUD) -> list[str]:
+    return [one.text for one in run_detectors([detector], snapshot, SETTINGS) if one.severity is Severity.UNKNOWN]
+
+
+def test_a_blind_check_says_why_once_and_nothing_else() -> None:
+    assert unknown(Snapshot(NOW, was_submitted=True)) == []
+    assert unknown(Snapshot(NOW, blind="no answer")) == ["demo cannot be seen: no answer"]
+    broken = Snapshot(NOW, was_submitted=True, problems=((Part.ATTEMPTS, "attempts.jsonl is a folder"),))
+    assert unknown(broken) == ["demo cannot be seen: attempts.jsonl is a folder"]
+
+
+def test_what_it_can_do_without_does_not_make_it_blind() -> None:
+    partly = Detector("loud", LOUD.find, LOUD.needs, can_do_without=Part.QUEUE)
+    assert unknown(Snapshot(NOW, was_submitted=True, blind="no answer"), partly) == []
+
+
+def test_of_a_run_that_was_never_submitted_nothing_in_slurm_is_missed() -> None:
+    assert unknown(Snapshot(NOW, problems=((Part.ATTEMPTS, "gone"),))) == []
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda one: one.name)
+def test_no_check_says_anything_of_slurm_that_does_not_answer(detector: Detector) -> None:
+    """Not that all is well, and not that something is wrong: at most what it sees without."""
+    blind = Snapshot(NOW, was_submitted=True, blind="no answer", jobs=(RUNNING,))
+    found = run_detectors([detector], blind, SETTINGS)
+    if Part.QUEUE in detector.needs & ~detector.can_do_without or detector.name == "training":
+        assert [one.severity for one in found] == [Severity.UNKNOWN] and found[0].key == detector.name
+        assert "no answer" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("key", "is_told"),
+    [
+        ("nodes:n1", True),
+        ("silence", False),  # it was not looked at
+        ("queue", False),
+        ("queue:30", False),
+        ("filesystem:/scratch bytes", False),
+        ("filesystem:/scratch2 bytes", True),
+        ("filesystem:/store bytes", True),
+    ],
+)
+def test_what_is_not_found_is_over_only_where_somebody_could_see(key: str, is_told: bool) -> None:
+    found = [
+        Finding("queue", Severity.UNKNOWN, "no answer"),
+        Finding("filesystem", Severity.UNKNOWN, "no answer", subject="/scratch"),
+        Finding("nodes", Severity.WARNING, "drained", subject="n2"),
+    ]
+    assert can_tell(key, found, {"nodes", "queue", "filesystem"}) is is_told
