@@ -29,10 +29,14 @@ class Checks(click.Group):
     """A command for every detector in the registry that has a help text, and one for all of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """`all`, then the detectors' names in the registry's order."""
+        """`all`, those for several, then the detectors' names in the registry's order."""
         from opsctl.watch import registry
 
-        return [ALL, *(registry.command_name(detector.name) for detector in registry.DETECTORS if detector.help)]
+        return [
+            ALL,
+            *registry.FAMILIES,
+            *(registry.command_name(detector.name) for detector in registry.DETECTORS if detector.help),
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of one detector, or of all; None for a name that no detector with a help text has."""
@@ -40,6 +44,9 @@ class Checks(click.Group):
 
         if cmd_name == ALL:
             return command_of(ALL, _HELP_OF_ALL, registry.DETECTORS)
+        if cmd_name in registry.FAMILIES:
+            help_text, names = registry.FAMILIES[cmd_name]
+            return command_of(cmd_name, help_text, [one for one in registry.DETECTORS if one.name in names])
         found = [
             detector
             for detector in registry.DETECTORS

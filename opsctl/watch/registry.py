@@ -72,7 +72,7 @@ DETECTORS: tuple[Detector, ...] = (
 #: Commands for several checks that one asks together: name -> (help, checks).
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "progress": (
-        "Does it get on: silence, speed, loss, gradients, checkpoints, attempts?",
+        "Does the training get on? Its log, speed, loss, gradients, checkpoints and attempts in one look.",
         (
             *("silence", "speed", "throughput", "loss_nan", "loss_spike", "loss_stuck", "gradients", "skipped"),
             *("checkpoint_age", "brake"),

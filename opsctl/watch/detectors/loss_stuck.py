@@ -16,8 +16,8 @@ CHECK = "loss_stuck"
 HELP = """Does the loss still move as a training's does, and not upward?
 
 2: it is the same number in the newest 12 lines of the log. 1: from line to line it moves by less than a twentieth of
-what it did; or the newest 60 lines lie above what it had reached before. That it falls slowly is no finding: late in
-a training it does.
+what it did; or the newest 60 lines lie 4 % above what it had reached before. That it falls slowly is no finding:
+late in a training it does.
 """
 #: Newest lines that say the very same.
 SAME = 12

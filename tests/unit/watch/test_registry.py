@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from opsctl.cli.watch import command
+from opsctl.cli.watch_help import markdown
+from opsctl.runs.schema import ArrayTable, ExpectTable, WatchTable
 from opsctl.status.overview import Overview, findings
 from opsctl.watch import detectors, registry
 from opsctl.watch.detector import Detector, Settings
@@ -29,10 +32,32 @@ def test_all_of_them_are_a_command_and_so_is_each_that_has_a_help() -> None:
     lines = answer.output.split("Commands:\n")[1].splitlines()
     assert [line.split()[0] for line in lines] == [
         "all",
+        *registry.FAMILIES,
         *(registry.command_name(one.name) for one in registry.DETECTORS),
     ]
-    assert lines[1].split(maxsplit=1) == ["training", "Is the training running or scheduled?"]
+    assert lines[2].split(maxsplit=1) == ["training", "Is the training running or scheduled?"]
     assert CliRunner().invoke(command, ["checkpoint_age"]).exit_code == 2
+
+
+def test_the_page_says_what_the_checks_say() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "watch.md").read_text()
+    assert page == markdown() + "\n", "write it anew: python -m opsctl.cli.watch_help > docs/watch.md"
+
+
+@pytest.mark.parametrize("detector", registry.DETECTORS, ids=lambda one: one.name)
+def test_every_check_asks_a_question_and_says_what_is_how_bad(detector: Detector) -> None:
+    question, _, rest = detector.help.partition("?")
+    assert question and all(f"{code}: " not in question for code in range(4))
+    assert any(f"{code}: " in rest for code in (1, 2))
+    for table, key in re.findall(r"`\[(\w+)\] (\w+)`", detector.help):
+        assert key in {"watch": WatchTable, "expect": ExpectTable, "array": ArrayTable}[table].__struct_fields__
+
+
+def test_those_for_several_name_checks() -> None:
+    names = {one.name for one in registry.DETECTORS}
+    assert all(set(some) <= names for _, some in registry.FAMILIES.values())
+    answer = CliRunner().invoke(command, ["progress", "--help"])
+    assert answer.exit_code == 0 and "--json" in answer.output
 
 
 @pytest.fixture
