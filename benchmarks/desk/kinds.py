@@ -94,7 +94,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("clock off", "at once", (_key("clocks"),), ()),
     # Ordinary operation: true findings about it are neither wanted nor wrong, and are counted apart.
     Kind("maintenance", "", (), (*_IDLE, _key("spare_nodes"), _key("nodes")), 12 * HOUR_S, is_planted=False),
-    Kind("GPU death", "", (), (_key("must_run"), _key("nodes")), 6 * HOUR_S, is_planted=False),
+    Kind("GPU death", "", (), (_key("must_run"), _key("nodes"), _key("silence")), 6 * HOUR_S, is_planted=False),
     Kind("no answer from Slurm", "", (), (), is_planted=False),
     Kind("held on purpose", "", (), (_key("training"),), is_planted=False),
     Kind("stopped on purpose", "", (), (_key("kill_switch"), *_IDLE), 3 * HOUR_S, is_planted=False),

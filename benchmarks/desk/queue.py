@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.desk.clockwork import Clockwork, Life
 from benchmarks.desk.log import moment
 from benchmarks.desk.shapes import HOUR_S, MINUTE_S, Shape
-from opsctl.records.chains import Chain
+from opsctl.records.chains import SUBMIT, Chain
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import Reason, State
 from opsctl.slurm.types import Job
@@ -95,14 +95,14 @@ class Queue:
         self._last_id = 1_400_000 + chance.randrange(100_000)
         clock.start(self._serve())
 
-    def submit(self) -> Array:
+    def submit(self, how: str = SUBMIT) -> Array:
         """One more array behind the others."""
         self._last_id += self.chance.randint(1, 900)
         after = tuple(str(array.array_id) for array in self.arrays[-1:])
         array = Array(self._last_id, self.clock.now, self.shape.tasks)
         self.arrays.append(array)
         at, tasks = moment(self.clock.now), f"1-{array.tasks}%1"
-        self.chains.append(Chain(chain=array.array_id, submitted_at=at, user=USER, array=tasks, after=after))
+        self.chains.append(Chain(chain=array.array_id, submitted_at=at, user=USER, array=tasks, after=after, how=how))
         return array
 
     def cancel_pending(self) -> None:

@@ -78,7 +78,7 @@ class Shape:
 def shared(chance: random.Random) -> Shape:
     """A training like tr1-13B: 13.2 s an iteration at a batch of 1024, a log line every 10, fp16."""
     batch = 1024
-    total = 146_484_375  # 300 B tokens in samples of 2048
+    total = 1_000_000_000  # it had 146 M, three months' worth: here it goes on for as long as is simulated
     return Shape(
         name="shared",
         nodes=64,
@@ -122,7 +122,7 @@ def exclusive(chance: random.Random) -> Shape:
         log_interval=1,
         ramp=BatchRamp(192, 16, 9_765_625 // 16 * 16, batch),
         learning_rate=LearningRateSchedule(6e-5, 6e-6, 183_105, 200_000_000, "cosine"),
-        total_samples=220_000_000,
+        total_samples=450_000_000,  # more than its 220 M, for the same reason
         seconds_at_full_batch=chance.uniform(104, 107),
         tflops_at_full_batch=chance.uniform(147, 151),
         half_speed_batch=247.0,  # makes 73 TFLOPs at 192 and 113 at 512 out of 149 at 2048, as were seen

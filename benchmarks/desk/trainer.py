@@ -19,6 +19,7 @@ from opsctl.attempts.brake import brake_trips
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
+from opsctl.records.chains import counted_since
 from opsctl.slurm.states import State
 from trainer.formats.attempt_records import Failure
 from trainer.formats.leave_lines import Reason, leave_line
@@ -175,7 +176,7 @@ class Trainer:
             self.queue.over()
             return
         self._open(task)
-        if brake_trips(self.attempts, moment(task.array.submitted_at)):
+        if brake_trips(self.attempts, counted_since(self.queue.chains, moment(task.array.submitted_at))):
             self.queue.cancel_pending()
             yield self.clock.now + 10
             self._close(Ending.BRAKE, 1)

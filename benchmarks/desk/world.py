@@ -14,6 +14,7 @@ from benchmarks.desk.shapes import DAY_S, HOUR_S, MINUTE_S, Shape, shape_of
 from benchmarks.desk.trainer import Saved, Trainer
 from opsctl.attempts.brake import without_progress
 from opsctl.attempts.supply import arrays_missing
+from opsctl.records.chains import REFILL, last_word
 from opsctl.watch.gathering.training import SERIES_LINES
 from trainer.recipe.schedule import train_iterations
 
@@ -148,7 +149,7 @@ class World:
         if not self.cron.refills or self.trainer.kill_switch_at is not None or self.brake_holds or self.desk.blind:
             return
         while arrays_missing(self.queue.jobs(), self.shape.keep_queued, None, 0.0, self.shape.tasks):
-            self.queue.submit()
+            self.queue.submit(REFILL)
 
     @property
     def brake_holds(self) -> bool:
@@ -156,8 +157,9 @@ class World:
         return self.without_progress() >= 3
 
     def without_progress(self) -> int:
-        """Attempts in a row since the last submission."""
-        return without_progress(self.trainer.attempts, self.queue.chains[-1].submitted_at)
+        """Attempts in a row since the last submission that a person wanted."""
+        word = last_word(self.queue.chains)
+        return without_progress(self.trainer.attempts, word.submitted_at) if word else 0
 
     def _people(self) -> Life:
         """Nobody lets a brake or an empty queue that no incident accounts for stand for more than some hours."""
