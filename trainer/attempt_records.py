@@ -13,7 +13,7 @@ import msgspec
 
 from trainer.files import write_atomically
 from trainer.first_failure import Death, first_to_fail
-from trainer.formats.attempt_records import Failure, RankPlace, failure_file, ranks_file
+from trainer.formats.attempt_records import Failure, NodeClock, RankPlace, clock_file, failure_file, ranks_file
 from trainer.formats.error_file import read_error_file
 from trainer.formats.json_text import json_file_text
 from trainer.say import complain
@@ -78,6 +78,13 @@ class RankRecord:
         if all(rank.pid for rank in self._ranks):
             with contextlib.suppress(OSError):  # a full disk must not blind the death watch
                 write_atomically(self._node.ranks_file, json_file_text(self._ranks))
+
+
+def record_clock(node: Node) -> None:
+    """Write `clock-R.json`, so that a node whose clock is off is seen. A disk that does not take it is no error."""
+    with contextlib.suppress(OSError):
+        said = NodeClock(node.node_name, datetime.now().astimezone())
+        write_atomically(node.attempt_folder / clock_file(node.node_rank), json_file_text(said))
 
 
 def _gpus_of_this_node() -> list[str]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainer.attempt_records import Node, RankRecord, record_failure
+from trainer.attempt_records import Node, RankRecord, record_clock, record_failure
 from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.first_failure import DeathWatch
 from trainer.preload import import_engine, set_process_defaults
@@ -56,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         make_folder(node.own_folder)
         record = RankRecord(node)
+        record_clock(node)
     except OSError as error:
         complain(f"trainer.launch: {error.filename}: {error.strerror}")
         return 1

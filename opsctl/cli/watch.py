@@ -15,6 +15,7 @@ from opsctl.cli.selection import age_words, cluster_option, fresh_option, json_o
 if TYPE_CHECKING:
     from opsctl.records.run_view import RunView
     from opsctl.watch.detector import Detector
+    from opsctl.watch.finding import Finding
     from opsctl.watch.snapshot import Snapshot
 
 #: Every check there is, in one pass over one snapshot.
@@ -69,6 +70,7 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     @json_option
     @fresh_option
     @click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
+    @click.option("--alert", is_flag=True, help="Tell the channels of [alerts] what is news, and send what waits.")
     @click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
     @click.pass_context
     def check(
@@ -79,12 +81,13 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         as_json: bool,
         fresh: bool,
         all_runs: bool,
+        alert: bool,
         no_log: bool,
     ) -> None:
         chosen = pick(run_argument, run)
         if all_runs and chosen:
             raise click.UsageError(f"--all-runs and {chosen}: give one of them")
-        how = _How(cluster, as_json, fresh, not no_log)
+        how = _How(cluster, as_json, fresh, not no_log, alert)
         ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, chosen, how))
 
     return check
@@ -96,6 +99,7 @@ class _How:
     as_json: bool
     is_fresh: bool
     goes_into_log: bool
+    tells_channels: bool
 
 
 def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
@@ -118,8 +122,9 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     else:
         show_lines(lines)
     _say_age(snapshot)
-    if how.goes_into_log:
-        _log(run, snapshot, lines)
+    _keep(run, snapshot, lines, how)
+    if how.tells_channels:
+        _tell(run, snapshot, findings, detectors)
     return exit_code(findings)
 
 
@@ -149,8 +154,11 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
         message("no runs: opsctl submit puts a run on the list")
     _say_age(*(look.snapshot for look in looks if look.snapshot is not None))
     for look, findings in found:
-        if how.goes_into_log and look.run is not None and look.snapshot is not None:
-            _log(look.run, look.snapshot, pulse_lines(findings, look.snapshot.now))
+        if look.run is None or look.snapshot is None:
+            continue
+        _keep(look.run, look.snapshot, pulse_lines(findings, look.snapshot.now), how)
+        if how.tells_channels:
+            _tell(look.run, look.snapshot, findings, detectors)
     return max((exit_code(findings) for _, findings in found), default=0)
 
 
@@ -161,14 +169,40 @@ def _say_age(*snapshots: Snapshot) -> None:
         message(age)
 
 
-def _log(run: RunView, snapshot: Snapshot, lines: Sequence[str]) -> None:
-    """Put them into the training log; a training that was never submitted has none. Not being able to is said."""
+def _keep(run: RunView, snapshot: Snapshot, lines: Sequence[str], how: _How) -> None:
+    """Put the lines into the training log and how full the disks are on record. Not being able to is said.
+
+    A training that was never submitted has neither.
+    """
+    import contextlib
+
     from opsctl.errors import OpsctlError
     from opsctl.output import message
+    from opsctl.watch.gathering.space import remember
     from opsctl.watch.runner import append_to_log
 
-    if snapshot.was_submitted or run.paths.main_log.exists():
-        try:
-            append_to_log(run.paths, lines)
-        except OpsctlError as error:
-            message(f"opsctl: {error}")
+    if not how.goes_into_log or not (snapshot.was_submitted or run.paths.main_log.exists()):
+        return
+    with contextlib.suppress(OSError):  # a full disk is among the findings
+        remember(run.paths, snapshot)
+    try:
+        append_to_log(run.paths, lines)
+    except OpsctlError as error:
+        message(f"opsctl: {error}")
+
+
+def _tell(run: RunView, snapshot: Snapshot, findings: Sequence[Finding], detectors: Sequence[Detector]) -> None:
+    """Tell the channels. What goes wrong there is said, and stops no check."""
+    from opsctl.alerts.desk import tell
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message
+    from opsctl.watch import registry
+
+    looked_at = {one.name for one in detectors}
+    try:
+        told = tell(run, findings, looked_at, snapshot.now, is_whole=len(looked_at) == len(registry.DETECTORS))
+    except (OpsctlError, OSError) as error:
+        message(f"opsctl: {run.table.name}: {error}")
+        return
+    for line in told.lines:
+        message(f"opsctl: {run.table.name}: {line}")

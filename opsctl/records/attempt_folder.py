@@ -9,6 +9,7 @@ from pathlib import Path
 
 from opsctl.records.state_files import read_state
 from trainer.formats.attempt_records import (
+    CLOCK_FILES,
     EXIT_REPORT,
     FAILURE_FILES,
     LEAVING_NOTE,
@@ -17,6 +18,7 @@ from trainer.formats.attempt_records import (
     ExitReport,
     Failure,
     LeavingNote,
+    NodeClock,
     RankPlace,
     SavedNote,
 )
@@ -26,6 +28,16 @@ def rank_map(root: Path, folder: Path) -> tuple[RankPlace, ...]:
     """Where the ranks run, of all nodes, in order of rank."""
     places = [place for path in folder.glob(RANKS_FILES) for place in read_state(root, path, list[RankPlace]) or ()]
     return tuple(sorted(places, key=lambda place: place.rank))
+
+
+def node_clocks(root: Path, folder: Path) -> list[tuple[NodeClock, float]]:
+    """What each node's clock said as its launcher began, and the file server's then, in seconds since the epoch."""
+    found = []
+    for path in sorted(folder.glob(CLOCK_FILES)):
+        said = read_state(root, path, NodeClock)
+        if said is not None:
+            found.append((said, path.stat().st_mtime))
+    return found
 
 
 def noted_failures(root: Path, folder: Path) -> tuple[Failure, ...]:

@@ -50,10 +50,23 @@ def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) ->
     if quiet is not None and not _QUIET.fullmatch(quiet):
         raise RunFileError(f'{path}: [alerts] quiet = {shown(quiet)}: allowed are two times of day, as "22:00-07:00"')
     _check_channels(path, written.get("alerts", {}), may_have_secret=profile)
+    _check_quota(path, written.get("watch", {}), profile)
     for key in _WORDS:
         word = written.get("cron", {}).get(key)
         if word is not None and (not word.strip() or not word.isprintable() or word.startswith("-")):
             raise RunFileError(f"{path}: [cron] {key} = {shown(word)}: allowed is text on one line, not empty")
+
+
+def _check_quota(path: Path, watch: Mapping[str, Any], profile: bool) -> None:
+    for key in ("quota_command", "quota_pattern"):
+        if key in watch and not profile:
+            raise RunFileError(f"{path}: [watch] {key} names what is run: it may stand in a profile only")
+    if "quota_command" in watch and not watch["quota_command"]:
+        raise RunFileError(f"{path}: [watch] quota_command is empty: allowed are a program and its arguments")
+    try:
+        re.compile(watch.get("quota_pattern") or "")
+    except re.error as error:
+        raise RunFileError(f"{path}: [watch] quota_pattern is no regular expression: {error}") from None
 
 
 def _check_channels(path: Path, alerts: Mapping[str, Any], may_have_secret: bool) -> None:

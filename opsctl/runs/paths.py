@@ -141,6 +141,11 @@ class RunPaths:
         """A line for each look at the file systems; only added to."""
         return self.state / "space.jsonl"
 
+    @property
+    def walk(self) -> Path:
+        """How far the walk through the output folder has come, and what the last whole one found."""
+        return self.state / "walk.json"
+
     def attempt_folder(self, job_id: int) -> Path:
         """What the ranks of one attempt leave: rank maps, first failures, elastic error files, node outputs."""
         return self.logs / "attempts" / str(job_id)

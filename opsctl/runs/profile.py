@@ -53,6 +53,20 @@ def alerts_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> 
     return msgspec.convert({**profile(environment).get("alerts", {}), **file.alerts}, AlertsTable)
 
 
+def quota_command(environment: Mapping[str, str] = os.environ) -> tuple[Path, tuple[str, ...], str | None] | None:
+    """`[watch] quota_command` and `quota_pattern`, and the profile that names the command; None without one.
+
+    Whether that profile may name a program is for the caller to judge. Raises RunFileError for a wrong profile.
+    """
+    found = None
+    for path in profile_files(environment):
+        watch = read_toml(path).get("watch", {})
+        if "quota_command" in watch:
+            found = path
+    said = profile(environment).get("watch", {})
+    return None if found is None else (found, tuple(said["quota_command"]), said.get("quota_pattern"))
+
+
 def _persons(environment: Mapping[str, str]) -> Path | None:
     base = environment.get("XDG_CONFIG_HOME")
     if base:

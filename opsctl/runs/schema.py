@@ -58,6 +58,8 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skipped_percent: float = 5.0  # of the newest iterations that may be skipped or not a number
     checkpoint_most: str | None = None  # longest time between two checkpoints while it runs, a Slurm duration
     filesystems: tuple[str, ...] = ()  # folders whose space is watched beside the output folder's
+    quota_command: tuple[str, ...] = ()  # words of a program that tells quotas, `{folder}` in them; only in a profile
+    quota_pattern: str | None = None  # how to read what it prints; only in a profile
     full_percent: float = 90.0  # of bytes or inodes: a warning; half of what is left then is critical
     full_within: str = "7-0"  # full within this at the present growth, a Slurm duration
     purge_days: int | None = None  # the file system removes what nobody has read or written for so long

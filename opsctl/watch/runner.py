@@ -19,7 +19,7 @@ from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
-from opsctl.watch.gathering import files, queue, records, training
+from opsctl.watch.gathering import desk, files, queue, records, space, training
 from opsctl.watch.gathering.asked import Asked, file_of
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.errors import CheckpointError
@@ -34,6 +34,10 @@ _SOURCES: tuple[tuple[Part, Look], ...] = (
     (Part.KILL_SWITCH, records.kill_switch),
     (Part.RUN_FILE, records.run_file),
     (Part.FILES, files.look),
+    (Part.SPACE | Part.PURGE, space.look),
+    (Part.CLOCKS, desk.clocks),
+    (Part.CRON, desk.cron),
+    (Part.CHANNELS, desk.channels),
 )
 
 #: What a source raises that cannot be looked at; anything else is a fault of ours.

@@ -42,6 +42,7 @@ OPSCTL = {
     "demo": {"localcluster", "logs", "records", "runs", "trainer.formats"},
     "cli": {
         *(
+            "alerts",
             "attempts",
             "checkpoints",
             "control",

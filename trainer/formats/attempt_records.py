@@ -19,6 +19,7 @@ from trainer.formats.json_text import Moment
 #: Patterns that match every launcher's file of the kind.
 RANKS_FILES = "ranks-*.json"
 FAILURE_FILES = "failure-*.json"
+CLOCK_FILES = "clock-*.json"
 LEAVING_NOTE = "leaving.json"
 EXIT_REPORT = "exit.json"
 STOP_REQUEST = "stop-request"
@@ -35,6 +36,18 @@ def ranks_file(node_rank: int) -> str:
 def failure_file(node_rank: int) -> str:
     """The name of the record of a node's first rank to fail."""
     return FAILURE_FILES.replace("*", str(node_rank))
+
+
+def clock_file(node_rank: int) -> str:
+    """The name of what a node's clock said when its launcher began."""
+    return CLOCK_FILES.replace("*", str(node_rank))
+
+
+class NodeClock(msgspec.Struct, frozen=True):
+    """What a node's clock said as this was written; the file's mtime is what the file server's said."""
+
+    node: str
+    clock: Moment
 
 
 class RankPlace(msgspec.Struct, frozen=True):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from opsctl.watch.gathering.program import ask
 
 #: A file server that has not answered by then is taken for one that hangs.
 TIMEOUT_S = 5.0
@@ -74,23 +74,12 @@ def _unescaped(point: str) -> str:
 
 def _filled(folder: Path, timeout_s: float) -> Filled | None:
     """None where no answer came in time."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    command = ["stat", "--file-system", _FORM, "--", str(folder)]
-    try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-        )
-    except OSError as error:
-        return Filled(problem=f"stat cannot be run: {error.strerror}")
-    try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        child.kill()  # what hangs in the kernel does not even hear that: it is not waited for
+    said = ask(["stat", "--file-system", _FORM, "--", str(folder)], timeout_s)
+    if said.is_hanging:
         return None
-    numbers = [int(word) for word in out.split() if word.isdigit()]
-    if child.returncode != 0 or len(numbers) != 6:
-        words = err.decode(errors="replace").strip().rpartition(": ")[2]
-        return Filled(problem=words or "stat said nothing of it")
+    numbers = [int(word) for word in said.out.split() if word.isdigit()]
+    if said.problem or len(numbers) != 6:
+        return Filled(problem=said.problem.rpartition(": ")[2] or "stat said nothing of it")
     blocks, free, available, size, inodes, free_inodes = numbers
     used_inodes = inodes - free_inodes
     return Filled(
