@@ -31,7 +31,7 @@ def parse_line(line: str) -> Record | None:
     """The record in this line, or None. Line ends inside it, where a mail program wrapped it, are taken out."""
     _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
     if pulse.is_watchdogs(text):
-        return pulse.parse_pulse(text)
+        return pulse.parse_pulse(text) or pulse.parse_said_at(text)
     return (
         parse_training_line(text)
         or parse_evaluation(text)

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cache
 
 from opsctl.logs.records import Alert, Pulse, Saying
-from trainer.formats.log_lines import CLOCK, ZONE, parse_clock, write_clock, write_zone
+from trainer.formats.log_lines import CLOCK, ZONE, Stamp, parse_clock, write_clock, write_zone
 
 #: state -> the words that say it, after the training's name; the job in parentheses follows. "unknown" is only read.
 FORMS = {
@@ -98,6 +98,13 @@ def parse_pulse(line: str) -> Pulse | Alert | None:
     if found is None or found[0] == "absent":
         return None
     return _pulse(at, *found, text)
+
+
+def parse_said_at(line: str) -> Stamp | None:
+    """When a watchdog's line was written that says none of `FORMS`, as most checks' do; None of what is none."""
+    stamped = _STAMPED.fullmatch(line)
+    at = parse_clock(stamped["at"], stamped["zone"]) if stamped and stamped["rest"].startswith(_PULSE) else None
+    return Stamp("watchdog", at) if at is not None else None
 
 
 def _alert(at: datetime | None, text: str) -> Alert:

@@ -106,8 +106,8 @@ def in_words(error: Exception) -> str:
 
 
 def pulse_lines(findings: Iterable[Finding], now: datetime) -> list[str]:
-    """The findings as the watchdog's lines, stamped with local time."""
-    return [pulse_line(now, finding.text, finding.alert) for finding in findings]
+    """The findings as the watchdog's lines, stamped with local time; what several say alike is one line."""
+    return list(dict.fromkeys(pulse_line(now, finding.text, finding.alert) for finding in findings))
 
 
 def append_to_log(paths: RunPaths, lines: Iterable[str]) -> None:

@@ -15,7 +15,10 @@ fewer than `[watch] spare_nodes` beyond what it needs. 3: Slurm does not tell.
 
 
 def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """A finding when one more dead node, or none, keeps the training from going on."""
+    """A finding when one more dead node, or none, keeps the training from going on.
+
+    Nothing where nobody can tell which nodes the run may be given, as on a cluster without a default partition.
+    """
     seen, spare = snapshot.partition, settings.watch.spare_nodes
     running = snapshot.running
     needs = running.node_count if running is not None else settings.nodes
@@ -37,8 +40,4 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     ]
 
 
-def _blind(snapshot: Snapshot) -> str:
-    return "Slurm does not tell of the partition's nodes" if snapshot.partition is None else ""
-
-
-DETECTOR = Detector(CHECK, find, Part.PARTITION | Part.QUEUE | Part.PROGRESS, HELP, blind=_blind)
+DETECTOR = Detector(CHECK, find, Part.PARTITION | Part.QUEUE | Part.PROGRESS, HELP)

@@ -194,3 +194,10 @@ def test_of_a_big_log_hardly_more_than_its_end_is_read(tmp_path: Path, look: Cal
 def test_recent_and_measured_agree_on_progress(tmp_path: Path) -> None:
     paths = log_of(tmp_path, "\n".join([train(n, 3.0) for n in range(1, 200)]) + "\n")
     assert recent(paths).last_iteration == measured(paths).last_iteration
+
+
+def test_any_line_of_the_watchdogs_says_how_long_ago_the_last_iteration_was() -> None:
+    """Else `opsctl watch silence`, which appends what it finds, would end the silence by that."""
+    at = datetime(2026, 3, 1, 11, tzinfo=UTC)
+    line = pulse_line(at, "no iteration logged for 30 min, 30 times what one takes: opsctl logs")
+    assert found(train(1, 2.0), line).stamped_after_it == at

@@ -10,10 +10,11 @@ import pytest
 from opsctl.records.trusted import Untrusted
 from opsctl.watch.detector import Detector
 from opsctl.watch.detectors import revision
+from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.registry import DETECTORS
-from opsctl.watch.runner import gather, settings_of
+from opsctl.watch.runner import gather, pulse_lines, settings_of
 from opsctl.watch.snapshot import Part, Snapshot
-from tests.unit.watch.jobs import HELD, pending
+from tests.unit.watch.jobs import HELD, NOW, pending
 from tests.unit.watch.run_folder import StandIn, slurm, troubled_run
 
 
@@ -115,3 +116,9 @@ def test_a_training_that_ends_while_slurm_is_asked_is_finished_not_missing(tmp_p
 
     seen = gather(run, Ending([]))  # type: ignore[arg-type]
     assert seen.jobs == () and seen.is_finished
+
+
+def test_checks_that_are_blind_for_one_reason_are_one_line() -> None:
+    blind = [Finding(check, Severity.UNKNOWN, "demo cannot be seen: no answer") for check in ("training", "silence")]
+    (line,) = pulse_lines(blind, NOW)
+    assert "PULSE: demo cannot be seen: no answer" in line

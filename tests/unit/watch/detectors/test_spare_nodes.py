@@ -8,7 +8,7 @@ from opsctl.watch.detector import Settings, run_detectors
 from opsctl.watch.detectors import spare_nodes
 from opsctl.watch.finding import Severity
 from opsctl.watch.seen import PartitionNodes
-from opsctl.watch.snapshot import Snapshot
+from opsctl.watch.snapshot import Part, Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
 
 
@@ -32,4 +32,7 @@ def test_who_wants_nodes_to_spare_is_told_before() -> None:
 
 
 def test_where_slurm_does_not_tell_nobody_knows() -> None:
-    assert [severity for severity, _ in found(None)] == [Severity.UNKNOWN]
+    silent = Snapshot(NOW, (RUNNING,), was_submitted=True, problems=((Part.PARTITION, "sinfo: no answer within 8 s"),))
+    (finding,) = run_detectors([spare_nodes.DETECTOR], silent, Settings("demo", "us", nodes=4))
+    assert finding.severity is Severity.UNKNOWN and "sinfo: no answer" in finding.text
+    assert found(None) == []  # which partition that is cannot be told, now and at every look
