@@ -59,8 +59,7 @@ def start(
     import time
 
     from opsctl.account import account_name
-    from opsctl.cron import chain
-    from opsctl.cron.setup import prepare
+    from opsctl.cron.setup import begin
     from opsctl.output import message
 
     cron = _cron(folder, cluster)
@@ -68,9 +67,9 @@ def start(
     if dry_run:
         _show(cron, as_json, SHOWN)
         return
-    for line in prepare(cron):
+    done, warnings = begin(cron, via, period_s, take_over, time.time)  # type: ignore[arg-type]
+    for line in warnings:
         message(line)
-    done = chain.start(cron, via, period_s, take_over, time.time)  # type: ignore[arg-type]
     news = "started" if done.is_new else "is alive"
     message(
         f"cron {news}, carried by {done.chain.carrier()}, a tick every {done.chain.period_s} s: {cron.paths.folder}"

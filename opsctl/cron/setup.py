@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from opsctl.account import account_name
+from opsctl.cron.chain import Begun, start
 from opsctl.cron.directives import own_directives
 from opsctl.cron.place import SUFFIX, Cron, JobFile
 from opsctl.errors import OpsctlError
+from opsctl.records.cron import Via
 from opsctl.records.group_folder import CRON, open_to
 from opsctl.records.programs import names_of
 from opsctl.records.state_files import make_folder, write_atomically
 from opsctl.shipped import cron_folder
+
+#: How often, and with which pause in seconds, a folder that somebody is just making is tried.
+_TRIES, _PAUSE_S = 10, 0.2
 
 
 def prepare(cron: Cron) -> list[str]:
@@ -31,6 +39,22 @@ def prepare(cron: Cron) -> list[str]:
             for source in sorted((cron_folder() / kind).glob(f"*{SUFFIX}")):
                 add_job(cron, None, source.stem, False, None, False, False)
     return warnings
+
+
+def begin(
+    cron: Cron, via: Via | None, period_s: int | None, take_over: bool, clock: Callable[[], float]
+) -> tuple[Begun, list[str]]:
+    """`prepare`, then `chain.start`; with warnings.
+
+    Of two that make the folder at once, one may find what the other has made and not yet opened to the group.
+    """
+    for _ in range(_TRIES if cron.table.group else 0):
+        with contextlib.suppress(PermissionError):
+            warnings = prepare(cron)
+            return start(cron, via, period_s, take_over, clock), warnings
+        time.sleep(_PAUSE_S)
+    warnings = prepare(cron)
+    return start(cron, via, period_s, take_over, clock), warnings
 
 
 def add_job(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opsctl.attempts.outcome import StepEnd
 from opsctl.errors import OpsctlError, SlurmError
+from opsctl.job.cron_watch import watched_cron
 from opsctl.job.followed import FollowedPaths
 from opsctl.job.keeper import Keeper
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
@@ -49,7 +50,7 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
     root = task.paths.output
     step = Step(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit, desk)
     desk.begin_step()
-    with watched(limit):
+    with watched(limit), watched_cron(task.paths, task.cluster) as step.cron:
         code = step.run()
     _follow(task, step)
     told, ends_at = signals.told_to_end, limit.limit.ends_at

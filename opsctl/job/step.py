@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opsctl.attempts.outcome import LauncherExit
+from opsctl.job.cron_watch import CronWatch
 from opsctl.job.keeper import Keeper
 from opsctl.job.limit import LimitWatch
 from opsctl.job.main_log import FLUSH_S, MainLog
@@ -120,15 +121,16 @@ class Step:
         limit: LimitWatch | None = None,
         desk: RequestDesk | None = None,
         leave_s: float = LEAVE_S,
+        cron: CronWatch | None = None,
     ) -> None:
         """`root`: the run's output folder, in which `stop_request` is. keeper: of the lease that it trains under.
 
-        limit: the watch over the job's time. `has_left`: whether the trainer has noted that it leaves early. desk: what
-        others ask for.
+        limit: the watch over the job's time. cron: the one over the pseudo-cron. `has_left`: whether the trainer has
+        noted that it leaves early. desk: what others ask for.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
         self.has_left, self.keeper, self.limit, self.leave_s = has_left, keeper, limit, leave_s
-        self.desk = desk
+        self.desk, self.cron = desk, cron
         self.ended_hard = False
         self.ended_on_request = False
         self.lost_nodes: list[str] = []
@@ -160,6 +162,7 @@ class Step:
                 time.sleep(0.05)
             self.log.flush_if_due()
             self._see_to_the_limit()
+            self._see_to_the_cron()
             self._pass_on_signals()
             self._see_to_the_lease()
             self._see_to_requests()
@@ -223,6 +226,10 @@ class Step:
         if self.desk.is_overdue() and not self.ended_on_request and self._leaving_since is None:
             self.ended_on_request = True
             self._leaving_since = time.monotonic() - self.leave_s
+
+    def _see_to_the_cron(self) -> None:
+        for line in self.cron.news() if self.cron else ():
+            self.log.say(line)
 
     def _see_to_the_lease(self) -> None:
         """Say how its heartbeat goes; once it is lost, have the trainer leave as long as that takes at the end."""

@@ -35,7 +35,7 @@ OPSCTL = {
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
     "status": {"attempts", "logs", "records", "runs", "slurm", "watch", "trainer.formats"},
     "job": {
-        *("attempts", "checkpoints", "control", "logs", "records", "runs", "slurm"),
+        *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
     },
     "localcluster": {"records", "slurm"},
