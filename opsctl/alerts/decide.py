@@ -15,6 +15,7 @@ import msgspec
 from opsctl.alerts import wording
 from opsctl.records.alert_log import CHANNELS, ESCALATION, Message
 from opsctl.records.alerts import Memory, Remembered, Silence, made
+from opsctl.watch.detector import can_tell
 from opsctl.watch.finding import Finding, Severity
 
 _HOUR = timedelta(hours=1)
@@ -105,15 +106,6 @@ def decide(
         hour=tuple(this.hour),
         made=memory.made,
     ), this.messages
-
-
-def can_tell(key: str, found: Iterable[Finding], looked_at: Collection[str]) -> bool:
-    """Whether the checks that ran would have found `key` if it were still so."""
-    check = key.partition(":")[0]
-    if check not in looked_at:
-        return False
-    blind = [one.key for one in found if one.severity is Severity.UNKNOWN]
-    return not any(key == one or one == check or key.startswith(f"{one} ") for one in blind)
 
 
 def _take_in(this: _Pass, found: Sequence[Finding], looked_at: Collection[str]) -> None:

@@ -112,7 +112,7 @@ def _listen_to_http(wire: Wire) -> None:
             wire.words.append(type(reason if isinstance(reason, Exception) else error).__name__)
             raise
         wire.has_handed_over = False
-        if response.ok:
+        if 200 <= response.status_code < 300:
             wire.accepted += 1
             wire.code = None
         else:

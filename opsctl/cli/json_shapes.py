@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from opsctl.alerts.listing import PrintedAlerts, PrintedSending
 from opsctl.attempts.table import PrintedAttempt
 from opsctl.checkpoints.listing import ListedCheckpoint
 from opsctl.control.printed import (
@@ -79,6 +80,8 @@ PRINTED = (
     *(Printed(f"request {action}", "request", PrintedRequest) for action in Action),
     Printed("request list", "requests", list[PrintedRequest]),
     Printed("request carry-out", "carried_out", list[Audited]),
+    *(Printed(f"alerts {verb}", "alerts", PrintedAlerts) for verb in ("list", "send", "ack", "silence", "unsilence")),
+    Printed("alerts test", "sendings", list[PrintedSending]),
     Printed("data prepare", "data", PreparedData),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

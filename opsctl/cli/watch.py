@@ -130,6 +130,8 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
 
 def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     """The same of every run that is known; the worst exit code."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.register import all_runs
@@ -153,12 +155,14 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     else:
         message("no runs: opsctl submit puts a run on the list")
     _say_age(*(look.snapshot for look in looks if look.snapshot is not None))
-    for look, findings in found:
-        if look.run is None or look.snapshot is None:
-            continue
-        _keep(look.run, look.snapshot, pulse_lines(findings, look.snapshot.now), how)
-        if how.tells_channels:
-            _tell(look.run, look.snapshot, findings, detectors)
+    # Several at once: a slow channel of one run holds up no other.
+    with ThreadPoolExecutor(8) as pool:
+        for look, findings in found:
+            if look.run is None or look.snapshot is None:
+                continue
+            _keep(look.run, look.snapshot, pulse_lines(findings, look.snapshot.now), how)
+            if how.tells_channels:
+                pool.submit(_tell, look.run, look.snapshot, findings, detectors)
     return max((exit_code(findings) for _, findings in found), default=0)
 
 
@@ -199,6 +203,8 @@ def _tell(run: RunView, snapshot: Snapshot, findings: Sequence[Finding], detecto
     from opsctl.watch import registry
 
     looked_at = {one.name for one in detectors}
+    if not run.paths.output.is_dir():
+        return  # never submitted: there is nobody to tell
     try:
         told = tell(run, findings, looked_at, snapshot.now, is_whole=len(looked_at) == len(registry.DETECTORS))
     except (OpsctlError, OSError) as error:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from opsctl.alerts.decide import Rules, can_tell, decide
+from opsctl.alerts.decide import Rules, decide
 from opsctl.records.alert_log import CHANNELS, ESCALATION, Message
 from opsctl.records.alerts import Memory, Silence
 from opsctl.watch.finding import Finding, Severity
@@ -98,7 +98,6 @@ def test_blind_for_another_subject_ends_this_one() -> None:
     desk = Desk()
     desk.look(0, warning("disk", "/scratch bytes"), warning("disk", "/home bytes"))
     assert desk.look(0.5, blind("disk", "/home")) == [("recovery", ("disk:/scratch bytes",))]
-    assert not can_tell("disk:/home bytes", [blind("disk", "/home")], CHECKS)
 
 
 def test_a_check_that_cannot_see_is_told_when_it_stays_so() -> None:

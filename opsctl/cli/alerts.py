@@ -1,0 +1,223 @@
+"""`opsctl alerts`: what is open, who looks after it, what waits on which channel. Needs no Slurm."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import json_option, run_option
+
+if TYPE_CHECKING:
+    from opsctl.records.run_view import RunView
+
+why_option = click.option("--why", default="", metavar="TEXT", help="Why, for the others.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+
+
+@click.group()
+def command() -> None:
+    """What was found and told, who looks after it, and the channels by which people are told.
+
+    `opsctl watch all --alert`, which the cron runs, remembers and tells; see docs/alerts.md.
+    """
+
+
+@command.command("list")
+@run_option
+@click.option("--all", "with_messages", is_flag=True, help="Every message that was made, and who got it.")
+@json_option
+def list_(run: str | None, with_messages: bool, as_json: bool) -> None:
+    """What is open, and what waits on which channel."""
+    from opsctl.alerts.listing import printed_alerts, screen
+    from opsctl.moments import now
+    from opsctl.output import print_json, show_lines
+    from opsctl.records import alerts
+
+    paths = _run(run).paths
+    found = printed_alerts(alerts.remembered(paths), alerts.events(paths), now(), with_messages)
+    if as_json:
+        print_json("alerts", found)
+    else:
+        show_lines(screen(found, now()))
+
+
+@command.command()
+@click.argument("channel", required=False)
+@run_option
+@json_option
+@dry_run_option
+@click.pass_context
+def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
+    """Send a test to every channel now, or to those whose names have CHANNEL in them, and say what happened."""
+    import os
+
+    from opsctl.account import account_name
+    from opsctl.alerts.channels import channels_of
+    from opsctl.alerts.drain import send_now
+    from opsctl.alerts.listing import printed_sending, sending_line, trial_message
+    from opsctl.alerts.settings import alert_settings
+    from opsctl.errors import OpsctlError
+    from opsctl.moments import now
+    from opsctl.output import message, print_json, show
+
+    seen = _run(run)
+    known = channels_of(alert_settings(seen))
+    wanted = [one for one in known if channel is None or channel in one.name]
+    if not wanted:
+        listed = ", ".join(one.name for one in known) or "none: write channels = [...] under [alerts] of your profile"
+        raise OpsctlError(f"no such channel; those that there are: {listed}")
+    if dry_run:
+        for one in wanted:
+            message(f"would send a test to {one.name}")
+        return
+    sent = send_now(seen.paths, seen.table.name, wanted, trial_message(account_name(), now()), os.environ)
+    results = [printed_sending(one) for one in sent]
+    if as_json:
+        print_json("sendings", results)
+    else:
+        for result in results:
+            show(sending_line(result))
+    ctx.exit(0 if all(result.result == "sent" for result in results) else 1)
+
+
+@command.command()
+@run_option
+@json_option
+@dry_run_option
+@click.pass_context
+def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> None:
+    """Send what waits, reminders that are due too, without looking at the run."""
+    from opsctl.alerts.desk import tell
+    from opsctl.alerts.listing import printed_alerts
+    from opsctl.moments import now
+    from opsctl.output import message, print_json
+    from opsctl.records import alerts
+
+    seen = _run(run)
+    if dry_run:
+        for one in alerts.channels_seen(seen.paths, now()):
+            message(f"would send {one.waiting} messages to {one.name}")
+        return
+    told = tell(seen, [], (), now(), is_patient=False)
+    for line in told.lines:
+        message(f"opsctl: {line}")
+    message(f"{told.sent} sent")
+    if as_json:
+        memory, lines = alerts.remembered(seen.paths), alerts.events(seen.paths)
+        print_json("alerts", printed_alerts(memory, lines, now(), with_messages=False))
+    ctx.exit(1 if told.lines else 0)
+
+
+@command.command()
+@click.argument("keys", nargs=-1, metavar="KEY...")
+@click.option("--all", "is_all", is_flag=True, help="All that is open.")
+@run_option
+@why_option
+@json_option
+@dry_run_option
+def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
+    """Say that you look after it: no more reminders, for nobody, until it is worse or comes again."""
+    from opsctl.account import account_name
+    from opsctl.moments import now
+    from opsctl.output import message
+    from opsctl.records import alerts
+
+    if bool(keys) == is_all:
+        raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")
+    paths = _run(run).paths
+    if dry_run:
+        message(f"would acknowledge {', '.join(keys) or ', '.join(alerts.open_alerts(paths)) or 'nothing'}")
+        return
+    done = alerts.acknowledge(paths, keys, why, now())
+    message(f"{account_name()} looks after {', '.join(done)}" if done else "nothing is open")
+    _print(as_json, run)
+
+
+@command.command()
+@click.argument("until", metavar="UNTIL|DURATION")
+@run_option
+@why_option
+@json_option
+@dry_run_option
+def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
+    """Tell nobody anything until then: a time as 18:00 or 2026-03-02T18:00, or a Slurm duration as 2:00:00.
+
+    What is open when it ends is said then.
+    """
+    from opsctl.moments import iso, now
+    from opsctl.output import message
+    from opsctl.records import alerts
+
+    end = _moment(until, now())
+    paths = _run(run).paths
+    if not dry_run:
+        alerts.silence(paths, end, why, now())
+    message(f"{'would be silent' if dry_run else 'silent'} until {iso(end)}; opsctl alerts unsilence ends it")
+    _print(as_json and not dry_run, run)
+
+
+@command.command()
+@run_option
+@json_option
+@dry_run_option
+def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
+    """End the silence: the next look says what is open."""
+    from opsctl.moments import now
+    from opsctl.output import message
+    from opsctl.records import alerts
+
+    paths = _run(run).paths
+    was = alerts.silence_of(paths, now())
+    if was is not None and not dry_run:
+        alerts.silence(paths, None, "", now())
+    said = "would end the silence" if dry_run else "the silence is ended"
+    message(said if was is not None else "nothing was silent")
+    _print(as_json and not dry_run, run)
+
+
+def _run(run: str | None) -> RunView:
+    """The run, whose folder is the one that alerts are kept in. Raises OpsctlError before its first submit."""
+    from opsctl.errors import OpsctlError
+    from opsctl.records.run_view import glance
+
+    seen = glance(run)
+    if not seen.paths.output.is_dir():
+        raise OpsctlError(f"{seen.table.name} was never submitted: {seen.paths.output} is not there yet")
+    return seen
+
+
+def _print(as_json: bool, run: str | None) -> None:
+    if as_json:
+        from opsctl.alerts.listing import printed_alerts
+        from opsctl.moments import now
+        from opsctl.output import print_json
+        from opsctl.records import alerts
+
+        paths = _run(run).paths
+        print_json("alerts", printed_alerts(alerts.remembered(paths), alerts.events(paths), now(), False))
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    """When `text` is: a time of day, a date with one, or so long from now. Raises click.UsageError."""
+    from datetime import time, timedelta
+
+    from opsctl.slurm.durations import parse_duration_s
+
+    end = None
+    try:
+        if len(text) == 5 and text[2] == ":":
+            at = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
+            end = at if at > now else at + timedelta(days=1)
+        elif "T" in text:
+            end = datetime.fromisoformat(text).astimezone()
+        else:
+            end = now + timedelta(seconds=parse_duration_s(text))
+    except (ValueError, OverflowError):
+        end = None
+    if end is None or not now < end < now + timedelta(days=60):
+        raise click.UsageError(
+            f"until {text!r}: allowed is 18:00, 2026-03-02T18:00 or a Slurm duration as 2:00:00, within 60 days"
+        )
+    return end

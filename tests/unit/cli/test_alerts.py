@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.moments import now
+from opsctl.records import alerts
+from opsctl.records.alerts import Noted
+from tests.unit.alerts.desk_of import Desk
+from tests.unit.alerts.servers import Answer, Posts, http_server
+from tests.unit.cli.called import go_into, opsctl
+
+CRON = Noted("cron", "critical", "no tick for 2 h", "opsctl cron start")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    made = Desk.at(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    go_into(tmp_path, monkeypatch)
+    return made
+
+
+def test_the_list_says_what_is_open_who_looks_after_it_and_what_waits(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opsctl("alerts", "list") == 0
+    assert capsys.readouterr().out == "nothing is open\n"
+    alerts.note(desk.paths, [CRON], now() - timedelta(hours=2))
+    with http_server(Posts(otherwise=lambda: Answer(500))) as posts:
+        desk.settle(channels=[posts.url()])
+        assert opsctl("alerts", "send") == 1
+    assert opsctl("alerts", "ack", "cron", "--why", "on it") == 0
+    assert opsctl("alerts", "list", "--all") == 0
+    shown = capsys.readouterr()
+    assert "CRITICAL cron  2:00:0" in shown.out and "looks after it since" in shown.out and ": on it" in shown.out
+    assert (
+        "failing for 0:00:0" in shown.out and "HTTP 500" in shown.out and "1 waiting, the oldest for 2:0" in shown.out
+    )
+    assert "-> nobody yet" in shown.out and "failed: HTTP 500" in shown.err
+    assert opsctl("alerts", "list", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["alerts"]
+    assert found["open"][0]["acknowledged_why"] == "on it" and found["channels"][0]["waiting"] == 1
+    assert "messages" not in found
+
+
+def test_a_test_says_of_each_channel_what_happened(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    with http_server(Posts()) as good, http_server(Posts(otherwise=lambda: Answer(404))) as bad:
+        desk.settle(channels=[good.url("good"), bad.url("bad")], escalate_to=["file:/nowhere"])
+        assert opsctl("alerts", "test") == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 3 and lines[0].endswith(": sent") and "refused: HTTP 404" in lines[1]
+        assert lines[2] == "file:/nowhere: not sent: cannot read /nowhere: No such file or directory"
+        assert len(good.taken) == 1 and "test by" in good.titles[0]
+        assert opsctl("alerts", "test", "--dry-run") == 0 and len(good.taken) == 1
+        assert opsctl("alerts", "test", "nobody") == 1
+    assert "no such channel; those that there are: json://127.0.0.1" in capsys.readouterr().err
+    # Nothing of a test is tried again.
+    assert opsctl("alerts", "send") in (0, 1) and len(good.taken) == 1
+
+
+@pytest.mark.parametrize("until", ["2:00:00", "1-0", "23:59", "2:30"])
+def test_a_silence_until_a_time_or_for_so_long(desk: Desk, until: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("alerts", "silence", until, "--dry-run") == 0 and alerts.silence_of(desk.paths, now()) is None
+    assert opsctl("alerts", "silence", until, "--why", "maintenance") == 0
+    silence = alerts.silence_of(desk.paths, now())
+    assert silence is not None and silence.why == "maintenance"
+    assert opsctl("alerts", "list") == 0 and "silent until" in capsys.readouterr().out
+    assert opsctl("alerts", "unsilence") == 0 and alerts.silence_of(desk.paths, now()) is None
+
+
+@pytest.mark.parametrize("until", ["never", "0", "99:99", "70-0", "2020-01-01T10:00", ""])
+def test_a_silence_that_is_none_is_wrong_usage(desk: Desk, until: str) -> None:
+    assert opsctl("alerts", "silence", until) == 2
+
+
+def test_what_is_not_open_cannot_be_acknowledged(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    alerts.note(desk.paths, [CRON], now())
+    assert opsctl("alerts", "ack", "corn") == 1 and opsctl("alerts", "ack") == 2
+    assert "not open: corn; open: cron" in capsys.readouterr().err
+    assert opsctl("alerts", "ack", "--all", "--dry-run") == 0
+    assert not alerts.open_alerts(desk.paths)["cron"].acknowledged_by
+    assert opsctl("alerts", "ack", "--all") == 0
+    assert alerts.open_alerts(desk.paths)["cron"].acknowledged_by
+
+
+def test_a_watch_tells_what_it_finds_once(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk.folder / "output" / "kill-switch").touch()
+    with http_server(Posts()) as posts:
+        desk.settle(channels=[posts.url()])
+        codes = {opsctl("watch", "all", "--alert"), opsctl("watch", "all", "--alert")}
+    assert len(codes) == 1 and len(posts.taken) == 1, capsys.readouterr()
+    assert "kill switch is triggered" in posts.taken[0]["message"]
+    assert "kill_switch" in alerts.open_alerts(desk.paths)
+
+
+def test_before_the_first_submit_there_is_nothing_to_list(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk.folder / "output").rmdir()
+    assert opsctl("alerts", "list") == 1
+    assert "was never submitted" in capsys.readouterr().err
