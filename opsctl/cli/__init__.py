@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("cancel", "Cancel your own jobs of a run."),
     "refill": ("refill", "Keep as many arrays queued as the run file says."),
     "status": ("status", "One screen: state, progress, speed, last checkpoint, queue."),
+    "on-call": ("on_call", "The hand-over: what happened, what is open, what is queued."),
     "queue": ("queue", "The group's jobs."),
     "logs": ("logs", "Show or follow the training log."),
     "attempts": ("attempts", "What ran and how it ended."),
@@ -38,7 +39,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
 HIDDEN = {"job": ("job", "What runs inside an allocation.")}
 
 #: Those that cannot change what Slurm has in its queue. After any other the shared answers are forgotten.
-LOOKS = {"init", "plan", "render", "status", "queue", "logs", "attempts", "checkpoints", "watch", "metrics", "data"}
+LOOKS = {
+    "init",
+    "plan",
+    "render",
+    "status",
+    "on-call",
+    "queue",
+    "logs",
+    "attempts",
+    "checkpoints",
+    "watch",
+    "metrics",
+    "data",
+}
 
 
 class LazyGroup(click.Group):

@@ -26,6 +26,7 @@ from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.records.requests import Action, Audited, PrintedRequest
 from opsctl.status.all_runs import PrintedRow
+from opsctl.status.on_call import HandOver
 from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
 from opsctl.watch.all_runs import PrintedRun
@@ -59,6 +60,7 @@ PRINTED = (
     Printed("refill", "refilled", list[RefilledRun]),
     Printed("status", "status", Status),
     Printed("status", "runs", list[PrintedRow], "with `--all`"),
+    Printed("on-call", "hand_overs", list[HandOver]),
     Printed("queue", "jobs", list[PrintedJob]),
     *(
         printed

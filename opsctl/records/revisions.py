@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -127,6 +129,12 @@ def newest(paths: RunPaths) -> Revision | None:
 def newest_whole(paths: RunPaths) -> Revision | None:
     """The newest revision that can be read; None where there is none. Raises OpsctlError as `newest`."""
     return next((one for one in _newest_first(paths) if not one.damage), None)
+
+
+def published_since(paths: RunPaths, since: datetime) -> list[Revision]:
+    """Those that were published after `since`, oldest first. Raises OpsctlError as `newest`."""
+    newer = itertools.takewhile(lambda one: one.created_at > since, _newest_first(paths))
+    return [one for one in newer if not one.damage][::-1]
 
 
 def newest_for_task(paths: RunPaths, only_owners: bool) -> tuple[Revision | None, tuple[Revision, ...]]:

@@ -42,10 +42,10 @@ def status_lines(
     overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, desk: Desk | None = None
 ) -> list[str]:
     """The screen, wrapped at `width` characters; only a word that is longer by itself, such as a path, goes beyond."""
-    name, headline = shortened(overview.name, _NAME), printable(_headline(overview))
+    name, said = shortened(overview.name, _NAME), printable(headline(overview))
     clock = iso(overview.seen.now, "minutes")
-    gap = width - len(name) - len(headline) - len(clock) - 2
-    first = f"{paint(name, '1', colour)}  {paint(headline, '1;' + STATE_COLOURS.get(overview.state, RED), colour)}"
+    gap = width - len(name) - len(said) - len(clock) - 2
+    first = f"{paint(name, '1', colour)}  {paint(said, '1;' + STATE_COLOURS.get(overview.state, RED), colour)}"
     lines = [first + (" " * gap + clock if gap >= 2 else "")]
     for finding in findings:
         code = YELLOW if finding.severity is Severity.WARNING else RED
@@ -86,7 +86,8 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
     ]
 
 
-def _headline(overview: Overview) -> str:
+def headline(overview: Overview) -> str:
+    """Its state in a few words."""
     job = overview.seen.running
     if job is not None and overview.state == job.state.lower():
         said = f"{job.state} for {format_duration(job.elapsed_s)}"

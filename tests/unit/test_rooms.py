@@ -33,7 +33,7 @@ OPSCTL = {
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
-    "status": {"attempts", "logs", "records", "runs", "slurm", "watch", "trainer.formats"},
+    "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch", "trainer.formats"},
     "job": {
         *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),

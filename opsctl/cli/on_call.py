@@ -1,0 +1,97 @@
+"""`opsctl on-call`: the hand-over from one who was on call to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import all_runs_option, cluster_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from opsctl.status.on_call import Facts
+
+
+@click.command()
+@run_argument
+@all_runs_option
+@click.option(
+    "--since",
+    metavar="12h|TIME|last",
+    default="12h",
+    show_default=True,
+    help="Tell from then on; last: since you last asked.",
+)
+@cluster_option
+@json_option
+def command(
+    run_argument: str | None, run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool
+) -> None:
+    """What happened, what is open and what is queued, as text to paste into a chat.
+
+    Attempts, chains, requests, revisions, alerts, checkpoints and rollbacks since a time; findings with their age and
+    who looks after them; the queue. Comes from the run's records: without Slurm all but the queue is told.
+    """
+    import os
+
+    from opsctl.moments import now
+    from opsctl.output import message, print_json, show_lines
+    from opsctl.status.on_call import hand_over
+    from opsctl.status.on_call_text import hand_over_lines
+    from opsctl.status.since import last_asked, remember_asked, since_of
+
+    chosen = pick(run_argument, run)
+    if all_runs and chosen:
+        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    moment, asked = now(), last_asked(os.environ)
+
+    def from_when(output: str) -> datetime:
+        return since_of(since, moment, asked.get(output))
+
+    from_when("")  # refuses before anything is looked at
+    facts = _all(cluster, from_when) if all_runs else [_one(chosen, cluster, from_when)]
+    told = [(one, hand_over(one, from_when(str(one.output)), moment)) for one in facts]
+    if as_json:
+        print_json("hand_overs", [over for _, over in told])
+    else:
+        for number, (one, over) in enumerate(told):
+            if number:
+                show_lines([""])
+            show_lines(hand_over_lines(one, over, from_when(str(one.output)), moment))
+        if not told:
+            message("no runs: opsctl submit puts a run on the list")
+    remember_asked({str(one.output): moment for one in facts if one.overview is not None}, os.environ)
+
+
+def _one(chosen: str | None, cluster: str | None, from_when: Callable[[str], datetime]) -> Facts:
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import view
+    from opsctl.records.shared_answers import looking_at
+    from opsctl.status.on_call_records import read_facts
+    from opsctl.status.overview import LOOKED_AT
+    from opsctl.watch.runner import gather
+
+    run = view(chosen)
+    snapshot = gather(run, looking_at(choose_cluster(cluster, run.paths)), LOOKED_AT, is_tolerant=True)
+    return read_facts(run, snapshot, from_when(str(run.paths.output)))
+
+
+def _all(cluster: str | None, from_when: Callable[[str], datetime]) -> list[Facts]:
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.register import all_runs
+    from opsctl.records.shared_answers import looking_at
+    from opsctl.status.on_call import Facts
+    from opsctl.status.on_call_records import read_facts
+    from opsctl.status.reading import OF_MANY
+    from opsctl.watch.all_runs import look_at_all
+
+    looks = look_at_all(all_runs(), lambda paths: choose_cluster(cluster, paths), looking_at, OF_MANY)
+    return [
+        Facts(look.name, look.output, None, problem=look.problem)
+        if look.run is None or look.snapshot is None
+        else read_facts(look.run, look.snapshot, from_when(str(look.run.paths.output)), OF_MANY)
+        for look in looks
+    ]

@@ -1,0 +1,46 @@
+"""`opsctl on-call` as a process, where there is no Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl.attempts.events import Attempt, append_closed, append_opened
+from opsctl.moments import now
+from tests.printed_json import printed
+from tests.tiny_run import write_checkpoint
+from tests.unit.cli.test_status import opsctl
+from tests.unit.cli.test_status_all import several
+
+
+def test_without_slurm_the_records_are_told_and_the_queue_is_not_known(tmp_path: Path) -> None:
+    paths = several(tmp_path, "tr1")["tr1"]
+    attempt = Attempt(number=1, id="a", job_id=12, user="ann", opened_at=now(), closed_at=now(), reason="signal")
+    append_opened(paths, attempt)
+    append_closed(paths, attempt)
+    write_checkpoint(tmp_path / "tr1", 20, 160)
+    answer = opsctl(tmp_path / "tr1", "on-call")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    for text in ("tr1: hand-over at ", "attempt 1 (12) of ann began", "attempt 1 (12) ended: signal", "published"):
+        assert text in answer.stdout, text
+    assert "checkpoint of iteration 20 saved" in answer.stdout and "not known: squeue is not on PATH" in answer.stdout
+
+
+def test_last_tells_only_what_came_after_the_last_time(tmp_path: Path) -> None:
+    several(tmp_path, "tr1")
+    words = ["on-call", "--run", "tr1", "--since", "last", "--json"]
+    (first,) = printed("on-call", opsctl(tmp_path, *words).stdout)
+    (second,) = printed("on-call", opsctl(tmp_path, *words).stdout)
+    assert first["happened"] and not second["happened"] and second["since"] == first["at"]
+
+
+def test_all_runs_are_told_one_after_the_other_and_one_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    several(tmp_path, "tr1", "tr2")
+    (tmp_path / "tr2" / "run.toml").write_text("this is no toml")
+    answer = opsctl(tmp_path, "on-call", "--all-runs")
+    assert answer.returncode == 0 and answer.stdout.count("hand-over at") == 2
+    assert "cannot be read:" in answer.stdout and "tr2/run.toml" in answer.stdout
+
+
+def test_a_time_that_is_none_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
+    answer = opsctl(tmp_path, "on-call", "--run", "nowhere", "--since", "yesterday")
+    assert answer.returncode == 2 and answer.stderr.startswith("opsctl: --since yesterday: allowed is ")
