@@ -70,7 +70,7 @@ def measure_status() -> dict[str, Any]:
         cluster = up(plain("bench"), folder / "cluster").cluster
         environment = {**cluster.environment(), "OPSCTL_CLUSTER": str(folder / "cluster"), "OPSCTL_ANSWERS_AGE": "0"}
         run = folder / "run"
-        _make_run(run)
+        make_run(run, LOG_ITERATIONS)
         _submit(environment, "--comment=opsctl run=0123 submit=0", "--array=1-3%1", "--nodes=1")
         _submit(environment, "--hold", f"--array=1-{OTHER_JOBS}", "--nodes=1")
         squeue_s, status_s = alternate([["squeue"], [*opsctl(), "status"]], environment, run)
@@ -92,7 +92,11 @@ def measure_status() -> dict[str, Any]:
 
 
 def alternate(
-    commands: Sequence[Sequence[str]], environment: dict[str, str] | None = None, folder: Path | None = None
+    commands: Sequence[Sequence[str]],
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
+    may_fail: bool = False,
+    rounds: int = ROUNDS,
 ) -> list[float]:
     """Median wall time of each command in seconds, one after the other in every round, the first round not counted."""
     times: list[list[float]] = [[] for _ in commands]
@@ -100,11 +104,11 @@ def alternate(
         env = {**(os.environ if environment is None else environment), "PYTHONPYCACHEPREFIX": compiled}
         # An installed program has its bytecode beside it, whatever a development shell says.
         env.pop("PYTHONDONTWRITEBYTECODE", None)
-        for number in range(ROUNDS + 1):
+        for number in range(rounds + 1):
             for command, taken in zip(commands, times, strict=True):
                 started = time.perf_counter()
                 # The end of its output tells that it has left; waiting for the process itself looks every 50 ms.
-                subprocess.run(command, env=env, cwd=folder, stdout=subprocess.PIPE, check=True, timeout=60)
+                subprocess.run(command, env=env, cwd=folder, stdout=subprocess.PIPE, check=not may_fail, timeout=60)
                 if number:
                     taken.append(time.perf_counter() - started)
     return [statistics.median(taken) for taken in times]
@@ -116,14 +120,15 @@ def opsctl() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "opsctl"]
 
 
-def _make_run(run: Path) -> None:
+def make_run(run: Path, iterations: int, name: str = "bench") -> None:
+    """A run that has its id and a log of so many iterations."""
     state, logs = run / "output" / ".opsctl", run / "output" / "logs"
     state.mkdir(parents=True)
     logs.mkdir()
-    (run / "run.toml").write_text(RUN_FILE)
+    (run / "run.toml").write_text(RUN_FILE.replace("bench", name))
     (state / "run-id").write_text("0123\n")
     with (logs / "main_log.txt").open("w") as log:
-        for n in range(1, LOG_ITERATIONS + 1):
+        for n in range(1, iterations + 1):
             log.write(
                 f"[default7]: iteration {n:8d}/{300000:8d} | consumed samples: {n * 2048:12d} |"
                 f" elapsed time per iteration (s): 105.20 | learning rate: 1.000E-05 | global batch size:  2048 |"

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
     "cron": ("cron", "Jobs every hour and every day where there is no crond."),
     "request": ("request", "Have the owner's job save, stop, requeue or change its chain."),
+    "metrics": ("metrics", "The same as numbers for a site's Prometheus."),
     "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),
     "alerts": ("alerts", "What was found and told, who looks after it, the channels."),
     "data": ("data", "Turn text into the trainer's data files."),

@@ -1,0 +1,75 @@
+"""`opsctl metrics`: what the checks look at and find, as OpenMetrics text for a site's Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import cluster_option, fresh_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.watch.all_runs import RunLook
+    from opsctl.watch.metrics import Reading
+
+
+@click.command()
+@run_argument
+@cluster_option
+@fresh_option
+@click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
+@click.option("--output", metavar="FILE", help="Replace this file in one step, for node_exporter's textfile collector.")
+def command(
+    run_argument: str | None, run: str | None, cluster: str | None, fresh: bool, all_runs: bool, output: str | None
+) -> None:
+    """Print a run's numbers and findings as OpenMetrics text.
+
+    A file's name should end in .prom. Writes nothing of the run.
+    """
+    import os
+    import time
+    from functools import partial
+    from pathlib import Path
+
+    from opsctl.output import show_text
+    from opsctl.records import register
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import view
+    from opsctl.records.shared_answers import looking_at
+    from opsctl.records.state_files import write_atomically
+    from opsctl.watch.all_runs import RunLook, gather_many, look_at_all
+    from opsctl.watch.detector import needs_of
+    from opsctl.watch.metrics import metrics_text
+    from opsctl.watch.registry import DETECTORS
+    from opsctl.watch.snapshot import Part
+
+    chosen = pick(run_argument, run)
+    if all_runs and chosen:
+        raise click.UsageError(f"--all-runs and {chosen}: give one of them")
+    began = time.monotonic()
+    how = (lambda paths: choose_cluster(cluster, paths), partial(looking_at, is_fresh=fresh))
+    parts = needs_of(DETECTORS) | Part.ALL
+    if all_runs:
+        looks = look_at_all(register.all_runs(), *how, parts)
+    else:
+        one = view(chosen)
+        (snapshot,) = gather_many([one], *how, parts)
+        looks = [RunLook(one.table.name, one.paths.output, one, snapshot)]
+    text = metrics_text(map(_reading, looks), time.monotonic() - began)
+    if output is None:
+        show_text(text)
+        return
+    target = Path(os.path.abspath(output))  # noqa: PTH100 - a link on the way is the caller's word
+    write_atomically(target.parent, target, text, mode=0o644)
+
+
+def _reading(look: RunLook) -> Reading:
+    from opsctl.status.overview import Overview
+    from opsctl.watch.all_runs import findings_in
+    from opsctl.watch.metrics import Reading
+    from opsctl.watch.registry import DETECTORS
+
+    state = "unreadable"
+    if look.run is not None and look.snapshot is not None:
+        state = Overview(look.name, look.run.table.team, look.run.paths.output, look.snapshot).state
+    return Reading(look.name, str(look.output or ""), state, look.snapshot, findings_in(look, DETECTORS))

@@ -1,0 +1,70 @@
+"""How often a real controller is asked when many look at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.conftest import RunningCluster
+from tests.cluster.watched_runs import WatchedRun, make_run
+
+
+class Counted:
+    """opsctl of one account, whose Slurm commands write down that they were called."""
+
+    def __init__(self, cluster: RunningCluster, run: WatchedRun, folder: Path) -> None:
+        self.run, self.calls = run, folder / "calls"
+        programs = folder / "bin"
+        programs.mkdir()
+        real = cluster.environment()
+        for name in ("squeue", "sinfo", "scontrol", "scancel", "sacct"):
+            script = f'#!/bin/sh\necho {name} >>"{self.calls}"\nPATH="{real["PATH"]}" exec {name} "$@"\n'
+            (programs / name).write_text(script)
+            (programs / name).chmod(0o755)
+        own = {
+            "PATH": f"{programs}:{real['PATH']}",
+            "SLURM_CONF": str(cluster.places.slurm_conf),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+        }
+        kept = {k: v for k, v in real.items() if not k.startswith(("OPSCTL", "SLURM"))}
+        self.environment = {**kept, **own}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "opsctl", *words],
+            cwd=self.run.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def asked(self) -> list[str]:
+        """What was called since the last look."""
+        found = sorted(self.calls.read_text().split()) if self.calls.exists() else []
+        self.calls.unlink(missing_ok=True)
+        return found
+
+
+def test_ten_statuses_and_watches_at_once_are_one_question_each_and_a_change_is_seen_at_once(
+    local_cluster: RunningCluster, tmp_path: Path
+) -> None:
+    run = make_run(local_cluster, tmp_path / "run")
+    job = run.sbatch()
+    local_cluster.wait_for_state(job, "RUNNING")
+    opsctl = Counted(local_cluster, run, tmp_path)
+    words = [("status",)] * 8 + [("watch", "all", "--no-log")] * 3 + [("queue",)]
+    lookers = [opsctl.start(*one) for one in words]
+    said = [one.communicate(timeout=120) for one in lookers]
+    assert all("RUNNING" in out for out, _ in said[:8]) and str(job) in said[-1][0], said
+    asked = opsctl.asked()
+    assert asked.count("squeue") == 1 and asked.count("sinfo") == 1 and set(asked) <= {"squeue", "sinfo", "scontrol"}
+    assert asked.count("scontrol") <= 1  # whether it hides others' jobs: once a day
+    opsctl.start("cancel").communicate(timeout=60)
+    opsctl.asked()
+    out, _ = opsctl.start("status").communicate(timeout=60)
+    assert "NOT IN THE QUEUE" in out and opsctl.asked().count("squeue") == 1
+    out, _ = opsctl.start("status", "--fresh").communicate(timeout=60)
+    assert opsctl.asked().count("squeue") == 1
