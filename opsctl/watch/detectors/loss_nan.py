@@ -37,7 +37,7 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
             f"the loss is not a number since iteration {row[0].iteration}, {len(row)} lines of the log",
             alert=settings.team,
             evidence=(f"no finite lm loss in {span_words(row)}",),
-            todo="opsctl kill-switch trigger --why 'loss is NaN'; then opsctl checkpoints repoint to one before it",
+            todo="opsctl kill-switch trigger --reason 'loss is NaN'; then opsctl checkpoints repoint to one before it",
         )
     ]
 

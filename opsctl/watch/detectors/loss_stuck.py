@@ -39,7 +39,7 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     if len(values) >= SAME and len(set(values[-SAME:])) == 1:
         same = next((n for n, value in enumerate(reversed(values)) if value != values[-1]), len(values))
         text = f"the loss is {values[-1]:.6g} in each of the newest {same} lines of the log"
-        todo = "opsctl logs: are data read and weights changed? opsctl kill-switch trigger --why 'loss is stuck'"
+        todo = "opsctl logs: are data read and weights changed? opsctl kill-switch trigger --reason 'loss is stuck'"
         evidence = (f"lm loss {values[-1]:.6E} in all {span_words(lines[-same:])}",)
         return [Finding(CHECK, Severity.CRITICAL, text, alert=settings.team, evidence=evidence, todo=todo)]
     return _still(lines, values) or _above(lines, values)

@@ -19,7 +19,7 @@ not show, or the run was never submitted. Each line also goes into the training 
 """
 #: What to type about a job in trouble, by its form.
 _TODO = {
-    "held": "scontrol release {job}",
+    "held": "scontrol release {job}; of somebody else's: opsctl request release-queued",
     "never": "opsctl revise --resubmit puts another chain in its place; scontrol show job {job}",
     "cannot-start": "scontrol show job {job} says why; then opsctl revise --resubmit",
     "suspended": "scontrol resume {job}, or ask who suspended it",
