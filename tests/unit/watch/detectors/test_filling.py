@@ -58,6 +58,10 @@ def test_one_look_a_day_is_enough_after_some_days() -> None:
     assert found(lambda at: 330 + 18.4 * at / 24, every_h=24, hours=24) == []
 
 
+def test_before_a_day_has_passed_nobody_knows_a_days_growth() -> None:
+    assert found(lambda at: 330 + 18.4 * at / 24, hours=10) == []
+
+
 def test_what_stops_being_told_or_cannot_be_seen_now_is_none() -> None:
     earlier = Space("/scratch", NOW - timedelta(hours=1), 390 * TB, 400 * TB)
     seen = Snapshot(NOW, spaces=(Space("/scratch", NOW, problem="no answer"),), space_history=(earlier,) * 30)

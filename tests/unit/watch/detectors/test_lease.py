@@ -36,6 +36,8 @@ def snapshot(jobs: tuple[Job, ...], job_id: int = 99, age_s: float | None = 5, *
 def test_what_is_wrong_with_the_writer_is_found(seen: Snapshot, severity: Severity, words: str) -> None:
     (finding,) = lease.find(seen, SETTINGS)
     assert finding.severity is severity and words in finding.text
+    subjects = {"another": "two", "trains": "unseen", "stood": "silent"}
+    assert finding.key == f"lease:{next(known for word, known in subjects.items() if word in words)}"
 
 
 @pytest.mark.parametrize(

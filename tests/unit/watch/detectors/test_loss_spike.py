@@ -69,6 +69,11 @@ def _at(line: TrainingLine, usual: float) -> TrainingLine:
     return msgspec.structs.replace(line, loss=(line.loss or 0) - 2.19 + usual)
 
 
+def test_one_that_dips_on_its_way_down_is_one() -> None:
+    up_and_down = lines(600, lambda n: {"loss": 5.0} if 550 <= n < 580 and n % 6 else {})
+    assert [one.key for one in found(up_and_down)] == ["loss_spike:iteration 30551"]
+
+
 def test_after_a_restart_the_same_spike_is_the_same_finding() -> None:
     """The data are the same, so it comes again at the same iteration."""
     first = lines(600, spike(550, 5.10, 30))

@@ -75,6 +75,14 @@ def test_what_is_no_slow_node_is_no_finding(series: tuple[TrainingLine, ...]) ->
     assert found(series) == []
 
 
+def test_a_slow_node_in_the_ramp_is_held_against_batches_like_the_present_one() -> None:
+    def ramp(place: int) -> dict[str, float]:
+        batch = 192 + 16 * (place // 40)
+        return {"global_batch_size": batch, "seconds_per_iteration": 105 * (batch + 247) / (2048 + 247)}
+
+    assert found(lines(600, ramp)) == [] and found(scaled(lines(600, ramp), -30, seconds_per_iteration=1.4))
+
+
 def test_who_allows_more_is_told_less() -> None:
     allowed = Settings("demo", "us", watch=WatchTable(slower_percent=15.0))
     assert found(scaled(lines(600), -100, seconds_per_iteration=SLOW), allowed) == []

@@ -209,3 +209,13 @@ def test_what_we_print_is_read_back() -> None:
     assert (first.state, first.name, first.job_id, first.nodes) == ("running", "tr11-176B-ml", "12_1", "node[1-4]")
     assert (second.state, second.job_id) == ("array-limit", "12_[2-3%1]")
     assert (third.name, third.team) == ("tr11-176B-ml", "Eng WG")
+
+
+def test_each_job_in_trouble_has_a_key_of_its_own_and_what_to_type() -> None:
+    other = replace(HELD, job_id=31, array_job_id=31)
+    found = training.find(Snapshot(NOW, (HELD, other, NEVER), was_submitted=True), SETTINGS)
+    assert [one.key for one in found] == ["training:never 40", "training:held 30", "training:held 31"]
+    assert found[1].todo.startswith("scontrol release 30") and "revise --resubmit" in found[0].todo
+    assert found[1].evidence == ("squeue: 30_[1-3%1] is PENDING, reason JobHeldUser",)
+    (absent,) = training.find(Snapshot(NOW, was_submitted=True), SETTINGS)
+    assert absent.key == "training:absent" and absent.todo
