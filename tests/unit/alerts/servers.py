@@ -104,6 +104,7 @@ class Answer:
     slow_s: float = 0.0
     drops: bool = False
     body: str = ""
+    reason: str | None = None  # the words beside the status
 
 
 @dataclass
@@ -145,7 +146,7 @@ def http_server(posts: Posts) -> Iterator[Posts]:
             if answer.status == 200:
                 posts.taken.append(json.loads(body) if body else {})
             with contextlib.suppress(OSError):
-                self.send_response(answer.status)
+                self.send_response(answer.status, answer.reason)
                 for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                     self.send_header(name, value)
                 self.end_headers()

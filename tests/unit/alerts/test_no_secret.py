@@ -51,7 +51,7 @@ def planted(kind: str, desk: Desk, url: str) -> str:
 def test_a_secret_is_nowhere_but_where_it_was_planted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: str, fate: str
 ) -> None:
-    answer = Answer(403, body=f"bad token {SECRET}") if fate == "refused" else Answer()
+    answer = Answer(403, body=f"bad token {SECRET}", reason=f"{SECRET} is not known") if fate == "refused" else Answer()
     with http_server(Posts(otherwise=lambda: answer)) as posts:
         port = 9 if fate == "down" else posts.port
         url = f"json://ann:{SECRET}@127.0.0.1:{port}/{SECRET}?cto=1&rto=1"
