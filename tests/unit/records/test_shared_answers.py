@@ -245,6 +245,7 @@ LOOKER = """
 import sys
 from opsctl.records.shared_answers import looking_at
 from opsctl.slurm.cluster import Cluster
+print("ready", flush=True)
 sys.stdin.readline()
 print(len(looking_at(Cluster()).jobs()))
 """
@@ -268,7 +269,13 @@ def test_ten_processes_that_look_at_once_ask_once(tmp_path: Path) -> None:
         )
         for _ in range(10)
     ]
-    answers = [one.communicate("\n", timeout=60) for one in lookers]
+    for one in lookers:
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+    for one in lookers:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    answers = [one.communicate(timeout=60) for one in lookers]
     assert [out for out, _ in answers] == ["0\n"] * 10, answers
     assert (tmp_path / "asked").read_text().splitlines() == ["asked"]
 
