@@ -13,8 +13,6 @@ import pytest
 from opsctl.cli import COMMANDS, root
 from opsctl.watch import detectors
 
-#: Named already, and not there yet.
-COMING = {"alerts"} - set(COMMANDS)
 #: `opsctl`, then words, then options, as far as a sentence goes that has a command in it.
 _TYPED = re.compile(r"\bopsctl ((?:[a-z-]+ ?)+)")
 _OPTION = re.compile(r"(?<= )--?[a-z][a-z-]*")
@@ -33,8 +31,6 @@ def sentences() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("module", "text"), sorted(set(sentences())))
 def test_a_command_that_a_finding_names_is_there_with_its_options(module: str, text: str) -> None:
     words = text.split()[1:]
-    if words[0] in COMING:
-        pytest.skip(f"opsctl {words[0]} is not there yet")
     context = click.Context(root)
     assert words[0] in COMMANDS, f"{module}: {text}"
     found = root.get_command(context, words[0])

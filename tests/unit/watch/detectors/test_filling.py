@@ -59,7 +59,7 @@ def test_one_look_a_day_is_enough_after_some_days() -> None:
 
 
 def test_before_a_day_has_passed_nobody_knows_a_days_growth() -> None:
-    assert found(lambda at: 330 + 18.4 * at / 24, hours=10) == []
+    assert found(lambda at: 330 + 40 * at / 24, hours=10) == []
 
 
 def test_what_stops_being_told_or_cannot_be_seen_now_is_none() -> None:
