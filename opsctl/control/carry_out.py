@@ -72,16 +72,14 @@ def carry_out(paths: RunPaths, folder: Path, cluster: Cluster) -> list[Audited]:
         return settle(carrier, paths, me, queue)
 
 
-def settle(
-    carrier: Carrier, paths: RunPaths, me: str, queue: Callable[[], Queue], spared: frozenset[str] = frozenset()
-) -> list[Audited]:
+def settle(carrier: Carrier, paths: RunPaths, me: str, queue: Callable[[], Queue], own_job: str = "") -> list[Audited]:
     """Answer every request to `me` that no running job answers itself; what was answered.
 
-    spared: ids that are not to be looked at. Raises SlurmError, OSError.
+    own_job: the one that asks this, which answers for itself. Raises SlurmError, OSError.
     """
     done = [carrier.answer(left, *_begun(left)) for left in carrier.left_by_the_dead()]
-    found = (requests.look(paths, one) for one in requests.waiting(paths) if one not in spared)
-    meant = [one for one in found if one is not None and _concerns(one, me)]
+    found = (requests.look(paths, one) for one in requests.waiting(paths))
+    meant = [one for one in found if one is not None and _concerns(one, me, own_job)]
     if not meant:
         return done
     seen = queue() if any(not one.problem for one in meant) else None
@@ -150,8 +148,10 @@ def find(job: str, jobs: Sequence[Job]) -> Job | None:
     return None
 
 
-def _concerns(asked: Asked, me: str) -> bool:
-    return bool(asked.problem) or (asked.request is not None and asked.request.owner == me)
+def _concerns(asked: Asked, me: str, own_job: str) -> bool:
+    if asked.problem or asked.request is None:
+        return True
+    return asked.request.owner == me and (not own_job or asked.request.job != own_job)
 
 
 def _answers_itself(request: Request, jobs: Sequence[Job]) -> bool:
@@ -174,11 +174,11 @@ def _result(had: Asked, asked: Asked, queue: Queue | None) -> Result:
     if queue is None or had.request is None or (had.request, had.uid) != (asked.request, asked.uid):
         return Result(Outcome.REFUSED, "the request was changed while it was read")
     if had.request.action in OF_A_JOB:
-        return _on_waiting_job(had.request, had.asker, queue)
+        return _on_waiting_job(had.request, queue)
     return on_queue(had.request, had.asker, queue)
 
 
-def _on_waiting_job(request: Request, asker: str, queue: Queue) -> Result:
+def _on_waiting_job(request: Request, queue: Queue) -> Result:
     """A request to one job, which does not run."""
     job = find(request.job, queue.jobs)
     if job is None or request.attempt or not job.is_pending:
@@ -187,8 +187,13 @@ def _on_waiting_job(request: Request, asker: str, queue: Queue) -> Result:
         return Result(Outcome.REFUSED, f"job {request.job} has not started: there is nothing to {request.action}")
     try:
         with locked(queue.paths.output, queue.paths.lock, LOCK_WAIT_S, "cancel"):
-            record_cancel(queue.paths, [request.job], queued_only=True, by=asker)
-            queue.client.cancel([request.job], pending_only=True)
+            # scancel --state=PENDING of one task cancels its whole array (Slurm 22.05). What is held cannot start.
+            queue.client.hold([request.job])
+            held = find(request.job, queue.client.jobs(job_ids=[job.array_job_id]))
+            if held is None or not held.is_pending:
+                queue.client.release([request.job])
+                return Result(Outcome.TOO_LATE, f"job {request.job} has just started: ask again to stop it")
+            queue.client.cancel([request.job])
     except OpsctlError as error:
         return Result(Outcome.FAILED, str(error))
     return Result(Outcome.DONE, f"cancelled job {request.job}, which had not started")

@@ -19,10 +19,11 @@ from opsctl.attempts.went_back import went_back
 from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.rollbacks import Rollback, read_rollbacks
 from opsctl.errors import OpsctlError, SlurmError
+from opsctl.job.asked_end import ToEnd
 from opsctl.job.followed import FollowedPaths
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.own_attempt import end_line, lost_line, new_attempt, new_attempt_id, record_short, start_line
-from opsctl.job.requests import RequestDesk, ToEnd
+from opsctl.job.requests import RequestDesk
 from opsctl.job.run_step import run_step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.job.task import Task, this_task

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.account import account_and_host
@@ -20,6 +19,7 @@ from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.control.carry_out import Queue, on_queue, settle
 from opsctl.errors import OpsctlError, SlurmError
+from opsctl.job.asked_end import ToEnd, left, left_unsaved
 from opsctl.job.stacks import described, take_stacks, written
 from opsctl.job.step import launchers_python
 from opsctl.job.stop import Signals, request_stop
@@ -46,20 +46,6 @@ _MOST_A_LOOK = 20
 _END_WAIT_S = 10.0
 #: Without a word of the run, a trainer may take this long for anything, beyond ten iterations, seconds.
 _SLOW_S, _SLOW_ITERATIONS = 600.0, 10
-
-
-@dataclass(frozen=True)
-class ToEnd:
-    """That somebody has asked this job to end."""
-
-    asker: str
-    why: str
-    ending: Ending  # STOP_REQUEST, or REQUEUED
-
-    def told(self) -> str:
-        """`ben asks to requeue: node 7 is slow`."""
-        what = "requeue" if self.ending == Ending.REQUEUED else "stop"
-        return f"{self.asker} asks to {what}" + (f": {self.why}" if self.why else "")
 
 
 class RequestDesk:
@@ -106,17 +92,19 @@ class RequestDesk:
         return at is not None and not self._has_word and time.monotonic() >= at
 
     def finish(self, attempt: Attempt | None, signals: Signals) -> None:
-        """The job is over with `attempt`, or without one: requeue it if that was asked, and answer what is left."""
+        """The job is over, with `attempt` if it had one: requeue it if that was asked, answer what is left. Once."""
+        if self._ended.is_set():
+            return
         self._ended.set()
         self._thread.join(_END_WAIT_S)
         with self._its_turn():
-            outcome, words = _left(attempt)
+            outcome, words = left(attempt)
             if self.to_end is not None and self.to_end.ending == Ending.REQUEUED:
                 outcome, words = self._requeue(words, signals)
             for asked, more in self._ends:
                 self._answer(asked, outcome, f"{words}{more}")
             for asked in (*self._asked_saves, *self._saves):
-                self._answer(asked, *_left_unsaved(attempt))
+                self._answer(asked, *left_unsaved(attempt))
             while self._stacks:
                 self._answer(*self._stacks.popleft())
             trouble = self._carrier.write_rest()
@@ -176,7 +164,8 @@ class RequestDesk:
         self._carrier.write_rest()
         if self._settled_at is None or time.monotonic() - self._settled_at >= SETTLE_S:
             self._settled_at = time.monotonic()
-            settle(self._carrier, self.task.paths, self.task.allocation.user, self._queue)
+            own = self.task.allocation
+            settle(self._carrier, self.task.paths, own.user, self._queue, own.display_id)
 
     def _is_ours(self, asked: Asked) -> bool:
         request, job = asked.request, self.task.allocation
@@ -333,20 +322,3 @@ class RequestDesk:
             self._stacks.append((asked, Outcome.DONE, words))
         except OpsctlError as error:
             self._stacks.append((asked, Outcome.FAILED, str(error)))
-
-
-def _left(attempt: Attempt | None) -> tuple[Outcome, str]:
-    """What is to be said to who asked for the job's end."""
-    if attempt is None:
-        return Outcome.DONE, "it trained nothing yet and leaves"
-    at = "" if attempt.iteration_at_end is None else f" after iteration {attempt.iteration_at_end}"
-    saved = attempt.checkpoint_at_end
-    kept = "no checkpoint is there" if saved is None else f"the last checkpoint is iteration {saved}"
-    return Outcome.DONE, f"ended{at} ({attempt.reason}), {kept}"
-
-
-def _left_unsaved(attempt: Attempt | None) -> tuple[Outcome, str]:
-    """What is to be said to who asked for a save that the trainer has not answered."""
-    outcome, words = _left(attempt)
-    has_it = attempt is not None and attempt.iteration_at_end == attempt.checkpoint_at_end is not None
-    return (outcome if has_it else Outcome.FAILED), f"the training {words}" if attempt else "the job trained nothing"
