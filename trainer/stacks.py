@@ -1,6 +1,6 @@
 """The Python stacks of this node's ranks of this job: `python -m trainer.stacks [--wait-s S]`, within the job.
 
-Prints a line of JSON (formats.rank_stacks) for each rank, in order. Only processes of this account and this job, on
+Prints lines of JSON (formats.rank_stacks) for each rank, in order. Only processes of this account and this job, on
 this node, that listen for it (trainer.stack_signal) are signalled, whatever any file says.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.formats.json_text import json_line
-from trainer.formats.rank_stacks import RankStack
+from trainer.formats.rank_stacks import RankStack, pieces
 from trainer.stack_signal import LINK, SIGNAL
 
 _POLL_S = 0.05
@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--wait-s", type=float, default=5.0, help="longest wait for a rank's answer, seconds")
     wait_s = parser.parse_args(arguments).wait_s
     found = taken(listeners(Path("/proc"), os.environ), os.environ.get("SLURMD_NODENAME", ""), wait_s)
-    for one in found:
-        sys.stdout.write(json_line(one) + "\n")
+    for piece in (piece for one in found for piece in pieces(one)):
+        sys.stdout.write(json_line(piece) + "\n")
     return 0 if found else 1
 
 

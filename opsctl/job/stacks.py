@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from opsctl.errors import OpsctlError
-from trainer.formats.rank_stacks import RankStack
+from trainer.formats.rank_stacks import RankStack, joined
 from trainer.formats.tolerant import decode
 
 #: How long ranks are given to answer on their node, and Slurm to run what asks them, seconds.
@@ -59,7 +59,7 @@ def take_stacks(python: Sequence[str], nodes: int, environment: Mapping[str, str
     if not found:
         why = next((line.strip() for line in err.splitlines() if line.strip()), "nothing was printed")
         raise OpsctlError(f"no rank has told its stack: {why}")
-    return sorted(found, key=lambda stack: stack.rank)
+    return joined(found)
 
 
 def written(stacks: Sequence[RankStack]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from opsctl.errors import OpsctlError
 from opsctl.job.stacks import described, place, take_stacks, written
 from trainer.formats.json_text import json_line
-from trainer.formats.rank_stacks import RankStack
+from trainer.formats.rank_stacks import RankStack, pieces
 
 
 def stack(rank: int, *functions: str, state: str = "S") -> RankStack:
@@ -46,7 +46,9 @@ def test_the_file_has_every_rank() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_what_some_nodes_told_counts_also_where_others_hang(monkeypatch: pytest.MonkeyPatch, is_late: bool) -> None:
-    lines = "".join(json_line(stack(rank, "f")) + "\n" for rank in (3, 1)) + "srun: warning: x\n{\n"
+    parts = [list(pieces(stack(rank, "f" * 200))) for rank in (3, 1)]
+    mixed = [piece for both in zip(*parts, strict=True) for piece in both]
+    lines = "".join(json_line(piece) + "\n" for piece in mixed) + "srun: warning: x\n{\n"
 
     def answered(command: list[str], **_: Any) -> Any:
         assert command[:4] == ["srun", "--overlap", "--nodes=2", "--ntasks=2"]
@@ -55,7 +57,7 @@ def test_what_some_nodes_told_counts_also_where_others_hang(monkeypatch: pytest.
         return subprocess.CompletedProcess("srun", 0, lines.encode(), b"")
 
     monkeypatch.setattr(subprocess, "run", answered)
-    assert [one.rank for one in take_stacks(["python"], 2, {})] == [1, 3]
+    assert take_stacks(["python"], 2, {}) == [stack(1, "f" * 200), stack(3, "f" * 200)]
 
 
 def test_no_answer_at_all_is_an_error_in_sruns_words() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -13,12 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+
+from trainer.formats.rank_stacks import RankStack, joined
 
 #: PyDLL keeps the interpreter's lock, and who locks a mutex twice waits for ever.
 HANG_IN_C = "import ctypes; c = ctypes.PyDLL(None); m = ctypes.create_string_buffer(64); " + 2 * (
     "c.pthread_mutex_lock(m); "
 )
+#: Another one in each process that tests.
+JOB = str(os.getpid())
 WORK = "def innermost():\n    while True: pass\ninnermost()"
 WAIT = "import time; time.sleep(600)"
 FORK = "import os, time; os.fork(); time.sleep(600)"
@@ -28,7 +32,7 @@ FORK = "import os, time; os.fork(); time.sleep(600)"
 def ranks() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(rank: int, what: str, job: str = "7", listens: bool = True) -> subprocess.Popen[bytes]:
+    def start(rank: int, what: str, job: str = JOB, listens: bool = True) -> subprocess.Popen[bytes]:
         listen = f"from trainer.stack_signal import listen; listen({rank})\n" if listens else ""
         code = f"{listen}print('up', flush=True)\n{what}"
         child = subprocess.Popen(
@@ -56,10 +60,12 @@ def stacks(wait_s: float = 5) -> tuple[int, list[dict[str, Any]]]:
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "x1"},
+        env={**os.environ, "SLURM_JOB_ID": JOB, "SLURMD_NODENAME": "x1"},
         cwd=Path(__file__).resolve().parents[3],
     )
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(len(line) < 1024 for line in done.stdout.splitlines()), "srun mixes longer ones of several nodes"
+    found = joined(msgspec.json.decode(line, type=RankStack) for line in done.stdout.splitlines())
+    return done.returncode, [msgspec.structs.asdict(one) for one in found]
 
 
 def test_every_rank_tells_where_it_is_also_one_that_hangs_in_c(
