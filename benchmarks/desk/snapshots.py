@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import deque
 from datetime import datetime
 
 from benchmarks.desk.log import moment
 from benchmarks.desk.queue import NAME, PARTITION, USER
 from benchmarks.desk.shapes import HOUR_S
 from benchmarks.desk.trainer import CHECKPOINTS, KILL_SWITCH, REVISION
-from benchmarks.desk.world import SCRATCH_BYTES, SCRATCH_INODES, World
+from benchmarks.desk.world import EVERYBODYS_BYTES, SCRATCH_BYTES, SCRATCH_INODES, World
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.records.lease import Seen as Lease
@@ -23,6 +25,8 @@ from trainer.formats.lease import Holder
 _CRON_JOBS = ("hourly/slurm-status", "hourly/progress", "hourly/refill", "daily/fs-watchdog")
 #: Nodes whose clocks are read.
 _CLOCKS = 8
+#: Looks at file systems that are kept: all of two days, and of the 28 days before one in six hours.
+_RECENT_LOOKS, _OLDER_LOOKS, _OLDER_EACH = 48, 28 * 4, 6
 
 
 def settings_of(world: World) -> Settings:
@@ -47,7 +51,9 @@ class Viewer:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.history: list[Space] = []
+        self._recent: deque[tuple[Space, ...]] = deque()
+        self._older: deque[tuple[Space, ...]] = deque(maxlen=_OLDER_LOOKS)
+        self._looks = 0
         self._chance: random.Random = world.chance("viewer")
 
     def look(self) -> Snapshot:
@@ -85,7 +91,7 @@ class Viewer:
             series=world.log.series(),
             faulty=self._faulty(f"global_step{last.iteration}"),
             spaces=spaces,
-            space_history=tuple(self.history),
+            space_history=tuple(itertools.chain(*self._older, *self._recent)),
             purge=None
             if desk.purge is None
             else Purge("/lustre/tr-desk", desk.purge[0], 10**9, moment(desk.purge[1]), "/lustre/tr-desk/data/a.bin"),
@@ -94,8 +100,17 @@ class Viewer:
             channels=self._channels(),
             chains=tuple(world.queue.chains),
         )
-        self.history = [*self.history[-20 * 24 :], *spaces]
+        self._remember(spaces)
         return seen
+
+    def _remember(self, spaces: tuple[Space, ...]) -> None:
+        """Every look of two days, and one in six hours of the month before, as the records keep them."""
+        self._recent.append(spaces)
+        if len(self._recent) > _RECENT_LOOKS:
+            gone = self._recent.popleft()
+            self._looks += 1
+            if self._looks % _OLDER_EACH == 0:
+                self._older.append(gone)
 
     def _spaces(self, now: datetime) -> tuple[Space, ...]:
         disk = self.world.disk
@@ -109,6 +124,14 @@ class Viewer:
                 limit_inodes=SCRATCH_INODES,
                 how="quota",
             ),
+            Space(
+                "/lustre/tr-desk",
+                now,
+                used_bytes=int(disk.everybodys_share * EVERYBODYS_BYTES),
+                limit_bytes=EVERYBODYS_BYTES,
+                how="statvfs",
+            ),
+            Space("/lustre/tr-desk (this run)", now, used_bytes=int(disk.own_bytes), used_inodes=9000, how="walk"),
         )
 
     def _lease(self) -> Lease:

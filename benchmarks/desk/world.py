@@ -20,6 +20,7 @@ from trainer.recipe.schedule import train_iterations
 
 #: The file systems: BLOOM's group had 400 TiB of scratch; inodes as on the work file system.
 SCRATCH_BYTES, SCRATCH_INODES = 400 * 2**40, 5_000_000
+EVERYBODYS_BYTES = 4 * 2**50
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Disk:
     extra_inodes: float = 0.0
     used_bytes: float = 0.0
     used_inodes: float = 0.0
+    own_bytes: float = 0.0
+    everybodys_share: float = 0.7  # of the whole file system
 
 
 @dataclass
@@ -114,8 +117,11 @@ class World:
             if chance.random() < 1 / 120:
                 jump = chance.uniform(0.0, 0.03)
             share = middle + wander + jump
-            own = len(self.trainer.saved) * self.shape.checkpoint_bytes
-            disk.used_bytes = share * SCRATCH_BYTES + own + disk.extra_bytes
+            disk.own_bytes = len(self.trainer.saved) * self.shape.checkpoint_bytes
+            disk.used_bytes = share * SCRATCH_BYTES + disk.own_bytes + disk.extra_bytes
+            # The whole file system: a percent more over a day, which the purge at midnight takes back.
+            day = self.clock.now % DAY_S / DAY_S
+            disk.everybodys_share = middle + 0.12 + 0.5 * wander + 0.01 * day
             inodes = disk.others_inode_share + 0.5 * wander
             disk.used_inodes = inodes * SCRATCH_INODES + 700 * len(self.trainer.saved) + disk.extra_inodes
             yield self.clock.now + HOUR_S / 2
