@@ -19,10 +19,16 @@ from opsctl.watch.snapshot import Snapshot
 _AFTER_THE_HOUR_S = (4 * MINUTE_S, 9 * MINUTE_S)
 
 
-def simulate(seed: int, days: float, detectors: Sequence[Detector], gap_days: tuple[float, float] = GAP_DAYS) -> Score:
+def simulate(
+    seed: int,
+    days: float,
+    detectors: Sequence[Detector],
+    gap_days: tuple[float, float] = GAP_DAYS,
+    roughness: float = 1.0,
+) -> Score:
     """Hourly looks at the world of `seed`, for so long, with all that these detectors find in it."""
     began = time.process_time()
-    world = World(seed)
+    world = World(seed, roughness)
     plant_all(world, gap_days)
     viewer, settings = Viewer(world), settings_of(world)
     following = Following(detector.name for detector in detectors)

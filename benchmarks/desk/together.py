@@ -13,16 +13,16 @@ from opsctl.watch.registry import DETECTORS
 PROCESSES = 2
 
 
-def simulate_all(seeds: Iterable[int], days: float) -> tuple[Score, float]:
+def simulate_all(seeds: Iterable[int], days: float, roughness: float = 1.0) -> tuple[Score, float]:
     """All seeds' scores together, and the seconds that it took."""
     began = time.monotonic()
     total = Score()
     with multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
-        for one in pool.imap(_simulate, [(seed, days) for seed in seeds]):
+        for one in pool.imap(_simulate, [(seed, days, roughness) for seed in seeds]):
             total += one
     return total, time.monotonic() - began
 
 
-def _simulate(what: tuple[int, float]) -> Score:
-    seed, days = what
-    return simulate(seed, days, DETECTORS)
+def _simulate(what: tuple[int, float, float]) -> Score:
+    seed, days, roughness = what
+    return simulate(seed, days, DETECTORS, roughness=roughness)

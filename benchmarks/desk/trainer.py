@@ -72,7 +72,16 @@ class Faults:
 class Trainer:
     """One training through all its attempts."""
 
-    def __init__(self, clock: Clockwork, shape: Shape, log: Log, queue: Queue, chance: random.Random) -> None:
+    def __init__(
+        self,
+        clock: Clockwork,
+        shape: Shape,
+        log: Log,
+        queue: Queue,
+        chance: random.Random,
+        roughness: float,
+    ) -> None:
+        self.roughness = roughness
         self.clock, self.shape, self.log, self.queue, self.chance = clock, shape, log, queue, chance
         self.faults = Faults()
         self.kill_switch_at: float | None = None
@@ -214,10 +223,10 @@ class Trainer:
         """One log line's worth of them, with the evaluation and the save that are due after it."""
         shape, faults, chance = self.shape, self.faults, self.chance
         steps, batch = shape.log_interval, shape.ramp.batch_at(self.samples)
-        factor = self.weather * (1 + chance.gauss(0, 0.004) / math.sqrt(steps))
+        factor = self.weather * (1 + self.roughness * chance.gauss(0, 0.004) / math.sqrt(steps))
         for slower in faults.slower.values():
             factor *= slower
-        if chance.random() < steps / 800:  # one waits for the file system or a collective
+        if chance.random() < self.roughness * steps / 800:  # one waits for the file system or a collective
             factor *= 1 + chance.uniform(0.3, 2.0) / steps
         if self.since_start == 0:
             factor *= 1 + chance.uniform(0.1, 0.6) / steps
@@ -303,10 +312,10 @@ class Trainer:
     def _loss(self, batch: int) -> float:
         """The curve, noise of a batch, what the data's mixture does over hundreds of iterations, and small bumps."""
         shape, chance = self.shape, self.chance
-        noise = shape.loss_noise * math.sqrt(shape.ramp.global_batch_size / batch / shape.log_interval)
-        self._data_drift = 0.98 * self._data_drift + chance.gauss(0, 0.0006)
+        noise = self.roughness * shape.loss_noise * math.sqrt(shape.ramp.global_batch_size / batch / shape.log_interval)
+        self._data_drift = 0.98 * self._data_drift + chance.gauss(0, 0.0006 * self.roughness)
         if chance.random() < shape.log_interval / 4000:
-            self._bump = chance.uniform(0.02, 0.06)
+            self._bump = self.roughness * chance.uniform(0.02, 0.06)
         self._bump *= 0.85**shape.log_interval
         factor = 1 + self._data_drift + self._bump + chance.gauss(0, noise)
         return shape.loss(self.samples) * factor + sum(more(self.iteration) for more in self.faults.loss.values())
@@ -314,13 +323,13 @@ class Trainer:
     def _norm(self, batch: int) -> float:
         """Large at the beginning, then even, with a single large one now and then."""
         chance = self.chance
-        self._norm_drift = 0.99 * self._norm_drift + chance.gauss(0, 0.012)
+        self._norm_drift = 0.99 * self._norm_drift + chance.gauss(0, 0.012 * self.roughness)
         usual = (0.14 + 1.0 * math.exp(-self.samples / 1.5e6)) * math.exp(self._norm_drift)
-        if chance.random() < 1 / 1500:
+        if chance.random() < self.roughness / 1500:
             usual *= chance.uniform(2, 5)
         for factor in self.faults.norm.values():
             usual *= factor(self.clock.now)
-        return usual * math.exp(chance.gauss(0, 0.12))
+        return usual * math.exp(chance.gauss(0, 0.12 * self.roughness))
 
     def _open(self, task: Task) -> None:
         last = self.saved[-1].iteration if self.saved else None
@@ -370,7 +379,8 @@ class Trainer:
         """A fabric that is shared costs a percent or three for hours; most of the time next to nothing."""
         while True:
             busy = self.chance.random() < 0.2
-            self.weather = 1 + (self.chance.uniform(0.01, 0.03) if busy else self.chance.uniform(-0.002, 0.003))
+            cost = self.chance.uniform(0.01, 0.03) if busy else self.chance.uniform(-0.002, 0.003)
+            self.weather = 1 + self.roughness * cost
             yield self.clock.now + self.chance.expovariate(1 / (6 * HOUR_S)) + 10 * MINUTE_S
 
     @property

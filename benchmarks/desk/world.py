@@ -62,15 +62,18 @@ class Desk:
 
 
 class World:
-    """Everything, and its own chances; the same of a seed every time."""
+    """Everything, and its own chances; the same of a seed every time.
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    roughness: how much larger all noise is than what is known of real trainings.
+    """
+
+    def __init__(self, seed: int, roughness: float = 1.0) -> None:
+        self.seed, self.roughness = seed, roughness
         self.shape: Shape = shape_of(seed)
         self.clock = Clockwork()
         self.log = Log(SERIES_LINES)
         self.queue = Queue(self.clock, self.shape, self.chance("queue"))
-        self.trainer = Trainer(self.clock, self.shape, self.log, self.queue, self.chance("trainer"))
+        self.trainer = Trainer(self.clock, self.shape, self.log, self.queue, self.chance("trainer"), roughness)
         self.trainer.died = self._gpu_died
         self.troubles: list[Trouble] = []
         self.cron, self.desk = Cron(), Desk()
@@ -113,9 +116,9 @@ class World:
         chance, disk = self.chance("others"), self.disk
         middle, wander, jump = disk.others_share, 0.0, 0.0
         while True:
-            wander = 0.999 * wander + chance.gauss(0, 0.0006)
+            wander = 0.999 * wander + chance.gauss(0, 0.0006 * self.roughness)
             if chance.random() < 1 / 120:
-                jump = chance.uniform(0.0, 0.03)
+                jump = chance.uniform(0.0, 0.03 * self.roughness)
             share = middle + wander + jump
             disk.own_bytes = len(self.trainer.saved) * self.shape.checkpoint_bytes
             disk.used_bytes = share * SCRATCH_BYTES + disk.own_bytes + disk.extra_bytes
