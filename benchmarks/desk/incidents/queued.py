@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from benchmarks.desk.clockwork import Life
-from benchmarks.desk.incidents.parts import LOOK_S, Plant, at_once, finish, go_on_for, is_settled, settled, until
+from benchmarks.desk.incidents.parts import Plant, at_once, finish, go_on_for, is_settled, settled, until
 from benchmarks.desk.shapes import DAY_S, HOUR_S
 from benchmarks.desk.world import World
 from opsctl.slurm.states import Reason
@@ -72,12 +72,8 @@ def must_run_waits(world: World, chance: random.Random) -> Life:
     queue = world.queue
     assert queue.task is not None
     world.trainer.fail(queue.task, queue.task.nodes[0])
-    yield world.clock.now + 2 * LOOK_S
     queue.wait_s = chance.uniform(4, 40) * HOUR_S
     trouble = world.note("must run, waits")
-    if queue.task is not None:
-        world.troubles.remove(trouble)
-        return
     trouble.seen_from = world.clock.now + HOUR_S
     yield from until(world, lambda: queue.task is not None, 4 * DAY_S)
     finish(world, trouble)
