@@ -247,12 +247,14 @@ def tick_now(folder: Path, token: str, period: int, due: int | None) -> int:
     import os
     import time
 
+    from opsctl.cron.clock import trusted_clock
     from opsctl.cron.tick import Own, tick
     from opsctl.output import message
 
     job_id = os.environ.get("SLURM_JOB_ID", "")
     cron = _cron(folder, None, patient=True)
-    done = tick(cron, Own(token, period, due, int(job_id) if job_id.isdigit() else 0), time.time)
+    clock = trusted_clock(cron.paths, period, time.time)
+    done = tick(cron, Own(token, period, due, int(job_id) if job_id.isdigit() else 0), clock)
     for line in (*([f"left: {done.left}"] if done.left else []), *done.problems):
         message(f"opsctl cron: {line}")
     return 1 if done.problems else 0

@@ -200,6 +200,11 @@ def decide(files: Files, seen: live.Seen) -> Decision:
     stuck = [job for job in seen.live if job.is_held or job.cannot_start]
     if stuck:
         return Decision(Word.STUCK, f"not refilled: {_why_stuck(stuck)}")
+    in_vain = refilled_in_vain(files.chains, files.attempts, seen.live)
+    if len(in_vain) >= BRAKE_ATTEMPTS:
+        shown = ", ".join(str(one.chain) for one in in_vain)
+        said = f"not refilled: the last arrays ({shown}) left the queue and no attempt of theirs is on record"
+        return Decision(Word.STUCK, f"{said}; sacct -j {in_vain[-1].chain} and logs/ say more, opsctl submit goes on")
     keep, slurm = further.revision.file.array.keep_queued, further.revision.file.slurm
     left_s, tasks = _left_s(files, further), count_tasks(further.array)
     missing = arrays_missing(seen.live, keep, left_s, per_task_s(slurm), tasks)
@@ -209,6 +214,20 @@ def decide(files: Files, seen: live.Seen) -> Decision:
         return Decision(Word.MISSING, there, missing)
     enough = "" if queued >= keep else ", enough for what is left of the training"
     return Decision(Word.ENOUGH, f"{_arrays(queued)} queued{enough}, nothing to do")
+
+
+def refilled_in_vain(chains: Sequence[Chain], attempts: Sequence[Attempt], live: Sequence[Job]) -> list[Chain]:
+    """The last refilled chains in a row of which nothing is queued any more and nothing was ever put on record. Pure.
+
+    Their tasks ended before they could say a word: no brake counts those, and the next would end so too.
+    """
+    there = {job.array_job_id for job in live} | {one.array_job_id or one.job_id for one in attempts}
+    row: list[Chain] = []
+    for chain in reversed(chains):
+        if chain.is_somebodys_word or chain.chain in there:
+            break
+        row.append(chain)
+    return row[::-1]
 
 
 def per_task_s(slurm: SlurmTable) -> float:

@@ -52,12 +52,17 @@ def moment_of(now_s: float, own_due: int | None) -> float:
     return now_s if own_due is None else max(now_s, float(own_due))
 
 
+def latest_claim(now_s: float, period_s: int) -> float:
+    """The latest due time that somebody with a right clock can have claimed by `now_s`."""
+    return now_s + max(MOST_AHEAD_S, 2 * period_s)
+
+
 def covered_until(events: Sequence[TickEvent], now_s: float, period_s: int) -> int | None:
     """The last due time that a tick has claimed, or that is nobody's to make up for; None before the first start.
 
     One that lies far ahead was claimed by a clock that was wrong, and does not count; an hour stepped back is not far.
     """
-    latest = now_s + max(MOST_AHEAD_S, 2 * period_s)
+    latest = latest_claim(now_s, period_s)
     return max((event.due for event in events if event.event in COVERING and event.due <= latest), default=None)
 
 

@@ -117,6 +117,24 @@ def test_a_brake_that_holds_is_not_released_by_refilling(files: Files) -> None:
     )
 
 
+def test_arrays_that_end_before_any_attempt_are_not_followed_by_more_for_ever(files: Files) -> None:
+    refilled = tuple(chain(number, REFILL) for number in (13, 14, 15))
+    two = replace(files, chains=(*files.chains, *refilled[:2]))
+    assert decided(two, ()) == (Word.MISSING, 1)
+    three = replace(files, chains=(*files.chains, *refilled))
+    assert decided(three, ()) == (Word.STUCK, 0)
+    assert "13, 14, 15" in decide(three, live.Seen((), ())).why
+    assert decided(replace(three, attempts=(failed(15, AT + timedelta(hours=1)),)), ()) == (Word.MISSING, 1)
+    assert decided(replace(three, chains=(*three.chains, chain(16))), ()) == (Word.MISSING, 1)
+
+
+def test_refilled_arrays_that_wait_are_not_taken_for_ended(files: Files) -> None:
+    numbers = (RUNNING.array_job_id, WAITING_FOR_CHAIN.array_job_id, THIRD.array_job_id)
+    waiting = replace(files, chains=(*files.chains, *(chain(number, REFILL) for number in numbers)))
+    assert decided(waiting, FULL) == (Word.ENOUGH, 0)
+    assert decided(waiting, FULL[:2]) == (Word.MISSING, 1)
+
+
 def test_what_cannot_be_seen_is_not_taken_for_nothing(files: Files) -> None:
     assert decided(files, (), unseen=(Unseen(12, "ann"),)) == (Word.STUCK, 0)
 

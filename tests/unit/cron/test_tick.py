@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from opsctl.cron import chain
+from opsctl.cron.clock import trusted_clock
 from opsctl.cron.tick import Own, tick
 from opsctl.errors import SlurmUnreachable
 from opsctl.records.cron import heartbeat, read_chain, read_ticks
@@ -254,3 +256,27 @@ def test_a_heartbeat_is_only_beaten_when_what_is_due_could_be_claimed(
     begun.tick(NOON + HOUR)
     beat = heartbeat(begun.cron.paths)
     assert beat is not None and not beat.is_dead(HOUR)
+
+
+def test_a_clock_that_was_a_year_ahead_for_one_tick_stops_no_job_for_a_year(begun: Chain) -> None:
+    add(begun.cron, "hourly/one")
+    right = begun.now
+    begun.now = right + 365 * 24 * HOUR
+    begun.tick(NOON + HOUR)
+    begun.now = right
+    for run in read_runs(begun.cron.paths):
+        begun.slurm.end(run.job_id, "COMPLETED")
+    begun.tick(NOON + 2 * HOUR)
+    assert [run.due - int(NOON) for run in read_runs(begun.cron.paths)][1:] == [2 * HOUR]
+
+
+@pytest.mark.parametrize("off_s", [365 * 24 * HOUR, -365 * 24 * HOUR, 3 * HOUR])
+def test_a_node_whose_clock_is_far_off_goes_by_the_file_servers(begun: Chain, off_s: int) -> None:
+    clock = trusted_clock(begun.cron.paths, HOUR, lambda: time.time() + off_s)
+    assert abs(clock() - time.time()) < 60
+
+
+@pytest.mark.parametrize("off_s", [-HOUR, -5, 0, 5, HOUR])
+def test_a_clock_that_is_less_than_two_periods_off_is_left_alone(begun: Chain, off_s: int) -> None:
+    clock = trusted_clock(begun.cron.paths, HOUR, lambda: NOON + off_s, server_s=lambda: NOON)
+    assert clock() == NOON + off_s
