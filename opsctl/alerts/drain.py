@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +16,7 @@ import msgspec
 from opsctl.alerts.channels import Channel, Target, target_of
 from opsctl.alerts.secrets import SecretRefused
 from opsctl.alerts.send import GRACE_S, Report, Task
+from opsctl.programs import Overdue, run_program
 from opsctl.records import alert_log
 from opsctl.records.alert_log import Event, Message
 from opsctl.records.alerts import opened
@@ -169,32 +167,18 @@ def _task(paths: RunPaths, name: str, channel: str, target: Target, limits: Limi
 def _run(task: Task, environment: Mapping[str, str]) -> list[Report]:
     """A sender's reports, as far as it came. It ends itself; where it does not, it is ended."""
     kept = {key: environment[key] for key in _KEPT if key in environment}
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "opsctl.alerts.send"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=kept,
-        cwd="/",
-        start_new_session=True,
-    )
+    command = [sys.executable, "-P", "-m", "opsctl.alerts.send"]
     limit_s = task.budget_s + task.try_s + 2 * GRACE_S
     began = time.monotonic()
-    out = b""
     try:
-        out, _ = child.communicate(msgspec.json.encode(plain(task)), timeout=limit_s)
-    except subprocess.TimeoutExpired as late:
-        out = late.stdout or b""
-    finally:
-        if child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
+        ended = run_program(command, kept, limit_s, msgspec.json.encode(plain(task)), folder="/")
+        out, how = ended.out, f"ended with {ended.code}" if ended.code else ""
+    except Overdue as late:
+        out, how = late.out, "was killed"
     reports = []
     for line in out.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
             reports.append(msgspec.json.decode(line, type=Report))
-    if child.returncode != 0:
-        took_s = time.monotonic() - began
-        reports.append(Report(result="unknown", why=f"the sender ended with {child.returncode} after {took_s:.0f} s"))
+    if how:
+        reports.append(Report(result="unknown", why=f"the sender {how} after {time.monotonic() - began:.0f} s"))
     return reports

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from opsctl import programs
 
 
 class ProgramProblem(Exception):
@@ -32,29 +29,14 @@ def run_program(words: Sequence[str], environment: Mapping[str, str], timeout_s:
 
     Raises ProgramProblem.
     """
-    folders = [one for one in environment.get("PATH", "").split(os.pathsep) if one.startswith(os.sep)]
-    path = shutil.which(words[0], path=os.pathsep.join(folders)) if words else None
-    if path is None or not path.startswith(os.sep):
+    path = programs.find_program(words[0], environment) if words else None
+    if path is None:
         raise ProgramProblem("no such program: name it with its whole path", has_begun=False)
+    handed = stdin.encode(errors="replace")
     try:
-        child = subprocess.Popen(
-            [path, *words[1:]],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=dict(environment),
-            cwd="/",
-            start_new_session=True,
-        )
+        ended = programs.run_program([path, *words[1:]], environment, timeout_s, handed, folder="/")
+    except programs.Overdue:
+        raise ProgramProblem(f"no answer within {timeout_s:.0f} s", has_begun=True) from None
     except OSError as error:
         raise ProgramProblem(f"cannot be started: {error.strerror}", has_begun=False) from None
-    try:
-        output, _ = child.communicate(stdin.encode(errors="replace"), timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise ProgramProblem(f"no answer within {timeout_s:.0f} s", has_begun=True) from None
-    finally:
-        if child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-    return Ended(child.returncode, output.decode(errors="replace"))
+    return Ended(ended.code, ended.out.decode(errors="replace"))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 
 from opsctl.cron.place import Cron
 from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, UsageError
+from opsctl.programs import Ended, Overdue, find_program, run_program
 from opsctl.records.cron import CronChain, Via
 from opsctl.render.cron import TICK_NAME, crontab_line
 from opsctl.render.quoting import directive_word
@@ -91,7 +90,7 @@ def _scron_lines(cron: Cron) -> list[str]:
 
 def _scrontab_problem(cron: Cron) -> str | None:
     """Why scrontab cannot be used here."""
-    if shutil.which("scrontab", path=cron.cluster.environment().get("PATH", "")) is None:
+    if find_program("scrontab", cron.cluster.environment()) is None:
         return "it is not on PATH"
     try:
         said = cron.client.configuration().get("ScronParameters", "")
@@ -106,35 +105,33 @@ def _edit(cron: Cron, program: str, lines: list[str]) -> None:
     before = _listed(cron, program)
     after = with_block(before, mark_of(cron), lines)
     if after != before:
-        answer = _run(cron, [program, "-"], after)
-        if answer.returncode:
-            raise OpsctlError(f"{program} refused the line: {answer.stderr.strip() or answer.stdout.strip()}")
+        answer = _run(cron, program, "-", after)
+        if answer.code:
+            raise OpsctlError(f"{program} refused the line: {_said(answer) or answer.code}")
 
 
 def _listed(cron: Cron, program: str) -> str:
     """The whole crontab; empty where there is none. One that cannot be read must not pass for none."""
-    answer = _run(cron, [program, "-l"])
-    if answer.returncode == 0:
-        return answer.stdout
-    said = (answer.stderr + answer.stdout).strip()
+    answer = _run(cron, program, "-l")
+    if answer.code == 0:
+        return answer.out.decode(errors="surrogateescape")
+    said = _said(answer)
     if "no crontab for" in said.lower():
         return ""
-    raise OpsctlError(f"cannot read your crontab ({program} -l: {said or answer.returncode}): nothing was changed")
+    raise OpsctlError(f"cannot read your crontab ({program} -l: {said or answer.code}): nothing was changed")
 
 
-def _run(cron: Cron, command: list[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+def _run(cron: Cron, program: str, argument: str, text: str | None = None) -> Ended:
+    environment = cron.cluster.environment()
+    path = find_program(program, environment)
+    if path is None:
+        raise OpsctlError(f"--via {program}: there is no {program} on this machine; take --via slurm")
+    handed = None if text is None else text.encode(errors="surrogateescape")
     try:
-        return subprocess.run(
-            command,
-            input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
-            env=cron.cluster.environment(),
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise OpsctlError(f"--via {command[0]}: there is no {command[0]} on this machine; take --via slurm") from None
-    except subprocess.TimeoutExpired:
-        raise OpsctlError(f"{command[0]} does not answer within {_ANSWER_S:.0f} s: nothing is known of it") from None
+        return run_program([path, argument], environment, _ANSWER_S, handed)
+    except Overdue:
+        raise OpsctlError(f"{program} does not answer within {_ANSWER_S:.0f} s: nothing is known of it") from None
+
+
+def _said(answer: Ended) -> str:
+    return (answer.err + answer.out).decode(errors="replace").strip()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from opsctl.errors import OpsctlError
+from opsctl.programs import Overdue, find_program, run_program
 from trainer.formats.rank_stacks import RankStack, joined
 from trainer.formats.tolerant import decode
 
@@ -41,18 +41,15 @@ def command(python: Sequence[str], nodes: int) -> list[str]:
 
 def take_stacks(python: Sequence[str], nodes: int, environment: Mapping[str, str]) -> list[RankStack]:
     """The stacks of all ranks that could be asked, in order. Raises OpsctlError where there is none."""
+    srun, *words = command(python, nodes)
+    path = find_program(srun, environment)
+    if path is None:
+        raise OpsctlError("srun cannot be started: it is not on PATH")
     try:
-        done = subprocess.run(
-            command(python, nodes),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=dict(environment),
-            timeout=STEP_WAIT_S,
-            start_new_session=True,
-        )
-        out, err = done.stdout, done.stderr.decode(errors="replace")
-    except subprocess.TimeoutExpired as late:  # a node that hangs keeps srun waiting: the others have told theirs
-        out, err = late.stdout or b"", f"no answer of all nodes within {STEP_WAIT_S:.0f} s"
+        ended = run_program([path, *words], environment, STEP_WAIT_S)
+        out, err = ended.out, ended.err.decode(errors="replace")
+    except Overdue as late:  # a node that hangs keeps srun waiting: the others have told theirs
+        out, err = late.out, f"no answer of all nodes within {STEP_WAIT_S:.0f} s"
     except OSError as error:
         raise OpsctlError(f"srun cannot be started: {error.strerror}") from None
     found = [stack for line in out.splitlines() if (stack := decode(line, RankStack)) is not None]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.programs import Overdue, find_program, run_program
 
 #: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else is an answer.
 _UNREACHABLE = (
@@ -74,7 +70,7 @@ def run_slurm(
     Raises SlurmMissing when it is not installed, SlurmUnreachable when no answer came. Any other failure is in the
     Answer's code.
     """
-    path = shutil.which(command[0], path=_absolute_folders(environment.get("PATH", "")))
+    path = find_program(command[0], environment)
     if path is None:
         raise SlurmMissing(
             f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, "
@@ -83,25 +79,12 @@ def run_slurm(
     asked = command[0] + (f" with SLURM_CONF={environment['SLURM_CONF']}" if environment.get("SLURM_CONF") else "")
     if timeout_s <= 0:
         raise unreachable(asked, "no time left to ask it")
-    child = subprocess.Popen(
-        [path, *command[1:]],
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-        umask=_UMASK,
-    )
+    handed = None if stdin is None else stdin.encode()
     try:
-        out, err = child.communicate(None if stdin is None else stdin.encode(), timeout=timeout_s)
-    except subprocess.TimeoutExpired:
+        ended = run_program([path, *command[1:]], environment, timeout_s, handed, umask=_UMASK)
+    except Overdue:
         raise unreachable(asked, f"no answer within {timeout_s:.0f} s") from None
-    finally:
-        if child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-    answer = Answer(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    answer = Answer(ended.code, ended.out.decode(errors="replace"), ended.err.decode(errors="replace"))
     if answer.code != 0 and _NO_CONFIGURATION in answer.stderr.lower():
         raise SlurmUnreachable(
             "no Slurm is set up on this machine (no slurm.conf), so the state of jobs is unknown: "
@@ -110,11 +93,6 @@ def run_slurm(
     if answer.is_unreachable:
         raise unreachable(asked, answer.words())
     return answer
-
-
-def _absolute_folders(search_path: str) -> str:
-    """`search_path` without what means the working folder, which may be a stranger's."""
-    return os.pathsep.join(folder for folder in search_path.split(os.pathsep) if folder.startswith(os.sep))
 
 
 def unreachable(program: str, why: str) -> SlurmUnreachable:

@@ -74,7 +74,10 @@ TRAINER = {
 }
 #: What is no folder: module -> room.
 SINGLE = {
-    **{f"opsctl.{name}": "ground" for name in ("", "account", "errors", "moments", "output", "shipped", "tcp_ports")},
+    **{
+        f"opsctl.{name}": "ground"
+        for name in ("", "account", "errors", "moments", "output", "programs", "shipped", "tcp_ports")
+    },
     "opsctl.__main__": "cli",
     **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "held_folder", "preload", "say")},
     **{

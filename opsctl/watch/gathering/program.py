@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from opsctl.programs import Overdue, find_program, run_program
 
 
 @dataclass(frozen=True)
@@ -25,24 +24,16 @@ def ask(command: Sequence[str], timeout_s: float, longest: int = 1 << 20) -> Sai
     What does not even hear that is not waited for.
     """
     environment = {**os.environ, "LC_ALL": "C"}
+    path = find_program(command[0], environment)
+    if path is None:
+        return Said(problem=f"{command[0]} cannot be run: No such file or directory")
     try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
+        ended = run_program([path, *command[1:]], environment, timeout_s)
+    except Overdue:
+        return Said(problem=f"{command[0]} did not answer within {timeout_s:g} s", is_hanging=True)
     except (OSError, ValueError) as error:
         return Said(problem=f"{command[0]} cannot be run: {getattr(error, 'strerror', None) or error}")
-    try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        return Said(problem=f"{command[0]} did not answer within {timeout_s:g} s", is_hanging=True)
-    if child.returncode != 0:
-        words = err[:longest].decode(errors="replace").strip().splitlines()
-        return Said(problem=words[-1] if words else f"{command[0]} ended with exit code {child.returncode}")
-    return Said(out[:longest].decode(errors="replace"))
+    if ended.code != 0:
+        words = ended.err[:longest].decode(errors="replace").strip().splitlines()
+        return Said(problem=words[-1] if words else f"{command[0]} ended with exit code {ended.code}")
+    return Said(ended.out[:longest].decode(errors="replace"))

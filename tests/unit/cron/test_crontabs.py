@@ -101,12 +101,16 @@ def test_where_there_is_no_crontab_or_it_does_not_answer_that_is_said(
     with pytest.raises(OpsctlError, match=r"cannot read your crontab .*not allowed.*nothing was changed"):
         chain.start(cron, "crontab", 3600, False, time.time)
     (tmp_path / "bin" / "crontab").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # this machine may have a real one
     with pytest.raises(OpsctlError, match="there is no crontab on this machine"):
         chain.start(cron, "crontab", 3600, False, time.time)
     assert read_chain(cron.paths) is None
 
 
-def test_without_scrontab_slurms_own_queue_carries_it(cron: Cron) -> None:
+def test_without_scrontab_slurms_own_queue_carries_it(
+    cron: Cron, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert crontabs.best_via(cron, 3600) == "slurm"
     with pytest.raises(OpsctlError, match="--via scrontab: it is not on PATH; take --via slurm"):
         chain.start(cron, "scrontab", 3600, False, time.time)

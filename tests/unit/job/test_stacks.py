@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from opsctl.errors import OpsctlError
+from opsctl.job import stacks
 from opsctl.job.stacks import described, place, take_stacks, written
 from trainer.formats.json_text import json_line
 from trainer.formats.rank_stacks import RankStack, pieces
@@ -45,19 +45,23 @@ def test_the_file_has_every_rank() -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_what_some_nodes_told_counts_also_where_others_hang(monkeypatch: pytest.MonkeyPatch, is_late: bool) -> None:
+def test_what_some_nodes_told_counts_also_where_others_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
     parts = [list(pieces(stack(rank, "f" * 200))) for rank in (3, 1)]
     mixed = [piece for both in zip(*parts, strict=True) for piece in both]
     lines = "".join(json_line(piece) + "\n" for piece in mixed) + "srun: warning: x\n{\n"
-
-    def answered(command: list[str], **_: Any) -> Any:
-        assert command[:4] == ["srun", "--overlap", "--nodes=2", "--ntasks=2"]
-        if is_late:
-            raise subprocess.TimeoutExpired("srun", 60, lines.encode())
-        return subprocess.CompletedProcess("srun", 0, lines.encode(), b"")
-
-    monkeypatch.setattr(subprocess, "run", answered)
-    assert take_stacks(["python"], 2, {}) == [stack(1, "f" * 200), stack(3, "f" * 200)]
+    (tmp_path / "told").write_text(lines)
+    srun = tmp_path / "srun"
+    hangs = "exec sleep 60" if is_late else ""
+    srun.write_text(f'#!/bin/sh\necho "$1 $2 $3" >{tmp_path}/asked\ncat {tmp_path}/told\n{hangs}\n')
+    srun.chmod(0o755)
+    monkeypatch.setattr(stacks, "STEP_WAIT_S", 0.5 if is_late else 60.0)
+    assert take_stacks(["python"], 2, {"PATH": f"{tmp_path}:/usr/bin:/bin"}) == [
+        stack(1, "f" * 200),
+        stack(3, "f" * 200),
+    ]
+    assert (tmp_path / "asked").read_text() == "--overlap --nodes=2 --ntasks=2\n"
 
 
 def test_no_answer_at_all_is_an_error_in_sruns_words() -> None:

@@ -1,0 +1,82 @@
+"""Running a program that is not ours to its end, for so long at most: then it and what it started are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+#: For what was killed to be gone. What hangs in the kernel, or gave its output to another, is not waited for.
+_LAST_S = 2.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended by itself, and what it printed."""
+
+    code: int  # negative: the signal that ended it
+    out: bytes
+    err: bytes
+
+
+class Overdue(Exception):
+    """It was killed when its time was up; it may have done its work."""
+
+    def __init__(self, out: bytes) -> None:
+        super().__init__("its time was up")
+        self.out = out  # what it had printed by then
+
+
+def find_program(name: str, environment: Mapping[str, str]) -> str | None:
+    """Its absolute path; a bare name is looked for in PATH, but not in what there means the working folder."""
+    folders = [one for one in environment.get("PATH", "").split(os.pathsep) if one.startswith(os.sep)]
+    path = shutil.which(name, path=os.pathsep.join(folders))
+    return path if path is not None and path.startswith(os.sep) else None
+
+
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    stdin: bytes | None = None,
+    *,
+    folder: str | None = None,
+    umask: int = -1,
+) -> Ended:
+    """Run `command`, whose first word is a path, and wait. stdin: None is an empty one.
+
+    Raises Overdue, and OSError or ValueError where it cannot be started.
+    """
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        cwd=folder,
+        umask=umask,
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(stdin, timeout=timeout_s)
+    except subprocess.TimeoutExpired as late:
+        raise Overdue(_kill(child) or late.stdout or b"") from None
+    except BaseException:
+        _kill(child)
+        raise
+    return Ended(child.returncode, out, err)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> bytes:
+    """End it and what it started; what it had printed, as far as that is to be had."""
+    # Nobody has waited for it, so its number is still its own and its group's.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    try:
+        return child.communicate(timeout=_LAST_S)[0]
+    except (subprocess.TimeoutExpired, ValueError, OSError):
+        return b""
