@@ -23,6 +23,8 @@ _HOUR = timedelta(hours=1)
 BLIND_AFTER = timedelta(hours=1)
 #: A moment further ahead than a clock is ever stepped back was written under a wrong clock.
 _WRONG_CLOCK = timedelta(hours=26)
+#: Looks of two people cross by no more than one takes; a finding seen longer ahead was seen under another clock.
+_CROSSING = timedelta(minutes=2)
 _RANK = {"": 0, "unknown": 1, "warning": 1, "critical": 2}
 _WORDS = {Severity.WARNING: "warning", Severity.CRITICAL: "critical", Severity.UNKNOWN: "unknown"}
 
@@ -132,6 +134,8 @@ def _take_in(this: _Pass, found: Sequence[Finding], looked_at: Collection[str]) 
     for key, known in list(this.findings.items()):
         if key in seen or known.recovered_at is not None:
             continue
+        if this.now < known.last_seen <= this.now + _CROSSING:
+            continue  # somebody has seen it since this look was taken
         has_ended = _sees_again(key, found, looked_at) if key.endswith("?") else can_tell(key, found, looked_at)
         if has_ended and known.told_at is None:
             del this.findings[key]

@@ -118,7 +118,10 @@ def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> N
 @json_option
 @dry_run_option
 def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json: bool, dry_run: bool) -> None:
-    """Say that you look after it: no more reminders, for nobody, until it is worse or comes again."""
+    """Say that you look after it: no more reminders, for nobody, until it is worse or comes again.
+
+    KEY is as opsctl alerts list shows it, or the name of a check: all that it has found.
+    """
     from opsctl.account import account_name
     from opsctl.moments import now
     from opsctl.output import message
@@ -128,7 +131,7 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
         raise click.UsageError("name the keys that opsctl alerts list shows, or give --all")
     paths = _run(run).paths
     if dry_run:
-        message(f"would acknowledge {', '.join(keys) or ', '.join(alerts.open_alerts(paths)) or 'nothing'}")
+        message(f"would acknowledge {', '.join(alerts.meant(keys, alerts.open_alerts(paths))) or 'nothing'}")
         return
     done = alerts.acknowledge(paths, keys, why, now())
     message(f"{account_name()} looks after {', '.join(done)}" if done else "nothing is open")
@@ -152,9 +155,9 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 
     end = _moment(until, now())
     paths = _run(run).paths
-    if not dry_run:
-        alerts.silence(paths, end, why, now())
-    message(f"{'would be silent' if dry_run else 'silent'} until {iso(end)}; opsctl alerts unsilence ends it")
+    was = alerts.silence_of(paths, now()) if dry_run else alerts.silence(paths, end, why, now())
+    before = f", not until {iso(was.until)} as {was.by} had said" if was is not None and was.until > now() else ""
+    message(f"{'would be silent' if dry_run else 'silent'} until {iso(end)}{before}; opsctl alerts unsilence ends it")
     _print(as_json and not dry_run, run)
 
 

@@ -101,6 +101,11 @@ class _How:
     goes_into_log: bool
     tells_channels: bool
 
+    @property
+    def asks_slurm(self) -> bool:
+        """Whether a shared answer is too old: what is told, and told to have ended, goes by the queue of now."""
+        return self.is_fresh or self.tells_channels
+
 
 def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     """Run checks, print and log what they find; the exit code."""
@@ -113,7 +118,7 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     from opsctl.watch.runner import gather, pulse_lines, settings_of
 
     run = view(chosen)
-    client = looking_at(choose_cluster(how.cluster, run.paths), how.is_fresh)
+    client = looking_at(choose_cluster(how.cluster, run.paths), how.asks_slurm)
     snapshot = gather(run, client, needs_of(detectors), is_tolerant=len(detectors) > 1)
     findings = run_detectors(detectors, snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
@@ -144,7 +149,7 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     looks = look_at_all(
         all_runs(),
         lambda paths: choose_cluster(how.cluster, paths),
-        partial(looking_at, is_fresh=how.is_fresh),
+        partial(looking_at, is_fresh=how.asks_slurm),
         needs_of(detectors),
     )
     found = [(look, findings_in(look, detectors)) for look in looks]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -205,18 +206,10 @@ def note_recovered(paths: RunPaths, keys: Sequence[str], now: datetime) -> int:
 
 
 def acknowledge(paths: RunPaths, keys: Sequence[str], why: str, now: datetime) -> list[str]:
-    """Put on record that the caller looks after these; returns them. None: all that are open.
-
-    Raises OpsctlError for a key that is not open, OSError.
-    """
+    """Put on record that the caller looks after what `meant` says; returns that. Raises OpsctlError, OSError."""
     with opened(paths, "acknowledge") as memory:
         findings = dict(memory.memory.findings)
-        is_open = sorted(key for key, one in findings.items() if one.recovered_at is None)
-        unknown = [key for key in keys if key not in is_open]
-        if unknown:
-            listed = ", ".join(is_open) or "nothing is open"
-            raise OpsctlError(f"not open: {', '.join(unknown)}; open: {listed}")
-        wanted = list(dict.fromkeys(keys)) or is_open
+        wanted = meant(keys, findings)
         if wanted:
             for key in wanted:
                 findings[key] = msgspec.structs.replace(
@@ -225,6 +218,28 @@ def acknowledge(paths: RunPaths, keys: Sequence[str], why: str, now: datetime) -
             said = Event(event="acknowledged", at=now, keys=tuple(wanted), by=account_name(), why=why)
             memory.write(msgspec.structs.replace(memory.memory, findings=findings), said=[said])
         return wanted
+
+
+def meant(keys: Sequence[str], findings: Mapping[str, Remembered]) -> list[str]:
+    """Keys of open findings: those named, also by the check or by the first word of what it is about; all for none.
+
+    A key that has a blank may come in two words. Raises OpsctlError for one that names nothing open.
+    """
+    is_open = sorted(key for key, one in findings.items() if one.recovered_at is None)
+    if not keys:
+        return is_open
+    wanted: dict[str, None] = {}
+    for key in [" ".join(keys)] if " ".join(keys) in is_open else keys:
+        named = [key] if key in is_open else [one for one in is_open if key in (_check_of(one), one.partition(" ")[0])]
+        if not named:
+            listed = ", ".join(map(shlex.quote, is_open)) or "nothing is open"
+            raise OpsctlError(f"not open: {key}; open: {listed}")
+        wanted.update(dict.fromkeys(named))
+    return list(wanted)
+
+
+def _check_of(key: str) -> str:
+    return key.partition(":")[0]
 
 
 def silence(paths: RunPaths, until: datetime | None, why: str, now: datetime) -> Silence | None:

@@ -261,3 +261,17 @@ def test_whatever_happens_news_are_told_once_ends_once_and_no_hour_has_too_much(
             assert not any(
                 (one.at.hour >= 22 or one.at.hour < 7) and one.severity not in ("critical", "ok") for one in hour
             )
+
+
+def test_a_look_that_is_older_than_somebodys_who_has_seen_it_ends_nothing() -> None:
+    """Two people's looks cross: the older one, taken before it began, is told last."""
+    desk = Desk()
+    desk.look(0, critical("cron"))
+    assert desk.look(-1 / 60) == [] and desk.memory.findings["cron"].recovered_at is None
+    assert desk.look(1 / 60) == [("recovery", ("cron",))]
+
+
+def test_under_a_clock_that_was_stepped_back_an_hour_what_ends_is_told() -> None:
+    desk = Desk()
+    desk.look(0, critical("cron"))
+    assert desk.look(-1) == [("recovery", ("cron",))]

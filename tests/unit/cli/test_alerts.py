@@ -102,3 +102,36 @@ def test_before_the_first_submit_there_is_nothing_to_list(desk: Desk, capsys: py
     (desk.folder / "output").rmdir()
     assert opsctl("alerts", "list") == 1
     assert "was never submitted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["training:held 30"], {"training:held 30"}),
+        (["training:held", "30"], {"training:held 30"}),
+        (["training:held"], {"training:held 30", "training:held 31"}),
+        (["training", "cron"], {"training:held 30", "training:held 31", "training:absent", "cron"}),
+    ],
+    ids=["whole", "without quotes", "its first word", "checks"],
+)
+def test_a_key_is_acknowledged_as_somebody_types_it_at_night(
+    desk: Desk, typed: list[str], meant: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = [Noted(f"training:{word}", "critical", "held") for word in ("held 30", "held 31", "absent")]
+    alerts.note(desk.paths, [CRON, *held], now())
+    assert opsctl("alerts", "ack", *typed, "--dry-run") == 0
+    assert opsctl("alerts", "ack", *typed) == 0
+    found = {key for key, one in alerts.open_alerts(desk.paths).items() if one.acknowledged_by}
+    assert found == meant
+    assert all(key in line for key in meant for line in capsys.readouterr().err.splitlines())
+    assert opsctl("alerts", "ack", "trainin") == 1 == opsctl("alerts", "ack", "trainin", "--dry-run")
+    assert "'training:held 31'" in capsys.readouterr().err
+
+
+def test_who_replaces_somebodys_silence_is_told_so(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("alerts", "silence", "2:00:00") == 0
+    assert "had said" not in capsys.readouterr().err
+    assert opsctl("alerts", "silence", "1:00:00", "--dry-run") == 0 == opsctl("alerts", "silence", "1:00:00")
+    assert all(", not until " in line and " had said; " in line for line in capsys.readouterr().err.splitlines())
+    assert opsctl("alerts", "unsilence") == 0 == opsctl("alerts", "silence", "1:00:00")
+    assert "had said" not in capsys.readouterr().err
