@@ -36,6 +36,8 @@ from opsctl.slurm.types import Job
 from trainer.recipe.options import Options
 
 _POLL_S = 0.3
+#: What a job does of an action whose name is no verb.
+_DOES = {Action.STACKS: "tell its stacks"}
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,9 @@ def _one_job(name: str, said: Request, live: Sequence[Job], look: Look, wanted: 
         raise OpsctlError(f"{name}: several jobs run, name one with --job: {overlap.describe(running)}")
     if chosen is None:
         what = "opsctl request cancel-queued cancels what is queued" if live else "opsctl submit starts it"
-        raise OpsctlError(f"{name}: nothing runs that could {said.action}: {_shown(live)}; {what}")
+        raise OpsctlError(
+            f"{name}: nothing runs that could {_DOES.get(said.action, said.action)}: {_shown(live)}; {what}"
+        )
     if chosen not in running:
         job = wanted or chosen.display_id
         if said.action != Action.STOP or not chosen.is_pending:

@@ -87,8 +87,9 @@ def cron_line(cron: CronSeen | None, now: datetime) -> str:
         parts.append(f"next in {rough(left_s)}" if left_s >= 0 else f"the next is {rough(-left_s)} late")
     for job in cron.jobs:
         if job.state not in _GOOD or job.failures:
-            row = f", {job.failures} times in a row" if job.failures > 1 else ""
-            parts.append(f"{job.name} {job.state}{row}{f': {job.detail}' if job.detail else ''}")
+            row = f", failed {job.failures} times in a row" if job.failures > 1 else ""
+            state = "" if job.state == "failed" and row else f" {job.state}"
+            parts.append(f"{job.name}{state or row[1:]}{row if state else ''}{f': {job.detail}' if job.detail else ''}")
     return "; ".join(parts)
 
 
@@ -110,7 +111,8 @@ def alerts_line(channels: Sequence[Channel], desk: Desk, now: datetime) -> str:
     for one in channels:
         if one.failing_since is not None:
             detail = f": {one.detail}" if one.detail else ""
-            parts.append(f"{one.name} fails for {since(one.failing_since, now)}, {one.waiting} waiting{detail}")
+            waiting = f", {one.waiting} waiting" if one.waiting else ""
+            parts.append(f"{one.name} fails for {since(one.failing_since, now)}{waiting}{detail}")
         elif one.waiting:
             parts.append(f"{one.name} has {one.waiting} waiting")
     return "; ".join(parts)

@@ -57,7 +57,7 @@ def test_a_request_is_for_the_job_that_trains_and_for_this_life_of_it(action: Ac
         (Action.RELEASE_QUEUED, [RUNS, QUEUED], None, "nothing of it is held"),
         (Action.HOLD_QUEUED, [HELD], None, "nothing of it is queued"),
         (Action.EXTEND_CHAIN, [], None, "nothing of it runs or is queued"),
-        (Action.STACKS, [job(13, 12, "1", "COMPLETING")], None, "nothing runs that could stacks"),
+        (Action.STACKS, [job(13, 12, "1", "COMPLETING")], None, "nothing runs that could tell its stacks"),
     ],
 )
 def test_what_the_job_cannot_do_is_refused_by_name(

@@ -33,7 +33,7 @@ ALIVE = CronSeen(
         (CronSeen("/c", True, "ann via slurm"), "no tick yet, by ann via slurm"),
         (
             ALIVE,
-            "last tick 12 min ago, by ann via slurm; next in 48 min; daily/sync failed, 3 times in a row: no quota",
+            "last tick 12 min ago, by ann via slurm; next in 48 min; daily/sync failed 3 times in a row: no quota",
         ),
         (
             CronSeen("/c", True, "b", heartbeat_at=NOW - timedelta(hours=2), next_due_at=NOW - timedelta(hours=1)),
