@@ -36,8 +36,6 @@ from opsctl.slurm.types import Job
 from trainer.recipe.options import Options
 
 _POLL_S = 0.3
-#: What a job does of an action whose name is no verb.
-_DOES = {Action.STACKS: "tell its stacks"}
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ def _one_job(name: str, said: Request, live: Sequence[Job], look: Look, wanted: 
     if chosen is None:
         what = "opsctl request cancel-queued cancels what is queued" if live else "opsctl submit starts it"
         raise OpsctlError(
-            f"{name}: nothing runs that could {_DOES.get(said.action, said.action)}: {_shown(live)}; {what}"
+            f"{name}: nothing runs that could {_DOES.get(said.action, str(said.action))}: {_shown(live)}; {what}"
         )
     if chosen not in running:
         job = wanted or chosen.display_id
