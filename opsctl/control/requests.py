@@ -173,9 +173,8 @@ def _one_job(name: str, said: Request, live: Sequence[Job], look: Look, wanted: 
         raise OpsctlError(f"{name}: several jobs run, name one with --job: {overlap.describe(running)}")
     if chosen is None:
         what = "opsctl request cancel-queued cancels what is queued" if live else "opsctl submit starts it"
-        raise OpsctlError(
-            f"{name}: nothing runs that could {_DOES.get(said.action, str(said.action))}: {_shown(live)}; {what}"
-        )
+        does: str = "tell its stacks" if said.action is Action.STACKS else said.action
+        raise OpsctlError(f"{name}: nothing runs that could {does}: {_shown(live)}; {what}")
     if chosen not in running:
         job = wanted or chosen.display_id
         if said.action != Action.STOP or not chosen.is_pending:
