@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,16 +15,20 @@ from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.control import live
 from opsctl.control.published import further_chain
-from opsctl.control.refill import Files, Word, decide, read_files
+from opsctl.control.refill import Files, Word, decide, per_task_s, read_files, refill
 from opsctl.errors import OpsctlError
 from opsctl.logs.records import Measured
 from opsctl.moments import now
 from opsctl.records.cancels import Cancel
 from opsctl.records.chains import REFILL, REVISE, SUBMIT, Chain, append_chain
+from opsctl.records.identity import bind, make_run_id
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
+from opsctl.runs.schema import SlurmTable
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
 from tests.tiny_run import ready, write_run
 from tests.unit.watch.jobs import HELD, NEVER, RUNNING, WAITING_FOR_CHAIN, pending
@@ -147,6 +152,20 @@ def test_the_end_of_the_training_bounds_what_is_queued(files: Files) -> None:
     assert decided(slow, (RUNNING, WAITING_FOR_CHAIN)) == (Word.ENOUGH, 0)
     farther = replace(slow, measured=Measured(last_iteration=last, samples_per_second=0.25))
     assert decided(farther, (RUNNING, WAITING_FOR_CHAIN)) == (Word.MISSING, 1)
+
+
+def test_a_task_trains_for_its_time_less_what_it_keeps_for_leaving() -> None:
+    assert per_task_s(SlurmTable(nodes=1, gpus_per_node=1, time="20:00:00", exit_margin="15:00")) == 71_100.0
+    assert per_task_s(SlurmTable(nodes=1, gpus_per_node=1, time="10:00", exit_margin="15:00")) == 0.0
+
+
+def test_a_copy_of_a_run_is_not_refilled(tmp_path: Path) -> None:
+    paths = published(tmp_path)
+    bind(paths, make_run_id(paths))
+    copy = tmp_path / "copy"
+    shutil.copytree(paths.output, copy)
+    with pytest.raises(OpsctlError, match="copy"):
+        refill(RunPaths(copy), Cluster(), client_for(Cluster()))
 
 
 @pytest.mark.parametrize(("keep", "expected"), [(0, (Word.RESTS, 0)), (1, (Word.MISSING, 1)), (5, (Word.MISSING, 5))])

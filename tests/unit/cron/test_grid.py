@@ -88,7 +88,10 @@ def test_claims_whose_tick_came_to_no_end_are_left_over_until_one_is_done() -> N
     ]
     claim = claim_now(events, NOON + 4 * HOUR, HOUR)
     assert claim is not None
-    assert [one.due for one in left_over(events, claim)] == [NOON + 3 * HOUR, NOON + 2 * HOUR]
+    left = [NOON + 3 * HOUR, NOON + 2 * HOUR]
+    assert [one.due for one in left_over(events, claim)] == left
+    events.append(event("claimed", claim.due, claim.first))
+    assert [one.due for one in left_over(events, claim)] == left, "its own claim is not left over"
 
 
 @given(

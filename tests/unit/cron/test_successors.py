@@ -61,3 +61,10 @@ def test_others_jobs_of_that_comment_and_other_chains_do_not_count() -> None:
 def test_a_queue_full_of_ticks_that_cannot_start_gets_no_more() -> None:
     stuck = [job(1_000_000 + 100 * number, reason="JobHeldAdmin") for number in range(1, MOST_QUEUED + 1)]
     assert found(*stuck) == ([], [])
+
+
+def test_what_is_about_to_be_cancelled_and_the_tick_that_asks_leave_room() -> None:
+    stuck = [job(1_000_000 + 100 * number, reason="JobHeldAdmin") for number in range(1, MOST_QUEUED + 1)]
+    assert found(*stuck, covered=1_000_100) == ([1_000_100], [1_000_100])
+    own = job(999_900, 5, state="RUNNING")
+    assert found(own, *stuck[1:], own_job=5) == ([1_000_100], [])

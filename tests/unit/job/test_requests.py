@@ -23,8 +23,10 @@ from opsctl.job.task import Task
 from opsctl.records import requests, revisions
 from opsctl.records.requests import Action, Audited, Request, ask, audited
 from opsctl.runs.load import load_run_file
+from opsctl.slurm.types import Job
 from tests.tiny_run import ready, write_run
 from tests.unit.job.test_task import task_in
+from tests.unit.watch.jobs import RUNNING
 from trainer.formats.attempt_records import LEAVING_NOTE, SAVE_REQUEST, SAVED_NOTE, LeavingNote, SavedNote, SaveRequest
 from trainer.formats.json_text import json_file_text
 
@@ -46,9 +48,13 @@ class Slurm:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.refuses = False
+        self.queue: list[Job] = []
 
-    def jobs(self, **_: object) -> list[object]:
-        return []
+    def jobs(self, **_: object) -> list[Job]:
+        return self.queue
+
+    def hold(self, ids: list[str]) -> None:
+        self.told.append(f"hold {' '.join(ids)}")
 
     def allow_requeue(self, job_id: int, allowed: bool) -> None:
         if self.refuses:
@@ -144,6 +150,36 @@ def test_a_trainer_that_does_not_say_that_it_leaves_is_overdue_and_one_that_does
     assert not desk.is_overdue()
 
 
+def test_who_asks_later_and_is_more_patient_takes_nobodys_hurry_away(desk: RequestDesk, task: Task) -> None:
+    desk.begin_step()
+    asked(task, Action.STOP, within_s=0)
+    wait_for(desk.is_overdue)
+    asked(task, Action.STOP, within_s=600)
+    wait_for(lambda: not requests.waiting(task.paths))
+    assert answer(task, asked(task, Action.STOP, attempt="b")).outcome == "too-late"
+    assert desk.is_overdue()
+
+
+def test_of_the_queue_only_the_owners_jobs_of_this_very_run_are_touched(
+    desk: RequestDesk, task: Task, slurm: Slurm
+) -> None:
+    own = replace(RUNNING, job_id=12, array_job_id=11, user=account_name(), comment="opsctl run=run-1 submit=t")
+    waits = replace(own, job_id=20, array_job_id=20, array_task="1-3%1", state="PENDING", reason="Dependency", nodes="")
+    strangers = [
+        replace(waits, job_id=21, array_job_id=21, comment="opsctl run=run-2 submit=t"),
+        replace(waits, job_id=22, array_job_id=22, work_dir="/of/a/copy"),
+        replace(waits, job_id=23, array_job_id=23, user="nobody-else"),
+        replace(waits, job_id=24, array_job_id=24, comment=""),
+    ]
+    every = tuple(range(20, 25))
+    slurm.queue = [waits, *strangers]
+    lost = answer(task, asked(task, Action.HOLD_QUEUED, job="", chains=every))
+    assert lost.outcome == "too-late", "a job that is not in the queue itself knows of no run"
+    slurm.queue = [own, *slurm.queue]
+    assert answer(task, asked(task, Action.HOLD_QUEUED, job="", chains=every)).outcome == "done"
+    assert slurm.told == ["hold 20_[1-3]"]
+
+
 def test_a_requeue_comes_after_the_end_and_only_where_slurm_allows_it(
     desk: RequestDesk, task: Task, slurm: Slurm
 ) -> None:
@@ -184,6 +220,24 @@ def test_what_was_meant_for_another_life_of_the_job_comes_too_late_and_anothers_
     others = [asked(task, Action.STOP, owner="nobody-else"), asked(task, Action.STOP, job="99_1", owner="ben")]
     assert answer(task, asked(task, Action.SAVE)).outcome == "refused"
     assert sorted(requests.waiting(task.paths)) == sorted(others) and desk.to_end is None
+
+
+def test_a_word_of_an_earlier_save_answers_no_later_request(desk: RequestDesk, task: Task) -> None:
+    desk.begin_step()
+    say(task, SAVED_NOTE, SavedNote("of-an-earlier-one", 5))
+    save = asked(task, Action.SAVE)
+    wait_for((task.paths.attempt_folder(12) / SAVE_REQUEST).exists)
+    for _ in range(2):  # two looks later
+        answer(task, asked(task, Action.STOP, attempt="b"))
+    assert requests.answer_to(task.paths, save) is None
+
+
+def test_a_job_that_was_requeued_on_request_is_not_requeued_for_a_lost_node(task: Task, slurm: Slurm) -> None:
+    again = RequestDesk(replace(task, allocation=replace(task.allocation, restart_count=1)), every_s=0.02)
+    again.start()
+    wait_for(lambda: slurm.told)
+    again.finish(None, Signals())
+    assert slurm.told == ["requeue of 12 allowed: False"]
 
 
 def test_what_the_trainer_never_answered_is_answered_at_the_end(desk: RequestDesk, task: Task) -> None:

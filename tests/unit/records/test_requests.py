@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from opsctl.account import account_name
 from opsctl.records import carrier as carrier_module
 from opsctl.records.carrier import Carrier, carrying
-from opsctl.records.requests import Action, Outcome, Request, ask, audited, look, taken, waiting
+from opsctl.records.requests import Action, Outcome, Request, ask, audited, look, taken, told_of, waiting
 from opsctl.records.state_files import append_state
 from opsctl.runs.paths import RunPaths
 
@@ -164,6 +165,28 @@ def test_what_a_process_that_died_had_begun_is_found_and_what_a_living_one_does_
     carrier.answer(left, Outcome.FAILED, "what came of it is not known")
     assert carrier.left_by_the_dead() == [] and taken(paths) == [] and len(audited(paths)) == 1
     carrier.close()
+
+
+def test_what_a_process_that_died_had_answered_is_not_answered_again(paths: RunPaths) -> None:
+    dead = Carrier(paths, "job 1")
+    had = dead.take(ask(paths, STOP))
+    assert had is not None
+    append_state(paths.output, paths.audit, told_of(had))
+    dead.close()
+    carrier = Carrier(paths, "ann@login")
+    assert carrier.left_by_the_dead() == [] and taken(paths) == [] and len(audited(paths)) == 1
+
+
+def test_taking_a_request_changes_its_file_and_not_when_it_was_asked(paths: RunPaths) -> None:
+    request_id = ask(paths, STOP)
+    asked = look(paths, request_id)
+    assert asked is not None
+    wait_until = asked.at.timestamp() + 1
+    while time.time() < wait_until:  # the file server's clock shows another second
+        time.sleep(0.02)
+    with carrying(paths, "job 1") as carrier:
+        had = carrier.take(request_id)
+    assert had is not None and had.at == asked.at
 
 
 def test_an_answer_that_a_full_disk_does_not_take_is_written_later_and_once(
