@@ -15,7 +15,8 @@ import msgspec
 
 from opsctl.alerts.channels import Channel, Target, target_of
 from opsctl.alerts.secrets import SecretRefused
-from opsctl.alerts.send import GRACE_S, Report, Task
+from opsctl.alerts.send import GRACE_S
+from opsctl.alerts.task import Report, Task
 from opsctl.programs import Overdue, run_program
 from opsctl.records import alert_log
 from opsctl.records.alert_log import Event, Message

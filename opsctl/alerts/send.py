@@ -20,7 +20,8 @@ import msgspec
 
 from opsctl.account import account_and_host
 from opsctl.alerts.secrets import Redactor
-from opsctl.alerts.try_once import Outcome, TimedOut, ask_heartbeat, try_once
+from opsctl.alerts.task import Report, Task
+from opsctl.alerts.try_once import Outcome, TimedOut, ask_heartbeat, load_senders, try_once
 from opsctl.moments import now
 from opsctl.output import show
 from opsctl.records.alert_log import Event, Message, append_event, events, queue_of
@@ -35,31 +36,6 @@ _ROOM_BYTES = 4096
 _RECORD_WAIT_S = 5.0
 #: After the time of one try is up: what does not listen to that is ended.
 GRACE_S = 5.0
-
-
-class Task(msgspec.Struct, kw_only=True):
-    """What a sender is told on stdin: the only way by which a secret reaches it."""
-
-    output: str
-    run: str  # its name
-    run_id: str
-    channel: str
-    url: str = ""
-    hook: list[str] = []
-    is_open: bool = False  # the URL must have no secret
-    lock: str = ""  # the file whose lock it holds
-    messages: list[Message] | None = None  # these, whatever the log says; None: what the channel has yet to take
-    is_heartbeat: bool = False  # only ask for the URL
-    budget_s: float = 60.0  # no try begins after that
-    try_s: float = 30.0  # the longest that one try may take
-
-
-class Report(msgspec.Struct, kw_only=True):
-    """One line of its stdout."""
-
-    result: str  # one of RESULTS, "busy", "disk"
-    id: str = ""
-    why: str = ""
 
 
 def main() -> None:
@@ -125,6 +101,8 @@ class Sender:
 
     def _send(self, message: Message, parts: frozenset[str]) -> Outcome:
         """One try, on record from its beginning."""
+        if not self.task.hook:
+            load_senders()  # that this takes long is not the server's doing
         try:
             self._append(self._event("sending", message.id))
             with room_kept(self.paths.output, self.paths.state, _ROOM_BYTES), self._limited():

@@ -10,17 +10,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from opsctl.alerts.programs import ProgramProblem, run_program
+from opsctl.alerts.task import Task
 from opsctl.alerts.wire import Wire, listen
 from opsctl.records.alert_log import Message
 from trainer.formats.json_text import json_line
-
-if TYPE_CHECKING:
-    from opsctl.alerts.send import Task
 
 #: Longer bodies are cut: services refuse them.
 _LONGEST_BODY = 8000
@@ -53,6 +51,14 @@ def try_once(task: Task, message: Message, parts: frozenset[str], on_part: Calla
     if task.hook:
         return _to_program(task, message)
     return _through_apprise(task, message, parts, on_part)
+
+
+def load_senders() -> None:
+    """Load apprise with all its plug-ins, some 0.3 s of work."""
+    from apprise import manager_plugins
+
+    plugins: Any = manager_plugins.NotificationManager
+    plugins().load_modules()
 
 
 def ask_heartbeat(url: str, timeout_s: float) -> Outcome:

@@ -7,7 +7,6 @@ job's signals waiting. What is said in the training log the main thread says, wh
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import deque
@@ -20,8 +19,8 @@ from opsctl.attempts.events import Attempt
 from opsctl.control.carry_out import Queue, on_queue, settle
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.asked_end import ToEnd, left, left_unsaved
-from opsctl.job.stacks import described, take_stacks, written
-from opsctl.job.step import launchers_python
+from opsctl.job.own_queue import of_this_run
+from opsctl.job.stacks import stacks_into
 from opsctl.job.stop import Signals, request_stop
 from opsctl.job.task import Task
 from opsctl.logs.measured import recent
@@ -30,8 +29,7 @@ from opsctl.records.attempt_folder import exit_report, leaving_note, saved_note
 from opsctl.records.carrier import Carrier
 from opsctl.records.cluster import cluster_to_submit_to
 from opsctl.records.requests import OF_A_JOB, Action, Asked, Outcome, Request, in_a_line
-from opsctl.records.state_files import write_atomically, write_state
-from opsctl.runs.job_comment import parse_comment
+from opsctl.records.state_files import write_state
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.attempt_records import SAVE_REQUEST, SaveRequest
@@ -209,20 +207,8 @@ class RequestDesk:
 
     def _queue(self) -> Queue:
         """The owner's jobs of this very run, as Slurm has it: which run it is, files could say that others write."""
-        client, own = client_for(self.task.cluster), self.task.allocation
-        jobs = client.jobs()
-        this = next((job for job in jobs if job.job_id == own.job_id), None)
-        comment = parse_comment(this.comment) if this else None
-        mine = [
-            job
-            for job in jobs
-            if this is not None
-            and comment is not None
-            and job.user == own.user
-            and job.work_dir == this.work_dir
-            and (found := parse_comment(job.comment)) is not None
-            and found.run_id == comment.run_id
-        ]
+        client = client_for(self.task.cluster)
+        mine = of_this_run(client.jobs(), self.task.allocation)
         return Queue(self.task.paths, cluster_to_submit_to(None, self.task.paths), client, mine)
 
     def _see_to_saves(self) -> None:
@@ -306,19 +292,8 @@ class RequestDesk:
         return Outcome.DONE, f"{words}; job {job.display_id} is back in the queue: {again}"
 
     def _take_stacks(self, asked: Asked) -> None:
-        task = self.task
-        slurm = task.revision.file.slurm
+        path = self._folder() / f"stacks-{asked.id}.txt"
         try:
-            python = launchers_python(task.revision.file.run.environment)
-            environment = {**os.environ, **task.cluster.additions(dict(os.environ))}
-            found = take_stacks(python, len(task.allocation.nodes), environment)
-            words = described(found, len(task.allocation.nodes) * slurm.gpus_per_node)
-            path = self._folder() / f"stacks-{asked.id}.txt"
-            try:
-                write_atomically(task.paths.output, path, written(found))
-                words = f"{words}; all of it: {path}"
-            except OSError as error:
-                words = f"{words}; {path}: {error.strerror}"
-            self._stacks.append((asked, Outcome.DONE, words))
+            self._stacks.append((asked, Outcome.DONE, stacks_into(path, self.task)))
         except OpsctlError as error:
             self._stacks.append((asked, Outcome.FAILED, str(error)))

@@ -14,9 +14,10 @@ from opsctl.job.cron_watch import watched_cron
 from opsctl.job.followed import FollowedPaths
 from opsctl.job.keeper import Keeper
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
+from opsctl.job.node_python import launchers_python
 from opsctl.job.rendezvous import free_port, master_address
 from opsctl.job.requests import RequestDesk
-from opsctl.job.step import Launch, Step, launchers_python
+from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals
 from opsctl.job.task import Task
 from opsctl.moments import now

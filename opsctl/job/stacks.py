@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from opsctl.errors import OpsctlError
+from opsctl.job.node_python import launchers_python
+from opsctl.job.task import Task
 from opsctl.programs import Overdue, find_program, run_program
+from opsctl.records.state_files import write_atomically
 from trainer.formats.rank_stacks import RankStack, joined
 from trainer.formats.tolerant import decode
 
@@ -57,6 +62,19 @@ def take_stacks(python: Sequence[str], nodes: int, environment: Mapping[str, str
         why = next((line.strip() for line in err.splitlines() if line.strip()), "nothing was printed")
         raise OpsctlError(f"no rank has told its stack: {why}")
     return joined(found)
+
+
+def stacks_into(path: Path, task: Task) -> str:
+    """Take the stacks of the task's ranks into the file `path`; what was found, in a sentence. Raises OpsctlError."""
+    nodes, file = len(task.allocation.nodes), task.revision.file
+    environment = {**os.environ, **task.cluster.additions(dict(os.environ))}
+    found = take_stacks(launchers_python(file.run.environment), nodes, environment)
+    words = described(found, nodes * file.slurm.gpus_per_node)
+    try:
+        write_atomically(task.paths.output, path, written(found))
+    except OSError as error:
+        return f"{words}; {path}: {error.strerror}"
+    return f"{words}; all of it: {path}"
 
 
 def written(stacks: Sequence[RankStack]) -> str:

@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,14 +39,6 @@ _RUN_STEP_SCRIPT = f'script=${_STEP_SCRIPT}; unset {_STEP_SCRIPT}; eval "$script
 #: What is kept of one chunk to find words that the next one ends.
 _OVERLAP_BYTES = 512
 _CHUNK_BYTES = 64 * 1024
-
-
-def launchers_python(environment: str | None) -> tuple[str, ...]:
-    """The interpreter on the nodes: what an environment script calls python, without one what runs opsctl.
-
-    Never with modules of the working folder, which others than the job's owner may write.
-    """
-    return ("python" if environment else sys.executable, "-P")
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_a_server_that_says_250_and_hangs_at_quit_has_it_and_is_not_asked_again(
 ) -> None:
     with smtp_server(Mails(hangs_at="QUIT")) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url.replace("cto=1", f"cto={patience_s}")])
-        assert desk.look(0, critical("cron"), try_s=3).sent == 1
+        assert desk.look(0, critical("cron"), try_s=2).sent == 1
         assert desk.look(60, critical("cron")).sent == 0
     assert len(mails.taken) == 1 and desk.results() == [("sent", "cron")]
 
@@ -171,25 +171,26 @@ def test_what_does_not_listen_to_its_time_is_ended(tmp_path: Path) -> None:
 def test_a_hanging_channel_holds_up_no_other(tmp_path: Path) -> None:
     with http_server(Posts(otherwise=lambda: Answer(hangs=True))) as hanging, http_server(Posts()) as posts:
         desk = Desk.at(tmp_path, channels=[hanging.url().replace("rto=1", "rto=600"), posts.url("ok")])
-        look = threading.Thread(target=desk.look, args=(0, critical("cron")), kwargs={"try_s": 5})
+        look = threading.Thread(target=desk.look, args=(0, critical("cron")), kwargs={"try_s": 60})
         look.start()
         assert hanging.reached.wait(30)
         _wait_for(lambda: len(posts.taken) == 1)
         assert look.is_alive()
         # Nobody else is held up either: the run's lock is free while a server is slow.
         assert alerts.acknowledge(desk.paths, ["cron"], "", desk.began) == ["cron"]
+        hanging.released.set()
         look.join(60)
     assert ("unknown", "cron") in desk.results()
 
 
-def test_a_hundred_messages_arrive_once_each_and_in_order(tmp_path: Path) -> None:
+def test_forty_messages_arrive_once_each_and_in_order(tmp_path: Path) -> None:
     with http_server(Posts()) as posts, smtp_server(Mails()) as mails:
         desk = Desk.at(tmp_path)
-        noted = [Noted(f"disk:{number}", "warning", f"number {number}") for number in range(100)]
+        noted = [Noted(f"disk:{number}", "warning", f"number {number}") for number in range(40)]
         alerts.note(desk.paths, noted, desk.began)
         desk.settle(channels=[posts.url(), mails.url])
-        assert desk.look(1, *[warning("disk", str(number)) for number in range(100)]).sent == 200
-    want = [f"[tiny] WARNING: number {number}" for number in range(100)]
+        assert desk.look(1, *[warning("disk", str(number)) for number in range(40)]).sent == 80
+    want = [f"[tiny] WARNING: number {number}" for number in range(40)]
     assert [title.rpartition(" (")[0] for title in posts.titles] == want
     assert [subject.rpartition(" (")[0] for subject, _, _ in mails.taken] == want
 

@@ -16,7 +16,8 @@ from opsctl.attempts.outcome import LauncherExit
 from opsctl.job import step as step_module
 from opsctl.job.keeper import Keeper, kept
 from opsctl.job.main_log import MainLog
-from opsctl.job.step import Launch, Step, launchers_python
+from opsctl.job.node_python import launchers_python
+from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals, noted_signals, request_stop
 from opsctl.records.lease import OwnLease, take
 from opsctl.render.step import LARGEST_BYTES
