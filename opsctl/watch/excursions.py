@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from opsctl.watch.robust import middle, spread
-from opsctl.watch.series import finite
+from opsctl.watch.series import finite, steps
 from trainer.formats.training_line import TrainingLine
 
 #: Usual lines that say what is usual, how many that needs, and after how many the word is renewed.
@@ -37,16 +37,19 @@ def excursions(series: Sequence[TrainingLine]) -> list[Excursion]:
     usual: list[float] = []
     centre = 0.0
     deviations: float | None = None  # of `usual`; only worked out where a line asks for it
-    fresh = 0
+    # By iteration, not by place: an excursion begins at the same line also when the series has moved on.
+    width = RENEWED * middle(steps(series[-USUAL:])) if series else 1.0
+    renewed_in: float | None = None
     open_one: Excursion | None = None
     for place, line in enumerate(series):
         loss = finite(line.loss)
         if loss is None:
             continue
-        if fresh == 0 and len(usual) >= USUAL_LEAST:
+        block = line.iteration // width
+        if block != renewed_in and open_one is None and len(usual) >= USUAL_LEAST:
             usual = usual[-USUAL:]
             centre = middle(usual)
-            deviations, fresh = None, RENEWED
+            deviations, renewed_in = None, block
         is_above = len(usual) >= USUAL_LEAST and loss > (1.0 + SHARE) * centre
         if is_above:
             deviations = DEVIATIONS * spread(usual) if deviations is None else deviations
@@ -63,7 +66,6 @@ def excursions(series: Sequence[TrainingLine]) -> list[Excursion]:
             found.append(replace(open_one, is_over=True))
             open_one = None
         usual.append(loss)
-        fresh = max(0, fresh - 1)
     if open_one is not None:
         found.append(open_one)
     return [one for one in found if _is_told(one)]

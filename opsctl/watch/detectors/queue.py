@@ -65,12 +65,21 @@ def _missing(snapshot: Snapshot, settings: Settings) -> int:
 
 
 def _live_since(snapshot: Snapshot) -> datetime | None:
-    """Since when the array that runs does, or the one that comes first; None: nobody can say."""
-    job = snapshot.running
-    if job is None:
+    """Since when the array that runs, or comes first, is the first one; None: nobody can say.
+
+    That is when the last task of the one before it ended, not when its own next task waits for nodes or gets them.
+    """
+    job = snapshot.running or snapshot.behind[0]
+    places = [n for n, one in enumerate(snapshot.attempts) if (one.array_job_id or one.job_id) == job.array_job_id]
+    if not places and job.is_pending:
         return idle_since(snapshot)
-    begun = [one.opened_at for one in snapshot.attempts if (one.array_job_id or one.job_id) == job.array_job_id]
-    return min((at for at in (*begun, job.started_at) if at is not None), default=None)
+    begun = [snapshot.attempts[place].opened_at for place in places]
+    if not job.is_pending:
+        begun.append(job.started_at)
+    earlier = snapshot.attempts[: places[0]] if places else snapshot.attempts
+    if earlier and earlier[-1].closed_at is not None:
+        begun.append(max(earlier[-1].closed_at, job.submitted_at or earlier[-1].closed_at))
+    return min((at for at in begun if at is not None), default=None)
 
 
 _NEEDS = Part.QUEUE | Part.PROGRESS | Part.LOG | Part.ATTEMPTS | Part.KILL_SWITCH | Part.CRON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import loss_spike
@@ -44,6 +45,16 @@ def test_it_has_one_key_at_every_look() -> None:
     keys = {one.key for end in range(554, 700, 7) for one in found(series[max(0, end - 500) : end])}
     assert keys == {"loss_spike:iteration 30551"}
     assert {len(found(series[max(0, end - 500) : end])) for end in range(554, 700, 7)} == {1}
+
+
+@pytest.mark.parametrize("step", [1, 10])
+def test_a_divergence_that_climbs_slowly_has_one_key_while_the_series_moves_on(step: int) -> None:
+    """Which line is the first above follows from what is usual; that must not follow from where the series begins."""
+    series = lines(
+        1600, lambda n: {"loss": 2.19 + 0.012 * min(100, max(0, n - 900)) + 0.02 * ((n * 7919) % 11 - 5) / 5}, step=step
+    )
+    keys = {one.key for end in range(960, 1600, 11) for one in found(series[max(0, end - 1000) : end])}
+    assert len(keys) == 1
 
 
 def test_one_that_came_back_is_told_for_six_hours_and_no_longer() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from opsctl.attempts.events import Attempt
 from opsctl.logs.records import Measured
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.slurm.types import Job
@@ -41,6 +42,38 @@ def test_a_new_live_array_leaves_time_to_refill() -> None:
     young = replace(RUNNING, started_at=NOW - timedelta(minutes=80))
     assert found(young, WAITING_FOR_CHAIN) == []
     assert found(replace(young, started_at=NOW - timedelta(minutes=100)), WAITING_FOR_CHAIN) != []
+
+
+def attempt(number: int, array: int, began_h: float, ended_h: float | None) -> Attempt:
+    """Hours ago."""
+    return Attempt(
+        number=number,
+        id=str(number),
+        job_id=number,
+        array_job_id=array,
+        opened_at=NOW - timedelta(hours=began_h),
+        closed_at=None if ended_h is None else NOW - timedelta(hours=ended_h),
+        reason=None if ended_h is None else "exit-duration",
+    )
+
+
+def test_the_next_task_of_the_live_array_is_no_new_array() -> None:
+    """What was told while its task before ran is told on: else it is over, and new again, with every task."""
+    ended = (attempt(1, 12, 40, 21), attempt(2, 12, 20, 0.5))
+    assert found(pending("Priority"), attempts=ended) != []
+    again = replace(RUNNING, started_at=NOW - timedelta(minutes=5))
+    assert found(again, attempts=(*ended, attempt(3, 12, 0.05, None))) != []
+
+
+def test_an_array_comes_first_when_the_one_before_it_has_ended_not_when_it_gets_nodes() -> None:
+    submitted = NOW - timedelta(days=3)
+    head = replace(pending("Priority"), submitted_at=submitted)
+    begun = replace(RUNNING, submitted_at=submitted, started_at=NOW - timedelta(minutes=5))
+    for ended_h, is_found in ((1, False), (2, True)):
+        before = (attempt(1, 11, 22, ended_h),)
+        assert bool(found(head, attempts=before)) is is_found
+        assert bool(found(begun, attempts=before)) is is_found
+        assert bool(found(begun, attempts=(*before, attempt(2, 12, 0.05, None)))) is is_found
 
 
 def test_the_end_of_the_training_needs_no_more() -> None:

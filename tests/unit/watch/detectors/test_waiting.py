@@ -51,6 +51,24 @@ def test_the_waits_so_far_are_read_from_the_attempts() -> None:
     assert [round(wait / 3600) for wait in earlier_waits_s(attempts(WAITS, 1))] == list(WAITS)
 
 
+def test_a_stop_by_the_kill_switch_is_no_wait_that_later_ones_are_held_against() -> None:
+    """Tasks 3 to 5 had nodes during it and left at once: nobody waited for 68 hours."""
+    import msgspec
+
+    told = attempts((2, 4, 68, 3, 5, 6, 1), 20)
+    named = tuple(
+        msgspec.structs.replace(one, array_job_id=12, array_task=str(task))
+        for one, task in zip(told, (1, 2, 6, 7, 8, 9, 10), strict=True)
+    )
+    assert [round(wait / 3600) for wait in earlier_waits_s(named)] == [2, 4, 3, 5, 6, 1]
+    for first, waits in ((1, [2, 4, 68, 3, 5, 6, 1]), (3, [2, 4, 3, 5, 6, 1])):
+        anew = tuple(
+            msgspec.structs.replace(one, array_job_id=12 if n < 2 else 20, array_task=str(task))
+            for n, (one, task) in enumerate(zip(told, (9, 10, *range(first, first + 5)), strict=True))
+        )
+        assert [round(wait / 3600) for wait in earlier_waits_s(anew)] == waits
+
+
 def test_half_as_long_again_as_the_longest_is_found() -> None:
     assert found(pending("Resources"), 46) == [
         "12_[2-3%1] has waited 46.0 h for its nodes on gpu_p5: the longest of its last 7 waits was 30.0 h"
