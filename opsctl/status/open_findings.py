@@ -90,7 +90,7 @@ def with_memory(
         if severity is not None and check not in checked:
             finding = Finding(check, severity, one.text, None, subject, one.since, one.evidence, one.todo)
             shown.append(_joined(finding, one, one.last_seen))
-    return sorted(shown, key=lambda one: -one.severity)
+    return sorted(shown, key=lambda one: -one.severity.weight)
 
 
 _SEVERITIES = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}

@@ -118,4 +118,4 @@ def findings(
         if one.severity in (Severity.WARNING, Severity.CRITICAL)
         and (overview.seen.was_submitted or one.check != training.CHECK)
     ]
-    return sorted(shown, key=lambda one: -one.severity)
+    return sorted(shown, key=lambda one: -one.severity.weight)

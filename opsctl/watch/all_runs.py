@@ -20,7 +20,15 @@ from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.cluster import Cluster
 from opsctl.watch.detector import Detector, run_detectors
 from opsctl.watch.detectors import training
-from opsctl.watch.finding import Finding, PrintedFinding, Severity, SeverityWord, printed_finding, severity_word
+from opsctl.watch.finding import (
+    Finding,
+    PrintedFinding,
+    Severity,
+    SeverityWord,
+    printed_finding,
+    severity_word,
+    worst_of,
+)
 from opsctl.watch.gathering.file_system import FileSystems
 from opsctl.watch.runner import gather, in_words, settings_of
 from opsctl.watch.snapshot import Part, Snapshot
@@ -110,7 +118,7 @@ def printed_run(look: RunLook, findings: Sequence[Finding]) -> PrintedRun:
     return PrintedRun(
         name=look.name,
         output=str(look.output) if look.output else None,
-        worst=severity_word(max((one.severity for one in findings), default=Severity.OK)),
+        worst=severity_word(worst_of(findings)),
         findings=[printed_finding(one) for one in findings],
     )
 
@@ -118,9 +126,9 @@ def printed_run(look: RunLook, findings: Sequence[Finding]) -> PrintedRun:
 def run_lines(looks: Sequence[tuple[RunLook, Sequence[Finding]]]) -> list[str]:
     """Lines for people: the runs that somebody should know of, worst first, then those without findings in one."""
     lines, well = [], []
-    worst = sorted(looks, key=lambda one: -max((f.severity for f in one[1]), default=Severity.OK))
+    worst = sorted(looks, key=lambda one: -worst_of(one[1]).weight)
     for look, findings in worst:
-        told = sorted((one for one in findings if one.severity > Severity.OK), key=lambda one: -one.severity)
+        told = sorted((one for one in findings if one.severity > Severity.OK), key=lambda one: -one.severity.weight)
         if not told:
             well.append(look.name)
             continue

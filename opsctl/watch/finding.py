@@ -24,6 +24,14 @@ class Severity(IntEnum):
     CRITICAL = 2
     UNKNOWN = 3
 
+    @property
+    def weight(self) -> int:
+        """How much it matters: what is known to be bad more than what could not be seen, and that more than a warning.
+
+        The numbers themselves are no order: a check that cannot see must not hide another's alarm.
+        """
+        return (Severity.OK, Severity.WARNING, Severity.UNKNOWN, Severity.CRITICAL).index(self)
+
 
 _WORDS: dict[Severity, SeverityWord] = {
     Severity.OK: "ok",
@@ -84,6 +92,11 @@ def printed_finding(finding: Finding) -> PrintedFinding:
     )
 
 
+def worst_of(findings: Iterable[Finding]) -> Severity:
+    """The severity that matters most, OK without any."""
+    return max((finding.severity for finding in findings), key=lambda one: one.weight, default=Severity.OK)
+
+
 def exit_code(findings: Iterable[Finding]) -> int:
-    """The worst of the findings, 0 without any."""
-    return int(max((finding.severity for finding in findings), default=Severity.OK))
+    """That of the worst finding, 0 without any."""
+    return int(worst_of(findings))

@@ -20,9 +20,9 @@ from opsctl.records.run_view import view_known
 from opsctl.runs.load import load_run_file
 from opsctl.slurm.cluster import Cluster
 from opsctl.watch import all_runs as module
-from opsctl.watch.all_runs import RunLook, findings_in, look_at_all, run_lines
+from opsctl.watch.all_runs import RunLook, findings_in, look_at_all, printed_run, run_lines
 from opsctl.watch.detector import Detector
-from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.finding import Finding, Severity, exit_code
 from opsctl.watch.registry import DETECTORS
 from opsctl.watch.runner import settings_of
 from opsctl.watch.snapshot import Part
@@ -148,7 +148,8 @@ def test_the_command_looks_at_every_known_run_and_exits_as_the_worst(
     found = {one["name"]: one for one in json.loads(answer.output)["runs"]}
     assert found["a"]["findings"] == [] and found["a"]["worst"] == "ok"
     assert {"kill_switch", "brake", "unpublished"} <= {one["check"] for one in found["tiny"]["findings"]}
-    assert answer.exit_code == 3  # nobody can be asked about the jobs of the one that was submitted
+    assert found["tiny"]["worst"] == "critical"
+    assert answer.exit_code == 2  # though nobody can be asked about the jobs of the one that was submitted
     assert run.paths.main_log.read_text() == before
     assert "ok: a, b" in CliRunner().invoke(command, ["all", "--all-runs"]).output
     assert "kill switch is triggered" in run.paths.main_log.read_text().removeprefix(before)
@@ -173,3 +174,16 @@ def test_a_run_whose_file_is_closed_to_the_reader_is_seen_by_its_folder() -> Non
             return look.name, look.run.loaded is None, look.snapshot.published is not None
 
         assert as_user("nobody", seen) == ("anas", True, True)
+
+
+def test_a_check_that_cannot_see_hides_no_alarm_of_another(tmp_path: Path) -> None:
+    unknown = Finding("nodes", Severity.UNKNOWN, "sinfo does not answer")
+    critical = Finding("training", Severity.CRITICAL, "is not there")
+    warning = Finding("queue", Severity.WARNING, "one is missing")
+    assert exit_code([unknown, critical, warning]) == 2
+    assert exit_code([warning, unknown]) == 3
+    assert exit_code([warning]) == 1 and exit_code([]) == 0
+    blind, dead = RunLook("blind", tmp_path), RunLook("dead", tmp_path)
+    lines = run_lines([(blind, [unknown]), (dead, [warning, critical])])
+    assert lines[0].startswith("dead") and "critical" in lines[1]
+    assert printed_run(dead, [unknown, critical]).worst == "critical"
