@@ -24,7 +24,7 @@ def main() -> dict[str, Any]:
     """Measure, print and return both. A stand-in is Slurm: what the controller takes is not ours to measure."""
     folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
     try:
-        environment = _environment(folder)
+        environment = desk_environment(folder)
         return _one_run(folder, environment) | _many_runs(folder, environment)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -35,12 +35,12 @@ def _one_run(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
     make_run(run, LOG_ITERATIONS)
     status, watch = [*opsctl(), "status"], [*opsctl(), "watch", "all", "--no-log"]
     status_s, watch_s = alternate([status, watch], environment, run, may_fail=True)
-    status_cpu_s, watch_cpu_s = (_cpu_s(command, environment, run) for command in (status, watch))
+    status_cpu_s, watch_cpu_s = (cpu_s(command, environment, run) for command in (status, watch))
     wall, cpu = watch_s / status_s, watch_cpu_s / status_cpu_s
     is_met = max(wall, cpu) <= ALL_RATIO_LIMIT
     print(
         f"opsctl watch all: {watch_s * 1e3:.0f} ms, {wall:.2f}x of opsctl status ({status_s * 1e3:.0f} ms); CPU"
-        f" {watch_cpu_s * 1e3:.0f} ms, {cpu:.2f}x; goal <= {ALL_RATIO_LIMIT:.0f}x: {_met(is_met)}"
+        f" {watch_cpu_s * 1e3:.0f} ms, {cpu:.2f}x; goal <= {ALL_RATIO_LIMIT:.0f}x: {met(is_met)}"
     )
     return {
         "watch_all_s": watch_s,
@@ -64,16 +64,16 @@ def _many_runs(folder: Path, environment: dict[str, str]) -> dict[str, Any]:
         ("watch_all_runs", ["watch", "all", "--all-runs", "--no-log"]),
     ):
         (taken_s,) = alternate([[*opsctl(), *words]], environment, folder, may_fail=True, rounds=5)
-        goal = f"; goal <= {RUNS_LIMIT_S:.0f} s: {_met(taken_s <= RUNS_LIMIT_S)}" if key == "status_all" else ""
+        goal = f"; goal <= {RUNS_LIMIT_S:.0f} s: {met(taken_s <= RUNS_LIMIT_S)}" if key == "status_all" else ""
         print(f"opsctl {' '.join(words)}: {RUNS} runs in {taken_s:.2f} s{goal}")
         results[f"{key}_s"] = taken_s
     return results
 
 
-def _cpu_s(command: Sequence[str], environment: dict[str, str], folder: Path) -> float:
+def cpu_s(command: Sequence[str], environment: dict[str, str], folder: Path, rounds: int = CPU_ROUNDS) -> float:
     """Least CPU seconds of the command and all that it starts."""
     taken = []
-    for _ in range(CPU_ROUNDS):
+    for _ in range(rounds):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, check=False, timeout=60)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -81,7 +81,7 @@ def _cpu_s(command: Sequence[str], environment: dict[str, str], folder: Path) ->
     return min(taken)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def desk_environment(folder: Path) -> dict[str, str]:
     """An account of its own, and a stand-in for Slurm's commands: one job of the run 0123, twenty nodes."""
     programs = folder / "bin"
     programs.mkdir()
@@ -98,7 +98,8 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**kept, **own, "PATH": f"{programs}:{kept['PATH']}", "OPSCTL_ANSWERS_AGE": "0"}
 
 
-def _met(is_met: bool) -> str:
+def met(is_met: bool) -> str:
+    """Whether a goal is, in words."""
     return "met" if is_met else "NOT MET"
 
 

@@ -49,7 +49,7 @@ def all_runs_option(function: Function) -> Function:
 
 def fresh_option(function: Function) -> Function:
     """`--fresh`."""
-    what = "Ask Slurm now, not what it has told another command of yours less than a minute ago."
+    what = "Ask Slurm now, not what it has told another command of yours within the last minute."
     return click.option("--fresh", is_flag=True, help=what)(function)
 
 

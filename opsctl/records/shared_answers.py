@@ -1,4 +1,4 @@
-"""Slurm's answers for those who only look, shared for less than a minute by all processes of one account on a host.
+"""Slurm's answers for those who only look, shared for a minute by all processes of one account on a host.
 
 A colleague's `status --watch`, the desk's hourly pass and a prompt that shows the queue are then one question to the
 controller. What decides (submit, cancel, refill, jobs) never reads them, and every command that may have changed
@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 #: Seconds for which the queue counts, set by the variable; 0: nothing is shared. Nodes count three times as long.
 AGE_VARIABLE = "OPSCTL_ANSWERS_AGE"
-QUEUE_AGE_S = 40.0
+#: With these an account asks twice in any minute at most, however often it looks.
+QUEUE_AGE_S = 60.0
 _NODES_TIMES = 3
 #: What the controller goes by changes with its configuration file.
 CONFIGURATION_AGE_S = 86400.0
