@@ -54,9 +54,11 @@ def queue_ahead(
     user = account_name()
     ticks = ticks_of(cron.client.jobs(users=[user]), token, user)
     need = needed(ticks, now_s, covered, period_s, own_job)
-    new = [_submit_tick(cron, token, period_s, due) for due in need.submit]
-    if need.cancel:
-        cron.client.cancel(need.cancel, pending_only=True)
+    try:  # what is over first: an account may have just so many jobs in the queue
+        if need.cancel:
+            cron.client.cancel(need.cancel, pending_only=True)
+    finally:
+        new = [_submit_tick(cron, token, period_s, due) for due in need.submit]
     return new
 
 

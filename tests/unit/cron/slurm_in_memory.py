@@ -29,6 +29,7 @@ class SlurmInMemory:
     error: SlurmError | None = None  # of every question
     refuses: str = ""  # words in a script for which sbatch fails
     hides: bool = False
+    most: int = 1000  # jobs that an account may have in the queue
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
         if self.error:
@@ -44,6 +45,8 @@ class SlurmInMemory:
             raise self.error
         if self.refuses and self.refuses in script:
             raise SlurmError("Slurm refused to take the job: no")
+        if len(self.queue) >= self.most:
+            raise SlurmError("Slurm refused to take the job: Job violates accounting/QOS policy (job submit limit)")
         self.scripts.append(script)
         job_id = 100 + len(self.scripts)
         comment = re.search(r"^#SBATCH --comment='(.*)'$", script, re.MULTILINE)

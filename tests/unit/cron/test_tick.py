@@ -280,3 +280,10 @@ def test_a_node_whose_clock_is_far_off_goes_by_the_file_servers(begun: Chain, of
 def test_a_clock_that_is_less_than_two_periods_off_is_left_alone(begun: Chain, off_s: int) -> None:
     clock = trusted_clock(begun.cron.paths, HOUR, lambda: NOON + off_s, server_s=lambda: NOON)
     assert clock() == NOON + off_s
+
+
+def test_ticks_that_are_over_make_room_where_an_account_may_have_just_so_many_jobs(begun: Chain) -> None:
+    begun.slurm.most = 2  # those for one and two o'clock, which wait until half past three
+    begun.now = NOON + 3.5 * HOUR
+    begun.tick(NOON + HOUR)
+    assert begun.queued() == [4, 5]
