@@ -113,7 +113,9 @@ def trigger(
 @dry_run_option
 def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run: bool) -> None:
     """Remove the switch: the next task trains again."""
+    from opsctl.output import message
     from opsctl.records import kill_switch
+    from opsctl.records.deactivations import record_deactivation
 
     paths, _ = _paths(run_argument, run)
     if dry_run:
@@ -123,6 +125,10 @@ def deactivate(run_argument: str | None, run: str | None, as_json: bool, dry_run
     was = change.state
     if change.changed:
         line = f"kill switch {was.path} deactivated; it was triggered {was.describe()}"
+        try:
+            record_deactivation(paths, was)
+        except OSError as error:  # it is done all the same
+            message(f"that is not on record: {error.filename or paths.kill_switch_log}: {error.strerror}")
     else:
         line = f"kill switch {was.path} was not triggered: nothing to deactivate"
     _say(line, change, as_json, paths)

@@ -32,6 +32,7 @@ OF_THE_ORIGINAL = (
     "attempts.jsonl",
     "lease.jsonl",
     "kill-switch.json",
+    "kill-switch.jsonl",
 )
 
 

@@ -57,6 +57,11 @@ class RunPaths:
         return self.state / "kill-switch.reserve"
 
     @property
+    def kill_switch_log(self) -> Path:
+        """A line for each time that somebody deactivated the kill switch; only added to."""
+        return self.state / "kill-switch.jsonl"
+
+    @property
     def state(self) -> Path:
         """What opsctl itself has to remember of the run."""
         return self.output / ".opsctl"

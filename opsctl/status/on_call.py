@@ -22,6 +22,7 @@ from opsctl.moments import to_the_second
 from opsctl.records.alert_log import Event
 from opsctl.records.cancels import Cancel
 from opsctl.records.chains import REFILL, REVISE, Chain
+from opsctl.records.deactivations import Deactivation
 from opsctl.records.requests import PrintedRequest
 from opsctl.records.revision import Revision
 from opsctl.status.health import Desk
@@ -44,6 +45,7 @@ class Facts:
     findings: tuple[OpenFinding, ...] = ()  # worst first
     desk: Desk = field(default_factory=Desk)
     cancels: Sequence[Cancel] = ()
+    deactivations: Sequence[Deactivation] = ()
     revisions: Sequence[Revision] = ()
     alerts: Sequence[Event] = ()
     requests: Sequence[PrintedRequest] = ()
@@ -104,6 +106,12 @@ def _all(facts: Facts) -> Iterator[Happening]:
             why = f": {switch.why}" if switch.why else ""
             text = f"{switch.by or 'somebody'} triggered the kill switch{why}"
             yield Happening(at=switch.at, kind="kill-switch", text=text)
+    for off in facts.deactivations:
+        who, why = off.triggered_by or "somebody", f": {off.triggered_why}" if off.triggered_why else ""
+        if off.triggered_at is not None:
+            text = f"{who} triggered the kill switch{why}"
+            yield Happening(at=off.triggered_at, kind="kill-switch", text=text)
+        yield Happening(at=off.at, kind="kill-switch", text=f"{off.by} deactivated the kill switch of {who}")
     for cancel in facts.cancels:
         what = "what was queued" if cancel.queued_only else "the run's jobs"
         jobs = f" ({', '.join(cancel.jobs)})" if cancel.jobs else ""

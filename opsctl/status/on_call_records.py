@@ -9,6 +9,7 @@ from typing import TypeVar
 from opsctl.checkpoints.rollbacks import read_rollbacks
 from opsctl.errors import OpsctlError
 from opsctl.records import alerts, requests
+from opsctl.records.deactivations import read_deactivations
 from opsctl.records.revisions import published_since
 from opsctl.records.run_view import RunView
 from opsctl.runs.paths import RunPaths
@@ -39,6 +40,7 @@ def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = 
     events = tried("alerts", lambda: alerts.events(paths))
     asked = tried("requests", lambda: requests.printed(paths))
     rollbacks = tried("rollbacks", lambda: read_rollbacks(paths))
+    deactivations = tried("the kill switch's record", lambda: read_deactivations(paths))
     checkpoints = tried("checkpoints", lambda: _checkpoints(paths))
     problems = [f"{part.name}: {why}" for part, why in snapshot.problems if part in Part.ALL and snapshot.blind is None]
     return Facts(
@@ -48,6 +50,7 @@ def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = 
         findings=open_findings(run, overview, desk, parts),
         desk=desk,
         cancels=desk.cancels,
+        deactivations=deactivations,
         revisions=revisions,
         alerts=events,
         requests=asked,

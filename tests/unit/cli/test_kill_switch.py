@@ -13,6 +13,7 @@ import pytest
 from opsctl.attempts.events import Attempt, append_opened
 from opsctl.attempts.lookers import folder_inode
 from opsctl.cli import kill_switch, main
+from opsctl.records.deactivations import read_deactivations
 from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 
@@ -64,6 +65,23 @@ def test_the_four_words_work_without_slurm(in_run: RunPaths, capsys: pytest.Capt
     assert not in_run.kill_switch.exists()
     assert call("deactivate") == 0
     assert "nothing to deactivate" in capsys.readouterr().err
+
+
+def test_who_takes_it_away_is_on_record_with_who_had_triggered_it_and_a_full_disk_stops_nobody(
+    in_run: RunPaths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("trigger", "--reason", "a spike")
+    call("deactivate")
+    call("deactivate")
+    (line,) = read_deactivations(in_run)
+    assert (line.by, line.triggered_by, line.triggered_why) == (ME, ME, "a spike")
+    assert line.triggered_at is not None and line.at >= line.triggered_at
+    capsys.readouterr()
+    call("trigger")
+    in_run.kill_switch_log.unlink()
+    in_run.kill_switch_log.mkdir()
+    assert call("deactivate") == 0 and not in_run.kill_switch.exists()
+    assert "that is not on record: " in capsys.readouterr().err
 
 
 def test_arming_needs_a_group_and_says_what_to_write(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from opsctl.records.alert_log import Event, Message
 from opsctl.records.alerts import Remembered
 from opsctl.records.cancels import Cancel
 from opsctl.records.chains import REFILL, SUBMIT, Chain
+from opsctl.records.deactivations import Deactivation
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.records.requests import PrintedRequest
 from opsctl.status.on_call import Facts, hand_over, happenings
@@ -115,6 +116,18 @@ def test_the_text_is_what_happened_then_what_is_open_then_what_is_queued() -> No
     assert "[for 3 h; acknowledged by ann" in text and "eve waits for an answer: stop" in text
     assert "3 alerts not sent yet: opsctl alerts list" in text
     assert "12_1 of ana runs for 2:10:05 on node[1-4]" in text and "30_[1-3%1] of ana held by its owner" in text
+
+
+def test_a_switch_that_was_triggered_and_deactivated_meanwhile_is_told_with_both() -> None:
+    at = NOW - 3 * HOUR
+    off = Deactivation(at=at, by="ann", triggered_by="ben", triggered_at=at - HOUR, triggered_why="a spike")
+    by_hand = Deactivation(at=NOW - 2 * HOUR, by="ann")
+    lines = told(Facts("tr1", Path("/o"), run(jobs=()), deactivations=(off, by_hand)))
+    assert lines == [
+        "06:00 ben triggered the kill switch: a spike",
+        "07:00 ann deactivated the kill switch of ben",
+        "08:00 ann deactivated the kill switch of somebody",
+    ]
 
 
 def test_without_slurm_the_rest_is_told_and_the_queue_is_not_known() -> None:
