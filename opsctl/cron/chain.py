@@ -15,6 +15,7 @@ from opsctl.cron.successors import QueuedTick, needed, ticks_of
 from opsctl.errors import OpsctlError, SlurmError, UsageError
 from opsctl.moments import now
 from opsctl.records.cron import (
+    HOUR_S,
     CronChain,
     CronComment,
     Via,
@@ -138,7 +139,7 @@ def _new(cron: Cron, old: CronChain | None, via: Via | None, period_s: int | Non
     """A new chain: its ticks first, then its name on record, then what is left of the old one goes."""
     paths = cron.paths
     notes: tuple[str, ...] = ()
-    period_s = period_s or (old.period_s if old else 3600)
+    period_s = period_s or (old.period_s if old else HOUR_S)
     chain = CronChain(
         token=secrets.token_hex(6),
         via=via or crontabs.best_via(cron, period_s),

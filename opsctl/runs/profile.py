@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from opsctl.runs.desk_values import check_desk
-from opsctl.runs.schema import AlertsTable, CronTable, RunFile, WatchTable
+from opsctl.runs.schema import CronTable, RunFile, WatchTable
 from opsctl.runs.shape import check_tables
 from opsctl.runs.toml_file import read_toml
 
@@ -46,11 +46,6 @@ def cron_table(environment: Mapping[str, str] = os.environ) -> CronTable:
 def watch_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> WatchTable:
     """[watch] of the run file over the profiles'. Raises RunFileError for a wrong profile."""
     return msgspec.convert({**profile(environment).get("watch", {}), **file.watch}, WatchTable)
-
-
-def alerts_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> AlertsTable:
-    """[alerts] of the run file over the profiles'. Raises RunFileError for a wrong profile."""
-    return msgspec.convert({**profile(environment).get("alerts", {}), **file.alerts}, AlertsTable)
 
 
 def quota_command(environment: Mapping[str, str] = os.environ) -> tuple[Path, tuple[str, ...], str | None] | None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from opsctl.moments import now
 from opsctl.records.register import KnownRun
 from opsctl.records.run_view import RunView, view_known
 from opsctl.runs.paths import RunPaths
@@ -161,8 +159,3 @@ def _without(look: RunLook, why: str, is_gone: bool = False) -> RunLook:
 
 def _with(look: RunLook, snapshot: Snapshot) -> RunLook:
     return RunLook(look.name, look.output, look.run, snapshot)
-
-
-def time_of(looks: Iterable[RunLook]) -> datetime:
-    """When the last of them was looked at."""
-    return max((look.snapshot.now for look in looks if look.snapshot is not None), default=now())

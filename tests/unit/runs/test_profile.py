@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import RunFileError
-from opsctl.runs.profile import alerts_table, cron_table, watch_table
+from opsctl.runs.profile import cron_table, watch_table
 from tests.unit.runs.run_files import changed, loaded, refusal
 
 
@@ -18,10 +18,10 @@ def environment(folder: Path, text: str) -> dict[str, str]:
 
 
 def test_the_run_file_wins_over_the_profile_key_by_key_also_with_a_default(tmp_path: Path) -> None:
-    around = environment(tmp_path / "config", "[watch]\nmust_run = true\nspare_nodes = 3\n[alerts]\nper_hour = 4\n")
+    around = environment(tmp_path / "config", "[watch]\nmust_run = true\nspare_nodes = 3\n")
     run = loaded(tmp_path, changed("[trainer]", "[watch]\nmust_run = false\n\n[trainer]"), **around)
     watch = watch_table(run.file, around)
-    assert (watch.must_run, watch.spare_nodes, alerts_table(run.file, around).per_hour) == (False, 3, 4)
+    assert (watch.must_run, watch.spare_nodes) == (False, 3)
 
 
 def test_what_a_profile_says_is_not_the_runs_to_publish(tmp_path: Path) -> None:
