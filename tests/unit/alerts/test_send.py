@@ -268,6 +268,26 @@ def test_a_program_of_ones_own_is_handed_the_message(tmp_path: Path) -> None:
     assert "nobody knows" in desk.look(600, try_s=1).lines[0]
 
 
+def test_a_program_that_has_the_url_is_not_run_while_nothing_is_owed(tmp_path: Path) -> None:
+    program = tmp_path / "url.sh"
+    program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\nexit 1\n")
+    program.chmod(0o755)
+    desk = Desk.at(tmp_path, channels=[f"command:{program}"])
+    desk.look(0)
+    assert not (tmp_path / "asked").exists()
+    desk.look(60, critical("cron"))
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def test_a_channel_that_leads_nowhere_is_on_record_once_in_a_while_and_not_at_every_look(tmp_path: Path) -> None:
+    desk = Desk.at(tmp_path, channels=["file:/no/such/url"])
+    told = [desk.look(minute / 10, critical("cron")) for minute in range(5)]
+    assert all("cannot read /no/such/url" in one.lines[0] for one in told)
+    assert len([line for line in desk.log if line.event == "failed"]) == 1
+    desk.look(60, critical("cron"))
+    assert len([line for line in desk.log if line.event == "failed"]) == 2
+
+
 def test_the_heartbeat_is_asked_for_only_while_all_is_well(tmp_path: Path) -> None:
     with http_server(Posts()) as posts:
         desk = Desk.at(tmp_path, heartbeat=f"http://127.0.0.1:{posts.port}/beat")

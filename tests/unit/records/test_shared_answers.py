@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.errors import SlurmMissing, SlurmUnreachable
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
 from opsctl.records import shared_answers
 from opsctl.records.shared_answers import SharedAnswers, forget, looking_at
 from opsctl.slurm.cluster import Cluster
@@ -100,6 +100,23 @@ def test_a_second_look_takes_the_first_ones_answer_whole_and_says_how_old_it_is(
     second = look(slurm, cache)
     assert second.jobs() == [RUNNING, HELD] and second.queue_age_s == 25
     assert slurm.asked == 1
+
+
+def test_who_asks_for_some_jobs_is_told_of_those_and_not_what_is_shared(
+    slurm: Slurm, cache: Path, clock: Clock
+) -> None:
+    shared = look(slurm, cache)
+    assert shared.jobs() == [RUNNING, HELD]
+    slurm.queue = [HELD]
+    assert shared.jobs(job_ids=[HELD.job_id]) == [HELD] and shared.jobs(users=["ana"]) == [HELD]
+    assert shared.jobs() == [RUNNING, HELD], "and what was narrowed is not kept for all"
+
+
+def test_of_a_cluster_that_must_not_be_asked_no_answer_is_shared(cache: Path) -> None:
+    closed = looking_at(Cluster(out_of_bounds="its slurm.conf is anybody's"))
+    assert not isinstance(closed, SharedAnswers)
+    with pytest.raises(SlurmError, match="is anybody's"):
+        closed.jobs()
 
 
 def test_the_queue_counts_forty_seconds_nodes_two_minutes_and_the_configuration_a_day(

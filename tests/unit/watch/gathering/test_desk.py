@@ -20,7 +20,10 @@ def test_a_nodes_clock_is_held_against_what_the_file_server_stamped(tmp_path: Pa
     run = view(str(write_run(tmp_path)))
     run.paths.state.mkdir(parents=True)
     assert gather(run, slurm([]), Part.CLOCKS).clocks == ()
-    append_opened(run.paths, Attempt(number=1, id="a", job_id=7, opened_at=NOW))
+    append_opened(run.paths, Attempt(number=1, id="z", job_id=6, opened_at=NOW))
+    run.paths.attempt_folder(6).mkdir(parents=True)
+    record_clock(Node(2, 0, 0, "x", 1, run.paths.attempt_folder(6), "of-an-earlier-attempt", "m", 30))
+    append_opened(run.paths, Attempt(number=2, id="a", job_id=7, opened_at=NOW))
     folder = run.paths.attempt_folder(7)
     folder.mkdir(parents=True)
     record_clock(Node(2, 2, 0, "x", 1, folder, "x01", "m", 30))  # by the clock of this very machine

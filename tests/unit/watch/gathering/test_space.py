@@ -4,6 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from opsctl.moments import now
 from opsctl.records.run_view import RunView, view
-from opsctl.records.space import read_walk
+from opsctl.records.space import read_space, read_walk
 from opsctl.watch.gathering import file_system, walk
 from opsctl.watch.gathering.file_system import FileSystems, mount_point_of
 from opsctl.watch.gathering.space import remember
@@ -166,6 +167,28 @@ def test_without_purge_days_nothing_is_about_to_go(tmp_path: Path) -> None:
     (run.paths.output / "x").touch()
     age(run.paths.output / "x", 1000)
     assert looked(run).purge is None
+
+
+def test_where_files_go_after_days_the_notice_is_half_of_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    run = a_run(tmp_path, "purge_days = 4")
+    file = run.paths.output / "notes.txt"
+    file.touch()
+    age(file, 1.9)
+    assert looked(run).purge is None
+    run.paths.walk.unlink()
+    age(file, 2.1)
+    purge = looked(run).purge
+    assert purge is not None and purge.files == 1
+
+
+def test_a_walk_that_has_not_seen_all_is_no_look_to_remember(run: RunView) -> None:
+    whole = looked(run)
+    part = replace(whole, spaces=tuple(replace(one, how="part of a walk") for one in whole.spaces))
+    remember(run.paths, part)
+    assert read_space(run.paths) == []
+    remember(run.paths, whole)
+    assert read_space(run.paths) != []
 
 
 def test_a_run_that_was_never_submitted_has_the_room_of_the_folder_that_it_will_be_in(tmp_path: Path) -> None:
