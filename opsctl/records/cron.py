@@ -30,6 +30,7 @@ TICKS_A_DAY = 24
 DEAD_PERIODS = 1.75
 #: What is read of the files that grow: months of hourly ticks.
 NEWEST_BYTES = 512 << 10
+_REMEDY = "damaged, opsctl cron start --take-over writes it anew; closed to you, its group or another [cron] folder helps"
 _COMMENT = re.compile(r"opsctl cron=(?P<token>[0-9a-f]+) (?P<kind>tick|run)=(?P<value>\S+)")
 
 
@@ -88,6 +89,11 @@ class CronPaths:
     def heartbeat(self) -> Path:
         """Its mtime counts."""
         return self.state / "heartbeat"
+
+    def job(self, name: str) -> Path:
+        """The file of the job that is called `hourly/NAME` or `daily/NAME`."""
+        kind, _, base = name.partition("/")
+        return (self.daily if kind == "daily" else self.hourly) / f"{base}.slurm"
 
     def text(self, run: str) -> Path:
         """The program of one run, as it was read when the run was asked for."""
@@ -162,8 +168,8 @@ def parse_cron_comment(text: str) -> CronComment | None:
 
 
 def read_chain(paths: CronPaths) -> CronChain | None:
-    """The chain that counts; None before the first start. Raises OpsctlError for a record that is damaged."""
-    return read_whole(paths.folder, paths.chain, CronChain, "opsctl cron start --take-over writes it anew")
+    """The chain that counts; None before the first start. Raises OpsctlError for a record that is damaged or closed."""
+    return read_whole(paths.folder, paths.chain, CronChain, _REMEDY)
 
 
 def write_chain(paths: CronPaths, chain: CronChain) -> None:

@@ -19,6 +19,8 @@ def cron_seen(folder: Path, now: datetime) -> CronSeen:
         if chain is None or chain.is_stopped:
             return CronSeen(str(folder), is_started=False)
         beat, known = heartbeat(paths), histories(read_runs(paths))
+        # What somebody has taken out of the folder is on record, and nobody's to look after.
+        known = {name: job for name, job in known.items() if job.last.is_open or paths.job(name).exists()}
     except FileNotFoundError:
         return CronSeen(str(folder), is_started=False)
     except OpsctlError as error:

@@ -126,10 +126,14 @@ def test_the_checks_see_what_is_on_record(paths: CronPaths) -> None:
     lines += [event("ended", "2", 3, job="daily/b", state="timeout", detail="Slurm ended it")]
     for line in lines:
         append_run(paths, line)
+    paths.daily.mkdir()
+    paths.job("daily/b").touch()
     seen = cron_seen(paths.folder, now + timedelta(days=400))
     assert seen.is_started and seen.carried_by == "ann via slurm" and seen.heartbeat_at is not None
     jobs = {job.name: (job.state, job.failures, job.detail) for job in seen.jobs}
     assert jobs["hourly/one"][0] == "hanging"
     assert jobs["daily/b"] == ("failed", 1, "timeout: Slurm ended it")
+    paths.job("daily/b").unlink()  # as cron remove does
+    assert [job.name for job in cron_seen(paths.folder, now).jobs] == ["hourly/one"]
     paths.chain.write_text("{")
     assert cron_seen(paths.folder, now).problem
