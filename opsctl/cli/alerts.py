@@ -123,6 +123,7 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
     KEY is as opsctl alerts list shows it, or the name of a check: all that it has found.
     """
     from opsctl.account import account_name
+    from opsctl.control.submit import explained_disk_errors
     from opsctl.moments import now
     from opsctl.output import message
     from opsctl.records import alerts
@@ -133,7 +134,8 @@ def ack(keys: tuple[str, ...], is_all: bool, run: str | None, why: str, as_json:
     if dry_run:
         message(f"would acknowledge {', '.join(alerts.meant(keys, alerts.open_alerts(paths))) or 'nothing'}")
         return
-    done = alerts.acknowledge(paths, keys, why, now())
+    with explained_disk_errors(paths, "nothing was acknowledged"):
+        done = alerts.acknowledge(paths, keys, why, now())
     message(f"{account_name()} looks after {', '.join(done)}" if done else "nothing is open")
     _print(as_json, run)
 
@@ -149,13 +151,15 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 
     What is open when it ends is said then.
     """
+    from opsctl.control.submit import explained_disk_errors
     from opsctl.moments import iso, now
     from opsctl.output import message
     from opsctl.records import alerts
 
     end = _moment(until, now())
     paths = _run(run).paths
-    was = alerts.silence_of(paths, now()) if dry_run else alerts.silence(paths, end, why, now())
+    with explained_disk_errors(paths, "nothing was silenced"):
+        was = alerts.silence_of(paths, now()) if dry_run else alerts.silence(paths, end, why, now())
     before = f", not until {iso(was.until)} as {was.by} had said" if was is not None and was.until > now() else ""
     message(f"{'would be silent' if dry_run else 'silent'} until {iso(end)}{before}; opsctl alerts unsilence ends it")
     _print(as_json and not dry_run, run)

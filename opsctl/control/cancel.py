@@ -8,7 +8,7 @@ from opsctl.account import account_name
 from opsctl.attempts.unseen import CANNOT_SEE, Unseen
 from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.control import live, overlap
-from opsctl.control.submit import LOCK_WAIT_S
+from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors
 from opsctl.errors import OpsctlError
 from opsctl.records.cancels import record_cancel
 from opsctl.records.identity import refuse_a_copy
@@ -38,7 +38,8 @@ def cancel(paths: RunPaths, name: str, cluster: Cluster, queued_only: bool = Fal
         client = client_for(cluster)
         return _chosen(live.look(paths, cluster, client), name, queued_only)
     # Nobody may submit between the look and the cancelling.
-    with locked(paths.output, paths.lock, LOCK_WAIT_S, f"cancel {name}"):
+    undone = "nothing was cancelled, for refill must find it on record; scancel still works"
+    with explained_disk_errors(paths, undone), locked(paths.output, paths.lock, LOCK_WAIT_S, f"cancel {name}"):
         client = client_for(cluster)
         chosen = _chosen(live.settle_and_look(paths, cluster, client), name, queued_only)
         if chosen.jobs:

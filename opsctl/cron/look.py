@@ -69,7 +69,8 @@ class PrintedCron(Struct, frozen=True, kw_only=True):
 
     folder: Annotated[str, Meta(description="The cron folder.")]
     state: Annotated[
-        str, Meta(description="`alive`, `dead` (no sign of life for too long), `stopped`, `never started`.")
+        str,
+        Meta(description="`alive`, `dead` (no sign of life for too long), `stopped`, `never started`; `unreadable`."),
     ]
     via: Annotated[str | None, Meta(description="`slurm`, `scrontab` or `crontab`.")]
     carried_by: Annotated[str | None, Meta(description="The account as whom ticks and jobs run.")]
@@ -99,12 +100,13 @@ class Look:
     files: list[str]
     queued: list[str] | None
     problem: str = ""
+    is_unreadable: bool = False  # the record of the chain: nobody knows whether there is one
 
     @property
     def state(self) -> str:
         """In a word or two."""
         if self.chain is None:
-            return "never started"
+            return "unreadable" if self.is_unreadable else "never started"
         if self.chain.is_stopped:
             return "stopped"
         return "dead" if self.beat is None or self.beat.is_dead(self.chain.period_s) else "alive"
@@ -121,9 +123,11 @@ def look(cron: Cron, now: datetime, slurm: bool = True) -> Look:
     """Everything that can be seen now; what cannot is in `problem`. slurm: ask it what is queued."""
     problems: list[str] = []
     chain: CronChain | None = None
+    is_unreadable = False
     try:
         chain = read_chain(cron.paths)
     except OpsctlError as error:
+        is_unreadable = True
         problems.append(str(error))
     try:
         beat, events, runs = heartbeat(cron.paths), read_ticks(cron.paths), read_runs(cron.paths)
@@ -143,7 +147,7 @@ def look(cron: Cron, now: datetime, slurm: bool = True) -> Look:
             queued = [_queued_words(tick) for tick in queued_ticks(cron, chain)]
         except SlurmError as error:
             problems.append(str(error))
-    return Look(now, chain, beat, events, runs, files, queued, "; ".join(problems))
+    return Look(now, chain, beat, events, runs, files, queued, "; ".join(problems), is_unreadable)
 
 
 def due_rows(events: list[TickEvent], count: int) -> list[PrintedTick]:
@@ -221,7 +225,7 @@ def status_lines(folder: str, seen: Look, count: int) -> list[str]:
     chain, said = seen.chain, printed_cron(folder, seen, count)
     lines = [f"cron      {folder}"]
     if chain is None:
-        lines.append(f"chain     {seen.state}: opsctl cron start")
+        lines.append(f"chain     {seen.state}" + (": opsctl cron start" if seen.state == "never started" else ""))
     elif chain.is_stopped:
         lines.append(f"chain     stopped by {chain.stopped_by} at {iso(chain.stopped_at)}: opsctl cron start")
     else:

@@ -30,7 +30,8 @@ TICKS_A_DAY = 24
 DEAD_PERIODS = 1.75
 #: What is read of the files that grow: months of hourly ticks.
 NEWEST_BYTES = 512 << 10
-_REMEDY = "damaged, opsctl cron start --take-over writes it anew; closed to you, its group or another [cron] folder helps"
+#: Of a record that is damaged, or closed to the reader.
+_REMEDY = "if damaged, opsctl cron start --take-over writes it anew; if closed, its group can"
 _COMMENT = re.compile(r"opsctl cron=(?P<token>[0-9a-f]+) (?P<kind>tick|run)=(?P<value>\S+)")
 
 

@@ -272,7 +272,8 @@ def _open_or_create(folder: int, name: str, flags: int) -> int:
 def _judge_owner(found: os.stat_result, keepers: Keepers, path: Path) -> None:
     if not keepers.include(found.st_uid):
         owner, whose = account_name(found.st_uid), account_name(keepers.owner)
-        raise Untrusted(f"belongs to {owner}, who is not one of those who share this folder of {whose}'s", path)
+        who = f"{owner}, who is not one of those who share this folder of {whose}'s"
+        raise Untrusted(f"belongs to {who}; if that account is gone, move it away", path)
     _judge_openness(found, path)
 
 

@@ -101,7 +101,14 @@ def findings_in(look: RunLook, detectors: Iterable[Detector]) -> list[Finding]:
     if look.run is None or look.snapshot is None:
         if look.is_gone:
             text = f"{look.name} is gone: {look.problem}"
-            return [Finding(CHECK, Severity.WARNING, text, todo="move it back, or take it from the list of runs")]
+            return [
+                Finding(
+                    CHECK,
+                    Severity.WARNING,
+                    text,
+                    todo="move it back, or take its line out of .opsctl/runs.jsonl in the cron folder",
+                )
+            ]
         return [Finding(CHECK, Severity.UNKNOWN, f"{look.name} cannot be looked at: {look.problem}")]
     try:
         found = run_detectors(detectors, look.snapshot, settings_of(look.run))

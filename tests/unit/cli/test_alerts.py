@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -135,3 +136,19 @@ def test_who_replaces_somebodys_silence_is_told_so(desk: Desk, capsys: pytest.Ca
     assert all(", not until " in line and " had said; " in line for line in capsys.readouterr().err.splitlines())
     assert opsctl("alerts", "unsilence") == 0 == opsctl("alerts", "silence", "1:00:00")
     assert "had said" not in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_with_what_was_left_undone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    alerts.note(desk.paths, [CRON], now())
+    monkeypatch.setattr("opsctl.records.alerts.write_state", full)
+    for words, undone in (
+        (("ack", "cron"), "nothing was acknowledged"),
+        (("silence", "1:00:00"), "nothing was silenced"),
+    ):
+        assert opsctl("alerts", *words) == 1
+        assert f"no space left at {desk.paths.output}: {undone}; free some" in capsys.readouterr().err
