@@ -82,6 +82,7 @@ PRINTED = (
     *(Printed(f"request {action}", "request", PrintedRequest) for action in Action),
     Printed("request list", "requests", list[PrintedRequest]),
     Printed("request carry-out", "carried_out", list[Audited]),
+    Printed("request carry-out", "waiting", list[PrintedRequest], "with `--dry-run`"),
     *(Printed(f"alerts {verb}", "alerts", PrintedAlerts) for verb in ("list", "send", "ack", "silence", "unsilence")),
     Printed("alerts test", "sendings", list[PrintedSending]),
     Printed("data prepare", "data", PreparedData),

@@ -145,9 +145,12 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
 @command.command("carry-out")
 @run_argument
 @all_runs_option
+@click.option("--dry-run", is_flag=True, help="Show what waits for an answer; change nothing.")
 @cluster_option
 @json_option
-def carry_out(run_argument: str | None, run: str | None, all_runs: bool, cluster: str | None, as_json: bool) -> int:
+def carry_out(
+    run_argument: str | None, run: str | None, all_runs: bool, dry_run: bool, cluster: str | None, as_json: bool
+) -> int:
     """Carry out what is asked of your own jobs and no running job of yours answers. Cron calls it.
 
     Exits 1 where something could not be carried out or looked at.
@@ -160,16 +163,24 @@ def carry_out(run_argument: str | None, run: str | None, all_runs: bool, cluster
     if all_runs and chosen:
         raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
     done: list[Audited] = []
+    waits: list[PrintedRequest] = []
     failed = False
     for run_file in _own_runs() if all_runs else [str(locate_run_file(chosen))]:
         try:
-            done += _carried_out(run_file, cluster)
+            if dry_run:
+                waits += _waiting(run_file)
+            else:
+                done += _carried_out(run_file, cluster)
         except (OpsctlError, OSError) as error:
             if not all_runs:
                 raise
             failed = True
             message(f"opsctl: {run_file}: {error}")
-    if as_json:
+    if dry_run and as_json:
+        print_json("waiting", waits)
+    elif dry_run:
+        show_lines(map(_line, waits))
+    elif as_json:
         print_json("carried_out", done)
     else:
         show_lines(f"{one.action} of {one.asked_by}: {one.outcome}: {one.words}" for one in done)
@@ -190,6 +201,14 @@ def _own_runs() -> list[str]:
         except OpsctlError as error:
             message(f"opsctl: {run.name}: {error}")
     return found
+
+
+def _waiting(run_file: str) -> list[PrintedRequest]:
+    """What is asked of a run and not answered yet."""
+    from opsctl.records import requests
+    from opsctl.records.run_view import glance
+
+    return [one for one in requests.printed(glance(run_file).paths) if one.state != "answered"]
 
 
 def _carried_out(run_file: str, cluster: str | None) -> list[Audited]:

@@ -97,6 +97,7 @@ def test_on_a_full_disk_no_file_is_cut_and_afterwards_everything_is_written_once
     record_cancel(run, ["11"], queued_only=True)
     Path("metrics.prom").write_text("# EOF\n")
     ask(run, Request(action="cancel-queued", why="before", owner="root"))
+    assert answer("request", "carry-out", "--dry-run")[:2] == answer("request", "list")[:2] and waiting(run)
     assert answer("cron", "start", "--via", "slurm", "--tick", "1:00:00")[0] == 0
     answer("watch", "all", "--no-log")
     before = settled(contents(disk))
