@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from opsctl.account import account_name
 from opsctl.alerts.secrets import SecretRefused, follow, is_readers_alone, path_of, why_not_the_readers
@@ -87,8 +88,10 @@ def target_of(channel: Channel, environment: Mapping[str, str]) -> Target:
 
 
 def _is_harmless(url: str) -> bool:
-    parts = urlsplit(url)
-    keys = [pair.partition("=")[0].lower() for pair in parts.query.replace(";", "&").split("&")]
+    plain, before = url, ""
+    while plain != before:  # senders read options quoted, and behind a fragment's #, as well
+        plain, before = unquote(plain), plain
+    keys = [pair.partition("=")[0].lower() for pair in re.split("[?#&;]", plain)[1:]]
     return kind_of(url) in OPEN_SCHEMES and not any(word in key for key in keys for word in _READING)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -17,6 +18,7 @@ import msgspec
 from opsctl.alerts.programs import ProgramProblem, run_program
 from opsctl.alerts.task import Task
 from opsctl.alerts.wire import Wire, listen
+from opsctl.output import printable
 from opsctl.records.alert_log import Message
 from trainer.formats.json_text import json_line
 
@@ -100,7 +102,7 @@ def _through_apprise(task: Task, message: Message, parts: frozenset[str], on_par
         listen(wire, lambda: None)
         recipients = _remember_recipients(plugin, parts, on_part)
         logging.getLogger("apprise").addHandler(heard)
-        title = f"[{task.run}] {message.title} ({message.id})"
+        title = printable(f"[{task.run}] {message.title} ({message.id})", " ")
         is_done = plugin.notify(
             title=title, body=message.body[:_LONGEST_BODY], notify_type=_type(message), body_format="text"
         )
@@ -133,8 +135,9 @@ def _plugin(task: Task, message: Message) -> Any:
         # The same id at every try: a mail server or reader that has it already can tell.
         module = sys.modules[type(plugin).__module__]
         if hasattr(module, "make_msgid"):
-            domain = f"{task.run_id or 'run'}.opsctl"
-            module.make_msgid = lambda *_, **__: f"<{message.id}@{domain}>"  # type: ignore[attr-defined]
+            # Others write into the records that these come from: nothing there ends a header.
+            mark, domain = (re.sub(r"[^\w.-]", "-", one, flags=re.ASCII) for one in (message.id, task.run_id or "run"))
+            module.make_msgid = lambda *_, **__: f"<{mark}@{domain}.opsctl>"  # type: ignore[attr-defined]
         if "format=" not in task.url:
             plugin.notify_format = apprise.NotifyFormat.TEXT
     return plugin

@@ -94,9 +94,20 @@ def test_nothing_is_followed_that_others_could_have_written(tmp_path: Path, prof
         target_of(channel, {"SLACK": SLACK, "PATH": os.environ["PATH"]})
 
 
-def test_a_literal_url_that_reads_files_is_refused_where_others_could_have_written_it(profile: Path) -> None:
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "mailto://host?to=a@b.org&pgppub=/home/ann/.ssh/id",
+        "mailto://host?to=a@b.org&%70%67ppub=/home/ann/.ssh/id",
+        "ntfy://host/topic?%2561ttach=/home/ann/.ssh/id",
+        "ntfy://host/topic/#?attach=/home/ann/.ssh/id",
+    ],
+)
+def test_a_literal_url_that_reads_files_is_refused_where_others_could_have_written_it(
+    profile: Path, reading: str
+) -> None:
     profile.chmod(0o666)
-    plain, reading = "mailto://host?to=a@b.org", "mailto://host?to=a@b.org&pgppub=/home/ann/.ssh/id"
+    plain = "mailto://host?to=a@b.org"
     assert target_of(Channel("x", plain, profile, (CHANNELS,)), {}).url == plain
     with pytest.raises(SecretRefused):
         target_of(Channel("x", reading, profile, (CHANNELS,)), {})

@@ -30,6 +30,21 @@ def test_a_mail_is_sent_once_with_the_messages_id_and_its_end_once(tmp_path: Pat
     assert all(one.id in message_id for one, (_, message_id, _) in zip((first, second), mails.taken, strict=True))
 
 
+def test_what_somebody_wrote_into_the_log_ends_no_header_and_stops_no_other_message(tmp_path: Path) -> None:
+    with smtp_server(Mails()) as mails:
+        desk = Desk.at(tmp_path, channels=[mails.url])
+        desk.look(0, critical("cron"))
+        at = desk.log[0].at
+        planted = alert_log.Message(
+            id="a>\nBcc: eve@example.org\n", kind="new", at=at, title="x\nBcc: eve@example.org\n\n\x1b[2J", body="b"
+        )
+        alert_log.append_event(desk.paths, alert_log.Event(event="message", at=at, id=planted.id, message=planted))
+        told = desk.look(5, critical("cron"), critical("disk"))
+    assert told.lines == () and told.sent == 2
+    assert [recipient for _, _, recipient in mails.taken] == ["ann@example.org"] * 3
+    assert "\x1b" not in mails.taken[1][0] and "\n" not in mails.taken[1][0] and "\n" not in mails.taken[1][1]
+
+
 def test_a_mail_server_that_is_down_gets_all_later_in_order_and_nothing_twice(tmp_path: Path) -> None:
     mails = Mails()
     with smtp_server(mails):
