@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from opsctl.account import account_name
+from opsctl.account import account_name, is_member, unix_group
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
 from opsctl.records.group_folder import is_open_to_group, refuse_who_cannot_enter
 from opsctl.records.locate import account_state_folder, known_runs
 from opsctl.records.run_view import glance
 from opsctl.records.state_files import append_state, make_folder, read_lines
+from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import cron_table
 
@@ -73,27 +74,56 @@ def paths_of(run: KnownRun) -> RunPaths:
     Raises OpsctlError where neither tells, or the folder is closed to the caller.
     """
     try:
-        return glance(run.run_file).paths
+        paths = glance(run.run_file).paths
     except OpsctlError:
         if not run.output:
             raise
+    else:
+        refuse_anothers_folder(run, paths)
+        return paths
     paths = RunPaths(Path(run.output))
     refuse_who_cannot_enter(paths)
     return paths
+
+
+def refuse_anothers_folder(run: KnownRun, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> None:
+    """Raise OpsctlError where a run file on the list has its output in a folder that its owner does not share.
+
+    Anybody may put a run on the list, and who looks after all of them writes into their folders, and tells of these
+    whom the run file names. What the account has used by name is its own choice.
+    """
+    try:
+        owner = Path(run.run_file).stat().st_uid
+        with opened_folder(paths.output, paths.output) as (_, keepers):
+            if keepers.include(owner) or run.run_file in known_runs(environment).values():
+                return
+            whose = account_name(keepers.owner)
+    except FileNotFoundError:
+        return  # there is nothing to tell of
+    except OSError as error:
+        raise OpsctlError(f"{error.filename or paths.output}: {error.strerror or error}") from None
+    raise OpsctlError(
+        f"{run.run_file} is {account_name(owner)}'s, who does not share the folder of {whose}'s that it names as output"
+    )
 
 
 def may_act_for(run: KnownRun, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this account's poller may submit for a run that it was not told by name.
 
     What a job of the run trains, its group decides, and it runs as who submits it. So: of runs that this account has
-    made, submitted or refilled itself, and of those shared with the group whose cron folder it has chosen, whose
-    members decide what the poller runs anyway.
+    made, submitted or refilled itself, and of those that a member shares with the group that its own profile names for
+    the cron folder, whose members decide what the poller runs anyway.
     """
     if run.run_file in known_runs(environment).values():
         return True
-    folder = cron_folder(environment)
+    group = cron_table(environment).group
+    if group is None:
+        return False
+    gid = unix_group(group, "the profile's [cron]").gr_gid
     try:
-        return is_open_to_group(folder) and folder.stat().st_gid == paths.output.stat().st_gid
+        found = paths.output.stat()
+        is_members = is_member(found.st_uid, gid) or found.st_uid in (0, os.geteuid())
+        return is_open_to_group(cron_folder(environment), group) and found.st_gid == gid and is_members
     except OSError:
         return False
 

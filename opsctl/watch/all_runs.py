@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from opsctl.records.register import KnownRun
+from opsctl.records.register import KnownRun, refuse_anothers_folder
 from opsctl.records.run_view import RunView, view_known
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.asked_once import AskedOnce
@@ -154,6 +154,8 @@ def _viewed(known: KnownRun, systems: FileSystems) -> RunLook:
         if not run_file.is_file() and (output is None or not output.is_dir()):
             return _without(nowhere, f"neither {run_file} nor its output folder is there", is_gone=True)
         run = view_known(run_file, output)
+        if run_file.is_file():
+            refuse_anothers_folder(known, run.paths)
         why = systems.problem(run.paths.output)
     except Exception as error:  # as above
         return _without(nowhere, in_words(error))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -53,15 +56,28 @@ def test_a_poller_acts_for_runs_that_its_account_has_used(tmp_path: Path) -> Non
     assert may_act_for(run, RunPaths(tmp_path / "output"), environment)
 
 
-def test_a_poller_acts_for_runs_of_the_group_whose_cron_folder_it_has_chosen(tmp_path: Path) -> None:
+def test_a_poller_acts_for_runs_of_the_group_that_its_own_profile_names_for_the_cron(
+    tmp_path: Path, unix_user: Callable[..., str]
+) -> None:
+    group = f"ocpoll{os.getpid()}"
+    ben, eve = unix_user("ben", groups_of=[group]), unix_user("eve")
     environment = around(tmp_path)
     run = listed(tmp_path, environment)
     folder, output = cron_folder(environment), tmp_path / "output"
-    folder.chmod(0o2770)
+    for one in (folder, output):
+        os.chown(one, -1, grp.getgrnam(group).gr_gid)
+        one.chmod(0o2770)
+    assert not may_act_for(run, RunPaths(output), environment)  # the folder's own word on whose it is
+    profile = tmp_path / "config" / "opsctl" / "profile.toml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(f'[cron]\ngroup = "{group}"\n')
     assert may_act_for(run, RunPaths(output), environment)
-    if os.getuid() == 0:
-        os.chown(output, -1, 12345)  # another group's members would decide what runs as this account
-        assert not may_act_for(run, RunPaths(output), environment)
+    os.chown(output, pwd.getpwnam(ben).pw_uid, -1)
+    assert may_act_for(run, RunPaths(output), environment)
+    os.chown(output, pwd.getpwnam(eve).pw_uid, -1)  # made in a folder that hands its group on
+    assert not may_act_for(run, RunPaths(output), environment)
+    os.chown(output, 0, 12345)  # another group's members would decide what runs as this account
+    assert not may_act_for(run, RunPaths(output), environment)
 
 
 def test_a_run_whose_file_cannot_be_read_is_where_it_was_registered(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,7 @@ from opsctl.watch.finding import Finding, Severity, exit_code
 from opsctl.watch.registry import DETECTORS
 from opsctl.watch.runner import settings_of
 from opsctl.watch.snapshot import Part
+from tests.cluster.commands import open_folder
 from tests.tiny_run import expand, write_run
 from tests.unit.watch.run_folder import StandIn, troubled_run
 from tests.users import as_user
@@ -187,3 +191,39 @@ def test_a_check_that_cannot_see_hides_no_alarm_of_another(tmp_path: Path) -> No
     lines = run_lines([(blind, [unknown]), (dead, [warning, critical])])
     assert lines[0].startswith("dead") and "critical" in lines[1]
     assert printed_run(dead, [unknown, critical]).worst == "critical"
+
+
+def test_a_run_file_that_somebody_put_on_the_list_has_nobody_look_into_folders_of_his_own(
+    unix_user: Callable[..., str],
+) -> None:
+    group = f"ocplant{os.getpid()}"
+    ana, mallory = unix_user("ana", groups_of=[group]), unix_user("mallory", groups_of=[group])
+    with open_folder() as base:
+        base.chmod(0o1777)
+        as_user(ana, lambda: (base / "private").mkdir(mode=0o700))
+        secret = base / "private" / "letter-to-the-bank"
+        as_user(ana, secret.touch)
+        os.utime(secret, (1, 1))
+
+        def plant(output: str) -> None:
+            (base / "m").mkdir(exist_ok=True)
+            path = write_run(base / "m")
+            text = re.sub(r"output = .*", f'output = "{output}"', path.read_text())
+            path.write_text(f'{text}\n[watch]\npurge_days = 30\n[alerts]\nchannels = ["json://127.0.0.1:9/"]\n')
+
+        def seen() -> tuple[str, bool]:
+            os.environ["HOME"] = str(base)
+            (look,) = looks([known(base / "m", with_output=False)])
+            return look.problem, look.snapshot is not None
+
+        for output in (str(base / "private"), str(base / "link"), "/", "/root", "/etc"):
+            if output.endswith("link"):
+                as_user(mallory, lambda: (base / "link").symlink_to(base / "private"))
+            as_user(mallory, partial(plant, output))
+            problem, was_looked_at = as_user(ana, seen)
+            assert not was_looked_at, (output, problem)
+            assert mallory in problem or "ermission" in problem
+        assert [path.name for path in (base / "private").iterdir()] == ["letter-to-the-bank"]
+        as_user(mallory, partial(plant, str(base / "m" / "output")))
+        as_user(mallory, lambda: (base / "m" / "output").mkdir(mode=0o755))
+        assert as_user(ana, seen) == ("", True)  # her own is looked at like any
