@@ -12,6 +12,7 @@ import msgspec
 
 from opsctl.errors import OpsctlError
 from opsctl.records.space import SpaceLine, WalkFound, append_space, read_space
+from opsctl.records.trusted import listed_within, opened_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import watch_table
 from opsctl.runs.schema import WatchTable
@@ -62,9 +63,12 @@ def remember(paths: RunPaths, snapshot: Snapshot) -> None:
 
 def _filled(asked: Asked, watch: WatchTable, systems: FileSystems, hangs: str, now: datetime) -> Iterable[Space]:
     base = asked.run.loaded.folder if asked.run.loaded else asked.paths.output
-    folders = [asked.paths.output]
-    folders += [base / Path(os.path.expandvars(one)).expanduser() for one in watch.filesystems]
-    folders = list(dict.fromkeys(folders))
+    named = {asked.paths.output: str(asked.paths.output)}
+    for one in watch.filesystems:
+        folder = base / Path(os.path.expandvars(one)).expanduser()
+        # As written: what the reader's variables hold is nothing for those who read the run's records and alerts.
+        named.setdefault(folder, str(folder) if os.path.expandvars(one) == one else one)
+    folders = list(named)
     try:
         told = quotas(folders, now)
     except OpsctlError as error:
@@ -76,7 +80,7 @@ def _filled(asked: Asked, watch: WatchTable, systems: FileSystems, hangs: str, n
             there = there.parent  # a run that was never submitted has no folder yet
         filled = systems.filled(there)
         yield Space(
-            name=str(folder),
+            name=named[folder],
             at=now,
             used_bytes=filled.used_bytes,
             limit_bytes=filled.limit_bytes,
@@ -113,8 +117,11 @@ def _oldest_of_latest(paths: RunPaths, old_before: datetime) -> tuple[datetime, 
     """When the file of the latest checkpoint that nobody has touched for longest was touched, and which it is."""
     try:
         folder = latest_folder(paths.checkpoints)
-        entries = list(os.scandir(folder)) if folder is not None else []
-        touched = [(max(s.st_atime, s.st_mtime), e.path) for e in entries if (s := e.stat(follow_symlinks=False))]
+        if folder is None:
+            return None
+        with opened_folder(paths.output, folder) as (within, _):  # through no link: its files' names are told
+            stats = {name: os.stat(name, dir_fd=within, follow_symlinks=False) for name in listed_within(within)}
+        touched = [(max(seen.st_atime, seen.st_mtime), str(folder / name)) for name, seen in stats.items()]
     except (CheckpointError, OSError):
         return None
     old = [(at, path) for at, path in touched if at < old_before.timestamp()]

@@ -6,6 +6,7 @@ A walk that runs out of time goes on at the next look where it has stopped.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ WHOLE_FOR = timedelta(hours=6)
 #: Until then it is what is told while the next one goes on; and one that took longer than this begins anew.
 _STALE_AFTER = timedelta(days=2)
 _DEEPEST = 64
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BLOCK_BYTES = 512  # what st_blocks counts
 
 
@@ -56,7 +58,7 @@ def _walk(
     for number, (place, seen) in enumerate(_entries(root, after, ())):
         used, inodes = used + seen.st_blocks * _BLOCK_BYTES, inodes + 1
         touched_s = max(seen.st_atime, seen.st_mtime)
-        if old_s is not None and touched_s < old_s and os.path.isfile(root.joinpath(*place)):  # noqa: PTH113
+        if old_s is not None and touched_s < old_s and stat.S_ISREG(seen.st_mode):
             old, old_bytes = old + 1, old_bytes + seen.st_size
             if oldest_s is None or touched_s < oldest_s:
                 oldest_s, oldest = touched_s, str(root.joinpath(*place))
@@ -77,29 +79,39 @@ def _walk(
 
 
 def _entries(
-    root: Path, after: tuple[str, ...], place: tuple[str, ...]
+    root: Path, after: tuple[str, ...], place: tuple[str, ...], within: int | None = None
 ) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
     """(path from the root on, what stat says) of all under `root` that comes after `after`, in order of names.
 
-    No link is followed; what vanishes meanwhile, or may not be looked into, is passed over.
+    within: the folder that has the last of `place`. No link is followed, whatever takes a folder's place meanwhile;
+    what vanishes, or may not be looked into, is passed over.
     """
     if len(place) >= _DEEPEST:
         return
     try:
-        with os.scandir(root.joinpath(*place)) as listing:
-            entries = sorted(listing, key=lambda one: one.name)
+        if within is None:
+            folder = os.open(root, _FOLDER)
+        else:
+            folder = os.open(place[-1], _FOLDER | os.O_NOFOLLOW, dir_fd=within)
     except OSError:
         return
-    for entry in entries:
-        is_on_the_way = bool(after) and entry.name == after[0]
-        if after and entry.name < after[0]:
-            continue
-        try:
-            seen, is_folder = entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
-        except OSError:
-            continue
-        here = (*place, entry.name)
-        if not is_on_the_way:
-            yield here, seen
-        if is_folder:
-            yield from _entries(root, after[1:] if is_on_the_way else (), here)
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda one: one.name)
+        for entry in entries:
+            is_on_the_way = bool(after) and entry.name == after[0]
+            if after and entry.name < after[0]:
+                continue
+            try:
+                seen, is_folder = entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
+            except OSError:
+                continue
+            here = (*place, entry.name)
+            if not is_on_the_way:
+                yield here, seen
+            if is_folder:
+                yield from _entries(root, after[1:] if is_on_the_way else (), here, folder)
+    except OSError:
+        return
+    finally:
+        os.close(folder)

@@ -13,6 +13,7 @@ import pytest
 from opsctl.moments import now
 from opsctl.records.run_view import RunView, view
 from opsctl.records.space import read_space, read_walk
+from opsctl.runs.paths import RunPaths
 from opsctl.watch.gathering import file_system, walk
 from opsctl.watch.gathering.file_system import FileSystems, mount_point_of
 from opsctl.watch.gathering.space import remember
@@ -211,3 +212,41 @@ def test_the_kernels_table_tells_where_a_folder_is_mounted(tiny_disk: Path) -> N
     assert mount_point_of(tiny_disk / "any" / "where") == str(tiny_disk)
     assert mount_point_of(Path("/")) == "/"
     assert FileSystems().problem(tiny_disk) == ""
+
+
+def test_a_walk_leaves_the_folder_through_no_link_that_takes_a_folders_place_meanwhile(tmp_path: Path) -> None:
+    root, private = tmp_path / "output", tmp_path / "private"
+    (root / "a").mkdir(parents=True)
+    private.mkdir()
+    (private / "diary").touch()
+    found = []
+    for place, _ in walk._entries(root, (), ()):
+        found.append(place)
+        if place == ("a",):  # it has been seen to be a folder, and is gone into next
+            (root / "a").rename(tmp_path / "aside")
+            (root / "a").symlink_to(private)
+    assert found == [("a",)]
+    (root / "b").symlink_to(private / "diary")
+    os.utime(private / "diary", (1, 1))
+    os.utime(root / "b", (1, 1), follow_symlinks=False)
+    assert walk.walked(RunPaths(root), now(), now())[0].old_files == 0
+
+
+def test_no_name_in_a_folder_that_a_checkpoint_links_to_is_told(run: RunView, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10, 80)
+    private = tmp_path / "private"
+    (run.paths.checkpoints / "global_step10").rename(private)
+    (run.paths.checkpoints / "global_step10").symlink_to(private)
+    for path in private.iterdir():
+        age(path, 29)
+    purge = looked(run).purge
+    assert purge is None or not purge.hits_latest
+
+
+def test_what_the_readers_variables_hold_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "hunter22")
+    run = a_run(tmp_path, 'filesystems = ["/${SOME_TOKEN}", "$SOME_TOKEN"]')
+    seen = looked(run)
+    remember(run.paths, seen)
+    assert "/${SOME_TOKEN}" in {one.name for one in seen.spaces}
+    assert "hunter22" not in repr(seen) and "hunter22" not in run.paths.space.read_text()
