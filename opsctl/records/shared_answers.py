@@ -74,7 +74,7 @@ def forget(environment: Mapping[str, str] = os.environ) -> None:
     """Let no answer count that was asked for before now: the caller has changed something. Never an error."""
     folder = _answers(environment)
     with contextlib.suppress(OSError):
-        if folder.is_dir():
+        if folder.is_dir() and _is_the_accounts(folder):
             write_atomically(folder, folder / _CHANGE, "", mode=0o600)
 
 
@@ -218,11 +218,17 @@ def _folder_of(cluster: Cluster, environment: Mapping[str, str]) -> Path | None:
             for one in (answers.parent, answers):
                 one.mkdir(mode=0o700, exist_ok=True)
             make_folder(answers, folder)
-        found = folder.stat()
-        is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        return folder if is_own and who_else_can_write(folder) is None else None
+        return folder if _is_the_accounts(folder) else None
     except OSError:
         return None
+
+
+def _is_the_accounts(folder: Path) -> bool:
+    if any(one.is_symlink() for one in (folder, *folder.parents[:2])):
+        return False  # ours are made as folders
+    found = folder.stat()
+    is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return is_own and who_else_can_write(folder) is None
 
 
 def _since_start_s() -> float:

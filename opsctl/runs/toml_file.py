@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,14 @@ def read_toml(path: Path) -> dict[str, Any]:
 def toml_bytes(path: Path) -> bytes:
     """All of the file. Raises RunFileError where it cannot be read, or is larger than such a file can be."""
     try:
-        if path.is_dir():
-            raise RunFileError(f"{path}: is a folder, not a run file")
-        with path.open("rb") as file:
+        # What takes a file's place while runs are looked at keeps nobody waiting.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise RunFileError(f"{path}: is no plain file, and no run file")
             raw = file.read(LARGEST_BYTES + 1)
+    except IsADirectoryError:
+        raise RunFileError(f"{path}: is a folder, not a run file") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RunFileError(f"{path}: cannot read the run file: {reason}") from None

@@ -304,3 +304,17 @@ def test_what_is_kept_is_read_in_a_moment(slurm: Slurm, cache: Path) -> None:
     assert len(look(slurm, cache).jobs()) == 5000
     assert time.perf_counter() - began < 1.0
     assert slurm.asked == 1
+
+
+def test_what_was_changed_is_put_down_in_no_folder_that_others_have_laid_ready(tmp_path: Path, cache: Path) -> None:
+    forget()
+    assert (cache.parent / "changed").exists()
+    own, planted = tmp_path / "own", tmp_path / "planted" / "opsctl"
+    own.mkdir(mode=0o700)
+    (own / "changed").write_text("mine")
+    planted.mkdir(parents=True)
+    (planted / "answers").symlink_to(own)
+    for folder in (planted.parent, planted):
+        folder.chmod(0o777)
+    forget({"XDG_CACHE_HOME": str(planted.parent)})
+    assert (own / "changed").read_text() == "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -253,3 +254,9 @@ def test_what_some_editors_put_before_the_text_does_no_harm(tmp_path: Path) -> N
     path = tmp_path / "run.toml"
     path.write_bytes(b"\xef\xbb\xbf" + VALID.replace("\n", "\r\n").encode())
     assert load_run_file(path, {}).file.run.name == "small"
+
+
+def test_a_fifo_that_took_the_files_place_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.toml")
+    with pytest.raises(RunFileError, match="no plain file"):
+        load_run_file(tmp_path / "run.toml", {})
