@@ -25,6 +25,7 @@ OTHERS = {
     "opsctl.records.run_view": "the run file",
     "opsctl.records.group_folder": "the output folder and what is in it, to open it to the group or close it",
     "opsctl.watch.gathering.file_system": "the kernel's table of what is mounted where",
+    "opsctl.watch.gathering.walk": "folders of the output folder, to list what is in them through no link",
     "opsctl.runs.toml_file": "run files and profiles, which people write",
 }
 #: Functions of these names open a file or read JSON out of one, whatever they are called on.
