@@ -124,6 +124,10 @@ class CronChain(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.carried_by} via {self.via}"
 
 
+#: Seconds since the epoch, such as calendars know: a line with another was written by no tick.
+DueTime = Annotated[int, msgspec.Meta(ge=0, le=253_000_000_000)]
+
+
 class TickEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `ticks.jsonl`. Due times are seconds since the epoch, whole multiples of the period.
 
@@ -132,9 +136,9 @@ class TickEvent(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     event: str
-    due: int
-    first: int = 0  # "claimed": the earlier ones are merged into `due`
-    period_s: int = HOUR_S
+    due: DueTime
+    first: DueTime = 0  # "claimed": the earlier ones are merged into `due`
+    period_s: Annotated[int, msgspec.Meta(ge=SHORTEST_S, le=HOUR_S)] = HOUR_S
     at: Moment
     token: str = ""
     by: str = ""  # user@host

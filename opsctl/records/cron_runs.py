@@ -10,11 +10,11 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from opsctl.records.cron import NEWEST_BYTES, CronPaths
+from opsctl.records.cron import NEWEST_BYTES, CronPaths, DueTime
 from opsctl.records.state_files import append_state, read_last_lines
 from trainer.formats.json_text import Moment
 
@@ -29,14 +29,14 @@ class RunEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of `job-runs.jsonl`."""
 
     event: str  # "asked", "queued", "began", "ended", or "kept": a tick left the run before it to go on
-    run: str
-    job: str  # "hourly/refill"
+    run: Annotated[str, msgspec.Meta(pattern=r"\A[\w-]{1,64}\Z")]
+    job: Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]  # "hourly/refill"
     at: Moment
-    due: int = 0  # the due time of the tick that started it; 0: a person did
+    due: DueTime = 0  # the due time of the tick that started it; 0: a person did
     by: str = ""  # who asked
-    job_id: int = 0  # Slurm's
+    job_id: Annotated[int, msgspec.Meta(ge=0, le=2**32)] = 0  # Slurm's
     host: str = ""  # where it ran
-    limit_s: int = 0  # "asked": how long it may take
+    limit_s: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0  # "asked": how long it may take
     state: str = ""  # "ended": one of RunState
     exit_code: int | None = None
     duration_s: float | None = None

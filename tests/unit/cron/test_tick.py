@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from opsctl.cron.tick import Own, tick
 from opsctl.errors import SlurmUnreachable
 from opsctl.records.cron import heartbeat, read_chain, read_ticks
 from opsctl.records.cron_runs import histories, read_runs
+from opsctl.watch.cron_seen import cron_seen
 from tests.unit.cron.slurm_in_memory import SlurmInMemory, a_cron, a_job, add
 
 NOON, HOUR = 1_795_348_800.0, 3600
@@ -287,3 +291,26 @@ def test_ticks_that_are_over_make_room_where_an_account_may_have_just_so_many_jo
     begun.now = NOON + 3.5 * HOUR
     begun.tick(NOON + HOUR)
     assert begun.queued() == [4, 5]
+
+
+def test_lines_that_no_tick_has_written_end_neither_a_tick_nor_a_look(begun: Chain) -> None:
+    add(begun.cron, "hourly/one")
+    tick = {"event": "claimed", "at": "2026-11-22T12:00:00+00:00", "due": int(NOON), "period_s": HOUR}
+    ticks: list[dict[str, Any]] = [{"period_s": 0}, {"period_s": -1}, {"due": 10**40}, {"first": -(10**40)}]
+    for wrong in ticks:
+        with begun.cron.paths.ticks.open("a") as file:
+            file.write(json.dumps({**tick, **wrong}) + "\n")
+    run = {"event": "asked", "run": "r", "job": "hourly/other", "at": tick["at"], "limit_s": 60, "job_id": 1}
+    runs: list[dict[str, Any]] = [
+        {"run": "r\0"},
+        {"run": "../r"},
+        {"job": "x\0"},
+        {"limit_s": 10**40},
+        {"job_id": 10**40},
+    ]
+    for wrong in runs:
+        with begun.cron.paths.job_runs.open("a") as file:
+            file.write(json.dumps({**run, **wrong}) + "\n")
+    begun.tick(NOON + HOUR)
+    assert begun.states()["hourly/one"] == "queued" and begun.queued() == [2, 3]
+    cron_seen(begun.cron.paths.folder, datetime.now(UTC))
