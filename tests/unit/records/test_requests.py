@@ -12,6 +12,7 @@ import pytest
 
 from opsctl.account import account_name
 from opsctl.records import carrier as carrier_module
+from opsctl.records import requests as requests_module
 from opsctl.records.carrier import Carrier, carrying
 from opsctl.records.requests import Action, Outcome, Request, ask, audited, look, taken, told_of, waiting
 from opsctl.records.state_files import append_state
@@ -211,3 +212,26 @@ def test_an_answer_that_a_full_disk_does_not_take_is_written_later_and_once(
 
 def test_before_anything_was_asked_there_is_nothing(paths: RunPaths) -> None:
     assert (waiting(paths), taken(paths), audited(paths), look(paths, "x")) == ([], [], [], None)
+
+
+def test_a_request_that_is_seen_late_or_still_seen_when_it_is_gone_is_answered_once(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for what NFS clients remember of a folder: an older listing. What is opened and renamed is real."""
+    with carrying(paths, "a job") as first, carrying(paths, "a cron tick") as second:
+        with monkeypatch.context() as late:
+            late.setattr(requests_module, "_names", lambda *_: [])
+            name = ask(paths, Request(action="save", owner="root"))
+            assert waiting(paths) == [] and taken(paths) == [] and audited(paths) == []
+        assert waiting(paths) == [name]
+        listed = waiting(paths)
+        asked = first.take(name)
+        assert asked is not None and asked.request is not None
+        with monkeypatch.context() as late:
+            late.setattr(requests_module, "_names", lambda *_: listed)
+            assert [second.take(one) for one in waiting(paths)] == [None]
+        first.answer(asked, Outcome.DONE, "saved")
+        with monkeypatch.context() as late:
+            late.setattr(requests_module, "_names", lambda *_: listed)
+            assert [second.take(one) for one in waiting(paths)] == [None]
+    assert [(one.id, one.outcome) for one in audited(paths)] == [(name, "done")]
