@@ -113,8 +113,13 @@ def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
         by = f" by {alerts.silence.by}" if alerts.silence.by else ""
         why = f": {alerts.silence.why}" if alerts.silence.why else ""
         lines.append(f"silent until {iso(alerts.silence.until)}{by}{why}")
-    for one in alerts.open:
-        lines.append(f"{one.severity.upper():8} {one.key}  {_age(one.since, now)}  {one.text}")
+    alike: dict[tuple[object, ...], list[PrintedAlert]] = {}
+    for alert in alerts.open:  # what blinds many checks is one thing to know
+        about = (alert.severity, alert.text, alert.since, alert.told_at, alert.acknowledged_by)
+        alike.setdefault(about, []).append(alert)
+    for one, *more in alike.values():
+        keys = ", ".join(each.key for each in (one, *more))
+        lines.append(f"{one.severity.upper():8} {keys}  {_age(one.since, now)}  {one.text}")
         if one.acknowledged_by:
             why = f": {one.acknowledged_why}" if one.acknowledged_why else ""
             lines.append(f"         {one.acknowledged_by} looks after it since {iso(one.acknowledged_at)}{why}")

@@ -138,8 +138,12 @@ def run_lines(looks: Sequence[tuple[RunLook, Sequence[Finding]]]) -> list[str]:
             well.append(look.name)
             continue
         lines.append(f"{look.name}  {look.output or ''}".rstrip())
-        for one in told:
-            lines.append(f"  {severity_word(one.severity):<9} {one.key}: {one.text}")
+        alike: dict[tuple[Severity, str], list[Finding]] = {}
+        for one in told:  # a Slurm that does not answer blinds many checks, and is one thing to know
+            alike.setdefault((one.severity, one.text), []).append(one)
+        for one, *more in alike.values():
+            keys = ", ".join(each.key for each in (one, *more))
+            lines.append(f"  {severity_word(one.severity):<9} {keys}: {one.text}")
             lines += [f"  {'':<9} {one.todo}"] if one.todo else []
     return [*lines, f"ok: {', '.join(well)}"] if well else lines
 

@@ -129,6 +129,12 @@ def test_a_key_is_acknowledged_as_somebody_types_it_at_night(
     assert "'training:held 31'" in capsys.readouterr().err
 
 
+def test_what_several_checks_say_alike_is_one_line(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    alerts.note(desk.paths, [Noted(key, "warning", "Slurm does not answer") for key in ("queue", "lease")], now())
+    assert opsctl("alerts", "list") == 0
+    assert "WARNING  queue, lease  0:00:0" in capsys.readouterr().out
+
+
 def test_who_replaces_somebodys_silence_is_told_so(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("alerts", "silence", "2:00:00") == 0
     assert "had said" not in capsys.readouterr().err

@@ -127,6 +127,11 @@ def test_what_is_said_is_grouped_by_run_worst_first_and_the_well_are_one_line(tm
         (RunLook(name, Path("/o") / name), list(findings))
         for name, findings in (("a", [fine]), ("b", [warning]), ("c", [fine]), ("d", [fine, warning, critical]))
     ]
+    blind = [Finding(check, Severity.UNKNOWN, "Slurm does not answer") for check in ("training", "queue")]
+    assert run_lines([(RunLook("e", Path("/o/e")), blind)]) == [
+        "e  /o/e",
+        "  unknown   training, queue: Slurm does not answer",
+    ]
     assert run_lines(found) == [
         "d  /o/d",
         "  critical  nodes:node1: node1 is down",
