@@ -201,7 +201,8 @@ def decide(files: Files, seen: live.Seen) -> Decision:
     if stuck:
         return Decision(Word.STUCK, f"not refilled: {_why_stuck(stuck)}")
     in_vain = refilled_in_vain(files.chains, files.attempts, seen.live)
-    if len(in_vain) >= BRAKE_ATTEMPTS:
+    # As many as are kept may have been taken out of the queue at once, before any of them began.
+    if len(in_vain) >= BRAKE_ATTEMPTS + further.revision.file.array.keep_queued:
         shown = ", ".join(str(one.chain) for one in in_vain)
         said = f"not refilled: the last arrays ({shown}) left the queue and no attempt of theirs is on record"
         return Decision(Word.STUCK, f"{said}; sacct -j {in_vain[-1].chain} and logs/ say more, opsctl submit goes on")

@@ -123,14 +123,14 @@ def test_a_brake_that_holds_is_not_released_by_refilling(files: Files) -> None:
 
 
 def test_arrays_that_end_before_any_attempt_are_not_followed_by_more_for_ever(files: Files) -> None:
-    refilled = tuple(chain(number, REFILL) for number in (13, 14, 15))
-    two = replace(files, chains=(*files.chains, *refilled[:2]))
-    assert decided(two, ()) == (Word.MISSING, 1)
-    three = replace(files, chains=(*files.chains, *refilled))
-    assert decided(three, ()) == (Word.STUCK, 0)
-    assert "13, 14, 15" in decide(three, live.Seen((), ())).why
-    assert decided(replace(three, attempts=(failed(15, AT + timedelta(hours=1)),)), ()) == (Word.MISSING, 1)
-    assert decided(replace(three, chains=(*three.chains, chain(16))), ()) == (Word.MISSING, 1)
+    refilled = tuple(chain(number, REFILL) for number in range(13, 18))
+    taken_out = replace(files, chains=(*files.chains, *refilled[:4]))
+    assert decided(taken_out, ()) == (Word.MISSING, 1)
+    in_vain = replace(files, chains=(*files.chains, *refilled))
+    assert decided(in_vain, ()) == (Word.STUCK, 0)
+    assert "13, 14, 15, 16, 17" in decide(in_vain, live.Seen((), ())).why
+    assert decided(replace(in_vain, attempts=(failed(17, AT + timedelta(hours=1)),)), ()) == (Word.MISSING, 1)
+    assert decided(replace(in_vain, chains=(*in_vain.chains, chain(18))), ()) == (Word.MISSING, 1)
 
 
 def test_refilled_arrays_that_wait_are_not_taken_for_ended(files: Files) -> None:
