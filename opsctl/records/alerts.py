@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -34,14 +34,16 @@ LOCK_WAIT_S = 20.0
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One finding that is open, or has ended without everybody knowing yet."""
 
-    severity: str  # "warning", "critical" or "unknown", as last seen
+    severity: Annotated[str, msgspec.Meta(pattern=r"\A(warning|critical|unknown)\Z")]  # as last seen
     since: datetime
     last_seen: datetime
     text: str = ""
     todo: str = ""
     evidence: tuple[str, ...] = ()
     told_at: datetime | None = None  # the last news of it; None: nobody was told
-    told_severity: str = ""  # the worst that was told
+    told_severity: Annotated[str, msgspec.Meta(pattern=r"\A(|warning|critical|unknown)\Z")] = (
+        ""  # the worst that was told
+    )
     reminders: int = 0
     reminded_at: datetime | None = None
     escalated_at: datetime | None = None

@@ -45,6 +45,17 @@ def test_what_somebody_wrote_into_the_log_ends_no_header_and_stops_no_other_mess
     assert "\x1b" not in mails.taken[1][0] and "\n" not in mails.taken[1][0] and "\n" not in mails.taken[1][1]
 
 
+def test_a_severity_that_nobody_knows_in_the_records_ends_no_look(tmp_path: Path) -> None:
+    with http_server(Posts()) as posts:
+        desk = Desk.at(tmp_path, channels=[posts.url()])
+        desk.look(0, critical("disk"))
+        known = desk.paths.alerts.read_text()
+        desk.paths.alerts.write_text(known.replace('"severity": "critical"', '"severity": "grave"'))
+        assert '"grave"' in desk.paths.alerts.read_text()
+        desk.look(5, critical("disk"), critical("cron"))
+    assert any("cron is dead" in title or "and 1 more" in title for title in posts.titles[1:])
+
+
 def test_a_mail_server_that_is_down_gets_all_later_in_order_and_nothing_twice(tmp_path: Path) -> None:
     mails = Mails()
     with smtp_server(mails):
