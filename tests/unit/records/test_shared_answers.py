@@ -112,7 +112,10 @@ def test_who_asks_for_some_jobs_is_told_of_those_and_not_what_is_shared(
     assert shared.jobs() == [RUNNING, HELD], "and what was narrowed is not kept for all"
 
 
-def test_of_a_cluster_that_must_not_be_asked_no_answer_is_shared(cache: Path) -> None:
+def test_of_a_cluster_that_must_not_be_asked_no_answer_is_shared(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_answers, "_folder_of", lambda *_: cache)
+    monkeypatch.delenv("OPSCTL_ANSWERS_AGE", raising=False)
+    assert isinstance(looking_at(Cluster()), SharedAnswers)
     closed = looking_at(Cluster(out_of_bounds="its slurm.conf is anybody's"))
     assert not isinstance(closed, SharedAnswers)
     with pytest.raises(SlurmError, match="is anybody's"):
