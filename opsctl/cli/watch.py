@@ -135,8 +135,6 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
 
 def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     """The same of every run that is known; the worst exit code."""
-    from concurrent.futures import ThreadPoolExecutor
-
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.register import all_runs
@@ -160,14 +158,11 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     else:
         message("no runs: opsctl submit puts a run on the list")
     _say_age(*(look.snapshot for look in looks if look.snapshot is not None))
-    # Several at once: a slow channel of one run holds up no other.
-    with ThreadPoolExecutor(8) as pool:
-        for look, findings in found:
-            if look.run is None or look.snapshot is None:
-                continue
-            _keep(look.run, look.snapshot, pulse_lines(findings, look.snapshot.now), how)
-            if how.tells_channels:
-                pool.submit(_tell, look.run, look.snapshot, findings, detectors)
+    told = [(look.run, look.snapshot, findings) for look, findings in found if look.run and look.snapshot]
+    for run, snapshot, findings in told:
+        _keep(run, snapshot, pulse_lines(findings, snapshot.now), how)
+    if how.tells_channels:
+        _tell_all(told, detectors)
     return exit_code([one for _, findings in found for one in findings])
 
 
@@ -200,7 +195,26 @@ def _keep(run: RunView, snapshot: Snapshot, lines: Sequence[str], how: _How) -> 
         message(f"opsctl: {error}")
 
 
-def _tell(run: RunView, snapshot: Snapshot, findings: Sequence[Finding], detectors: Sequence[Detector]) -> None:
+def _tell_all(told: Sequence[tuple[RunView, Snapshot, Sequence[Finding]]], detectors: Sequence[Detector]) -> None:
+    """Tell the channels of all these runs. Several at once: a slow channel of one run holds up no other."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from opsctl.alerts.once import ear_of, told_once
+    from opsctl.watch.finding import exit_code
+
+    here = [one for one in told if one[0].paths.output.is_dir()]
+    of_desk = {one.name for one in detectors if one.is_of_desk}
+    shares = told_once([findings for _, _, findings in here], [ear_of(run) for run, _, _ in here], of_desk)
+    with ThreadPoolExecutor(8) as pool:
+        for (run, snapshot, found), share in zip(here, shares, strict=True):
+            # Who leaves something critical to another run does not say that all is well.
+            is_all = exit_code(share) == exit_code(found)
+            pool.submit(_tell, run, snapshot, share, detectors, is_all)
+
+
+def _tell(
+    run: RunView, snapshot: Snapshot, findings: Sequence[Finding], detectors: Sequence[Detector], is_all: bool = True
+) -> None:
     """Tell the channels. What goes wrong there is said, and stops no check."""
     from opsctl.alerts.desk import tell
     from opsctl.errors import OpsctlError
@@ -211,7 +225,9 @@ def _tell(run: RunView, snapshot: Snapshot, findings: Sequence[Finding], detecto
     if not run.paths.output.is_dir():
         return  # never submitted: there is nobody to tell
     try:
-        told = tell(run, findings, looked_at, snapshot.now, is_whole=len(looked_at) == len(registry.DETECTORS))
+        told = tell(
+            run, findings, looked_at, snapshot.now, is_whole=is_all and len(looked_at) == len(registry.DETECTORS)
+        )
     except (OpsctlError, OSError) as error:
         message(f"opsctl: {run.table.name}: {error}")
         return

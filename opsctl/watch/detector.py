@@ -42,6 +42,7 @@ class Detector:
     help: str = ""  # of its command `opsctl watch NAME`; without one it has no command
     can_do_without: Part = _NOTHING  # of `needs`: without these it still tells what it sees, and says what it does not
     blind: Callable[[Snapshot], str] | None = None  # why else it can say nothing at all; empty when it can
+    is_of_desk: bool = False  # it looks at what all runs share, and finds the same in each of them
 
     def why_blind(self, snapshot: Snapshot) -> str:
         """Why it can say nothing at all, good or bad; empty when it can."""

@@ -59,4 +59,4 @@ def _blind(snapshot: Snapshot) -> str:
     return snapshot.cron.problem if snapshot.cron is not None else ""
 
 
-DETECTOR = Detector(CHECK, find, Part.CRON, HELP, blind=_blind)
+DETECTOR = Detector(CHECK, find, Part.CRON, HELP, blind=_blind, is_of_desk=True)

@@ -50,7 +50,9 @@ def test_a_severity_that_nobody_knows_in_the_records_ends_no_look(tmp_path: Path
         desk = Desk.at(tmp_path, channels=[posts.url()])
         desk.look(0, critical("disk"))
         known = desk.paths.alerts.read_text()
-        desk.paths.alerts.write_text(known.replace('"severity": "critical"', '"severity": "grave"'))
+        desk.paths.alerts.write_text(
+            known.replace('"severity": "critical"', '"severity": "grave"').replace('"disk"', '"elsewhere"')
+        )
         assert '"grave"' in desk.paths.alerts.read_text()
         desk.look(5, critical("disk"), critical("cron"))
     assert any("cron is dead" in title or "and 1 more" in title for title in posts.titles[1:])
