@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from opsctl.job.cron_watch import CronWatch
+from opsctl.localcluster import lifecycle
+from opsctl.localcluster.spec import plain
 from opsctl.runs.paths import RunPaths
 from tests.cluster.commands import Answer, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
+from tests.cluster.test_local_cluster_installs import PREFIX
 
 PERIOD_S = 2
 GROUP = f"occron{os.getpid()}"
@@ -335,3 +339,30 @@ def test_with_a_full_disk_nothing_is_lost_and_nothing_claimed(desk: Desk) -> Non
         desk("stop")
         desk.cluster.cancel_everything()
         subprocess.run(["umount", "-l", str(small)], check=False, timeout=20)
+
+
+@pytest.mark.skipif(not (PREFIX / "bin" / "scrontab").exists(), reason=f"no Slurm with a scrontab under {PREFIX}")
+def test_where_slurm_enables_scrontab_that_carries_the_chain_and_its_block_goes_with_it(cluster_folder: Path) -> None:
+    up = lifecycle.up(plain("scron", nodes=1, slurm_prefix=str(PREFIX)), cluster_folder)
+    environment = up.cluster.environment()
+    conf = Path(environment["SLURM_CONF"])
+
+    def slurm(*words: str) -> str:
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=20)
+        return done.stdout + done.stderr
+
+    with open_folder() as base:
+        desk = Desk(cast(RunningCluster, SimpleNamespace(folder=cluster_folder)), base)
+        desk.profile()
+        refused = desk("start", "--via", "scrontab", "--tick", "60s")
+        assert (refused.code, "ScronParameters" in refused.err) == (1, True)
+        conf.write_text(f"{conf.read_text()}ScronParameters=enable\n")
+        slurm("scontrol", "reconfigure")
+        wait_until(lambda: "enable" in slurm("scontrol", "show", "config").partition("ScronParameters")[2][:60], 20)
+        desk.ok("start", "--tick", "60s")
+        assert json.loads(desk.ok("status", "--json").out)["cron"]["via"] == "scrontab"
+        assert "opsctl" in slurm("scrontab", "-l")
+        desk.wait_for_ticks(1, 80)
+        desk.ok("stop")
+        assert "opsctl" not in slurm("scrontab", "-l")
+        each_once(desk, 60)
