@@ -48,9 +48,10 @@ def cron_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def register(name: str, run_file: Path, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> None:
     """Add the run to the cron folder's list, where there is such a folder. Not being able to fails no command."""
-    folder = cron_folder(environment)
     run = KnownRun(name=name, run_file=str(run_file), output=str(paths.output), by=account_name(), at=now())
-    with contextlib.suppress(OSError):
+    # The job is in the queue by now: neither a profile nor a folder that is closed to the caller may say otherwise.
+    with contextlib.suppress(OSError, OpsctlError):
+        folder = cron_folder(environment)
         known = _listed(folder)
         if folder.is_dir() and not any((one.run_file, one.output) == (run.run_file, run.output) for one in known):
             make_folder(folder, _list_of(folder).parent)

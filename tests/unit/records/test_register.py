@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, RunFileError
+from opsctl.records import register as records_register
 from opsctl.records.locate import remember_run
 from opsctl.records.register import KnownRun, all_runs, cron_folder, may_act_for, paths_of, register
 from opsctl.runs.paths import RunPaths
@@ -85,3 +86,14 @@ def test_a_run_whose_file_cannot_be_read_is_where_it_was_registered(tmp_path: Pa
     assert paths_of(run).output == tmp_path / "output"
     with pytest.raises(OpsctlError, match=r"no run .*run\.toml"):
         paths_of(msgspec.structs.replace(run, output=""))
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), RunFileError("[cron] folder = 1")])
+def test_a_profile_that_cannot_be_read_fails_no_submit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(_environment: object) -> None:
+        raise error
+
+    monkeypatch.setattr(records_register, "cron_table", refuse)
+    register("tr1", tmp_path / "run.toml", RunPaths(tmp_path / "output"), around(tmp_path))
