@@ -23,9 +23,10 @@ from opsctl.job.cron_watch import CronWatch
 from opsctl.localcluster import lifecycle
 from opsctl.localcluster.spec import plain
 from opsctl.runs.paths import RunPaths
-from tests.cluster.commands import Answer, open_folder
+from tests.cluster.commands import Answer, Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.test_local_cluster_installs import PREFIX
+from tests.cluster.trainings import Training
 
 PERIOD_S = 2
 GROUP = f"occron{os.getpid()}"
@@ -275,6 +276,27 @@ def test_a_training_says_that_the_chain_has_died_and_starts_it_again(
     assert sum("ALERT" in line for line in said) == 1
     kinds = [json.loads(line) for line in (output / ".opsctl" / "alerts.jsonl").read_text().splitlines()]
     assert any("has not ticked" in json.dumps(line) for line in kinds)
+
+
+def test_a_real_training_says_in_its_log_that_the_chain_has_died_and_starts_it_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.ok("start", "--tick", "5s", "--via", "slurm")
+    desk.clear_jobs()
+    monkeypatch.setenv("XDG_CONFIG_HOME", desk.environment("root")["XDG_CONFIG_HOME"])
+    with open_folder() as folder:
+        training = Training(Opsctl(desk.cluster, folder))
+        training.write()
+        training.submit("1")
+        training.wait_for_iteration(2)
+        assert "ALERT" not in training.log()
+        desk.cluster.run("scancel", "--name=opsctl-cron")
+        training.wait_for_log("***ALERT: the cron has not ticked")
+        training.wait_for_log("started the cron again, root via slurm")
+        training.wait_for_log("the cron ticks again")
+        done = training.iterations()[-1]
+        training.wait_for_iteration(done + 2)  # and none of it held the training up
+    each_once(desk, 5)
 
 
 def test_a_job_that_slurm_kills_is_closed_by_the_next_tick_and_one_that_a_person_asks_for_runs_at_once(
