@@ -37,3 +37,12 @@ class SlurmUnreachable(SlurmError):
 
 class SlurmMissing(SlurmUnreachable):
     """A Slurm command is not installed here."""
+
+
+def file_problem(error: OSError, where: object = None) -> str:
+    """Which file, and what the system says of it: `PATH: No space left on device`.
+
+    where: what is named for an error that names no file.
+    """
+    place = error.filename or where
+    return f"{place}: {error.strerror or error}" if place else str(error.strerror or error)

@@ -13,7 +13,7 @@ from opsctl.alerts.decide import decide
 from opsctl.alerts.drain import Drained, Limits, drain, heartbeat
 from opsctl.alerts.secrets import SecretRefused, follow, is_readers_alone
 from opsctl.alerts.settings import AlertSettings, alert_settings
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, file_problem
 from opsctl.records import alert_log, alerts
 from opsctl.records.alert_log import Event
 from opsctl.records.identity import place_of
@@ -72,7 +72,7 @@ def tell(
         if is_whole and settings.table.heartbeat and _is_well(paths, findings, channels):
             lines += _beat(paths, settings, environment, now, limits)
     except OSError as error:
-        raise OpsctlError(f"alerts: {error.filename or paths.state}: {error.strerror or error}") from None
+        raise OpsctlError(f"alerts: {file_problem(error, paths.state)}") from None
     sent = sum(report.result == "sent" for one in drained for report in one.reports)
     return Told(made, sent, tuple(lines))
 

@@ -99,7 +99,7 @@ class _Refill:
     def _refilled(self, name: str, paths: RunPaths) -> RefilledRun:
         from opsctl.control.printed import RefilledRun
         from opsctl.control.refill import line_of, refill, state_of
-        from opsctl.errors import OpsctlError
+        from opsctl.errors import OpsctlError, file_problem
         from opsctl.records.cluster import choose_cluster
 
         try:
@@ -108,7 +108,7 @@ class _Refill:
         except OpsctlError as error:
             return _stuck(name, str(paths.output), str(error))
         except OSError as error:
-            return _stuck(name, str(paths.output), f"{error.filename or paths.output}: {error.strerror or error}")
+            return _stuck(name, str(paths.output), file_problem(error, paths.output))
         return RefilledRun(
             run=name,
             output=str(paths.output),

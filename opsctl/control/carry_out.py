@@ -14,7 +14,7 @@ from opsctl.account import account_and_host, account_name
 from opsctl.control import live, overlap
 from opsctl.control.published import further_chain, send_further
 from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, file_problem
 from opsctl.records import requests
 from opsctl.records.cancels import record_cancel
 from opsctl.records.carrier import Carrier, carrying
@@ -116,7 +116,7 @@ def on_queue(request: Request, asker: str, queue: Queue) -> Result:
     except OpsctlError as error:
         return Result(Outcome.FAILED, str(error))
     except OSError as error:
-        return Result(Outcome.FAILED, f"{error.filename or queue.paths.state}: {error.strerror or error}")
+        return Result(Outcome.FAILED, file_problem(error, queue.paths.state))
 
 
 def meant_of(request: Request, jobs: Sequence[Job]) -> list[Job]:

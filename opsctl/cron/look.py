@@ -12,7 +12,7 @@ from opsctl.cron.chain import queued_ticks
 from opsctl.cron.grid import dues_between, next_dues
 from opsctl.cron.place import Cron, job_files
 from opsctl.cron.successors import QueuedTick
-from opsctl.errors import OpsctlError, SlurmError
+from opsctl.errors import OpsctlError, SlurmError, file_problem
 from opsctl.moments import iso, to_the_second
 from opsctl.records.cron import CronChain, Heartbeat, TickEvent, heartbeat, read_chain, read_ticks
 from opsctl.records.cron_runs import CronRun, JobHistory, RunState, histories, read_runs
@@ -140,7 +140,7 @@ def look(cron: Cron, now: datetime, slurm: bool = True) -> Look:
         except FileNotFoundError:
             pass
         except OSError as error:
-            problems.append(f"{error.filename}: {error.strerror}")
+            problems.append(file_problem(error))
     queued = None
     if slurm and chain is not None and chain.via == "slurm" and not chain.is_stopped:
         try:

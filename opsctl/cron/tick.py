@@ -14,7 +14,7 @@ from opsctl.cron.grid import Claim, begins_day, claim_now, covered_until, dues_b
 from opsctl.cron.place import Cron, JobFile, job_files
 from opsctl.cron.settling import settle
 from opsctl.cron.starting import LOCK_WAIT_S, start_job
-from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable
+from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable, file_problem
 from opsctl.moments import now
 from opsctl.records.cron import (
     CronChain,
@@ -196,6 +196,4 @@ def _noted(said: Ticked, what: str) -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+    return file_problem(error) if isinstance(error, OSError) else str(error)

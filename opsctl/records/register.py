@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from opsctl.account import account_name, is_member, unix_group
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
 from opsctl.records.group_folder import is_open_to_group, refuse_who_cannot_enter
 from opsctl.records.locate import account_state_folder, known_runs
@@ -102,7 +102,7 @@ def refuse_anothers_folder(run: KnownRun, paths: RunPaths, environment: Mapping[
     except FileNotFoundError:
         return  # there is nothing to tell of
     except OSError as error:
-        raise OpsctlError(f"{error.filename or paths.output}: {error.strerror or error}") from None
+        raise OpsctlError(file_problem(error, paths.output)) from None
     raise OpsctlError(
         f"{run.run_file} is {account_name(owner)}'s, who does not share the folder of {whose}'s that it names as output"
     )

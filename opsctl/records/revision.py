@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from opsctl.account import account_name
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
 from opsctl.output import printable
 from opsctl.records.sealed import Sealed, read_sealed
@@ -192,9 +192,7 @@ def no_revision(root: Path, folder: Path, why: str) -> Revision:
 
 
 def _why(error: OSError | ValueError) -> str:
-    if not isinstance(error, OSError):
-        return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return file_problem(error) if isinstance(error, OSError) else str(error)
 
 
 def _damaged(root: Path, number: int, folder: Path, why: str) -> Revision:

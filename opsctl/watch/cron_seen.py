@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, file_problem
 from opsctl.records.cron import CronPaths, heartbeat, read_chain
 from opsctl.records.cron_runs import JobHistory, histories, read_runs
 from opsctl.watch.seen import CronJob, CronSeen
@@ -26,7 +26,7 @@ def cron_seen(folder: Path, now: datetime) -> CronSeen:
     except OpsctlError as error:
         return CronSeen(str(folder), is_started=True, problem=str(error))
     except OSError as error:
-        return CronSeen(str(folder), is_started=True, problem=f"{error.filename}: {error.strerror}")
+        return CronSeen(str(folder), is_started=True, problem=file_problem(error))
     due = (int(now.timestamp() // chain.period_s) + 1) * chain.period_s
     return CronSeen(
         folder=str(folder),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, file_problem
 from opsctl.logs.pulse import pulse_line
 from opsctl.moments import now
 from opsctl.records.own_jobs import Recorded, recorded
@@ -101,7 +101,7 @@ def _blind(seen: Snapshot, parts: Part, error: Exception) -> Snapshot:
 def in_words(error: Exception) -> str:
     """Why something could not be looked at, in a clause."""
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+        return file_problem(error)
     return str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
 
 
