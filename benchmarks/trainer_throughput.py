@@ -109,7 +109,7 @@ def _matrix_rate() -> float:
 def _engine_step(alibi: bool) -> Step:
     import torch
 
-    from trainer.engine import build_engine, initialize, train_step
+    from trainer.engine import Vocabulary, build_engine, initialize, train_step
     from trainer.model.batch import engine_item
     from trainer.recipe.options import parse, to_arguments
 
@@ -134,7 +134,7 @@ def _engine_step(alibi: bool) -> Step:
         world_size=1,
     )
     parallel = initialize(options)
-    engine = build_engine(options, parallel, VOCABULARY)
+    engine = build_engine(options, parallel, Vocabulary.unpadded(VOCABULARY))
     batches = _batches()
 
     def step() -> None:

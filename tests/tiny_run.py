@@ -71,6 +71,7 @@ MANIFEST = {
         "hidden_size": 32,
         "num_attention_heads": 4,
         "ffn_hidden_size": 128,
+        "vocab_size": 300,
         "padded_vocab_size": 384,
         "position_embedding_type": "absolute",
         "max_position_embeddings": 16,

@@ -1,7 +1,7 @@
 """From options to a training engine, and one step of it.
 
     parallel = initialize(options)
-    engine = build_engine(options, parallel, padded_vocab_size(vocab_size, options))
+    engine = build_engine(options, parallel, Vocabulary.of(tokens, options))
     result = train_step(engine, items, learning_rate=3e-4)
 
 `items` is an iterator of `trainer.model.batch.engine_item` micro-batches of this rank's data-parallel replica; stages
@@ -25,7 +25,7 @@ from trainer.parallel.process_groups import Parallel, initialize
 from trainer.recipe.engine_config import engine_config, merged_with_file
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError
-from trainer.recipe.vocabulary import padded_vocab_size
+from trainer.recipe.vocabulary import Vocabulary
 
 import deepspeed  # isort: skip  # process_groups has imported it the quick way
 from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip
@@ -35,12 +35,12 @@ from trainer.optim.parameters import build_optimizer  # isort: skip
 
 __all__ = [
     "StepResult",
+    "Vocabulary",
     "build_engine",
     "build_model",
     "evaluate_step",
     "gradient_norm",
     "initialize",
-    "padded_vocab_size",
     "parameters_norm",
     "train_step",
 ]
@@ -56,11 +56,11 @@ class StepResult:
     skipped: bool
 
 
-def build_model(options: Options, parallel: Parallel, padded_vocab_size: int) -> GPTPipeline:
+def build_model(options: Options, parallel: Parallel, vocabulary: Vocabulary) -> GPTPipeline:
     """This rank's stage of the model, on its device. Collective."""
     recompute = options.checkpoint_activations or options.deepspeed_activation_checkpointing
     return GPTPipeline(
-        ModelShape.of(options, padded_vocab_size),
+        ModelShape.of(options, vocabulary),
         parallel,
         options.pp_partition_method,
         blocks_per_checkpoint=options.checkpoint_num_layers if recompute else 0,
@@ -68,11 +68,11 @@ def build_model(options: Options, parallel: Parallel, padded_vocab_size: int) ->
     )
 
 
-def build_engine(options: Options, parallel: Parallel, padded_vocab_size: int) -> PipelineEngine:
+def build_engine(options: Options, parallel: Parallel, vocabulary: Vocabulary) -> PipelineEngine:
     """DeepSpeed's pipeline engine over the model. Collective. Raises OptionsError for fp16 without a GPU."""
     if options.fp16 and parallel.device.type != "cuda":
         raise OptionsError("--fp16 needs a GPU, and there is none here: use --bf16 or neither")
-    model = build_model(options, parallel, padded_vocab_size)
+    model = build_model(options, parallel, vocabulary)
     optimizer, config = build_optimizer(model, options), _configuration(options)
     with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory, which on a CPU is none
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)

@@ -32,7 +32,7 @@ from trainer.checkpoint.destination import (
     refuse_if_overtaken,
 )
 from trainer.data.build import DataError, build_datasets, vocab_size
-from trainer.engine import build_engine, initialize, padded_vocab_size
+from trainer.engine import Vocabulary, build_engine, initialize
 from trainer.files import be_as_open_as_its_folder, make_folder, write_atomically
 from trainer.formats.error_file import write_error_file
 from trainer.formats.errors import CheckpointError, SampleError
@@ -130,8 +130,8 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     tokens = vocab_size(options)
     with _as_options_error():
         wanted, schedule = Lengths.of(options), LearningRateSchedule.of(options)
-        padded = padded_vocab_size(tokens, options)
-    identity = Identity.of(options, parallel.world_size, padded)
+        vocabulary = Vocabulary.of(tokens, options)
+    identity = Identity.of(options, parallel.world_size, vocabulary)
     resumption = find_resumption(options, identity, schedule)
     destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None
     if destination is not None:
@@ -146,14 +146,14 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     )
     end_of_document = end_of_document_id(options)
     _say(parallel, stamp("after dataloaders are built"))
-    engine = build_engine(options, parallel, padded)
+    engine = build_engine(options, parallel, vocabulary)
     load_into(engine, resumption, options)
     _say(parallel, stamp("after model, optimizer, and learning rate scheduler are built"))
-    shape = ModelShape.of(options, padded)
+    shape = ModelShape.of(options, vocabulary)
     _say_size(options, parallel, shape)
     tell = say if parallel.rank == parallel.world_size - 1 else _keep_quiet  # the last rank has the loss first
     curves = _curves(options, parallel, shape)
-    of_model: dict[str, Any] = {"options": options, "parallel": parallel, "vocab_size": padded}
+    of_model: dict[str, Any] = {"options": options, "parallel": parallel, "vocab_size": vocabulary.rows}
     of_model["end_of_document"] = end_of_document
     passes = HARDWARE_PASSES if _recomputes(options) else MODEL_PASSES
 

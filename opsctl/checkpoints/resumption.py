@@ -7,7 +7,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import latest_checkpoint
 from trainer.formats.resumable import Identity, schedule_to_resume_with
 from trainer.recipe.schedule import LearningRateSchedule
-from trainer.recipe.vocabulary import padded_vocab_size
+from trainer.recipe.vocabulary import Vocabulary
 
 
 def resumption_problem(run: ExpandedRun) -> str | None:
@@ -19,10 +19,11 @@ def resumption_problem(run: ExpandedRun) -> str | None:
             return None
         manifest = found.manifest
         # Without a vocabulary size of its own the tokenizer decides, and only the trainer can ask that.
-        padded: int = manifest.model.get("padded_vocab_size", 0)
+        rows: int = manifest.model.get("padded_vocab_size", 0)
+        vocabulary = Vocabulary(manifest.model.get("vocab_size") or rows, rows)
         if options.vocab_size is not None:
-            padded = padded_vocab_size(options.vocab_size, options)
-        identity = Identity.of(options, run.layout.world_size, padded)
+            vocabulary = Vocabulary.of(options.vocab_size, options)
+        identity = Identity.of(options, run.layout.world_size, vocabulary)
         schedule_to_resume_with(found.folder, manifest, identity, LearningRateSchedule.of(options), options)
     except (CheckpointError, ValueError) as error:
         return str(error)

@@ -30,6 +30,7 @@ from trainer.recipe.sizes import (
     rest_parameters,
     tflops_per_gpu,
 )
+from trainer.recipe.vocabulary import Vocabulary
 
 #: Taken where steps are counted in tokens and no length is given; the screen says so.
 USUAL_SEQUENCE_LENGTH = 2048
@@ -224,7 +225,7 @@ def _throughput(inputs: Inputs) -> Section | None:
     if batch is None or seconds is None or gpus is None:
         return None
     given = {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": inputs.num_attention_heads or 1}
-    shape = ModelShape.of(from_tables({**given, "seq_length": sequence}), vocabulary)
+    shape = ModelShape.of(from_tables({**given, "seq_length": sequence}), Vocabulary.unpadded(vocabulary))
     hardware = tflops_per_gpu(shape, batch, sequence, seconds, gpus)
     model = tflops_per_gpu(shape, batch, sequence, seconds, gpus, MODEL_PASSES)
     return Section(

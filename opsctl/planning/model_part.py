@@ -11,7 +11,7 @@ from opsctl.planning.section import Section, billions, whole
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import word_embedding
 from trainer.recipe.sizes import formula_parameters, parameters, parameters_of_block
-from trainer.recipe.vocabulary import padded_vocab_size
+from trainer.recipe.vocabulary import Vocabulary
 
 #: The usual formula of parameters as JSON says it.
 FORMULA = "l*(12h^2+13h)+v*h+s*h+2h"
@@ -24,7 +24,7 @@ def model_shape(options: Mapping[str, Any]) -> ModelShape | None:
     if vocabulary is None or any(options[key] is None for key in needed):
         return None
     try:
-        return ModelShape.of(options, padded_vocab_size(vocabulary, options))
+        return ModelShape.of(options, Vocabulary.of(vocabulary, options))
     except ValueError:
         return None
 

@@ -293,10 +293,12 @@ def test_options_of_the_model_change_its_loss(pool: Pool) -> None:
 
 def groups_by_name() -> dict[str, tuple[float, list[str]]]:
     from tests.distributed.tiny_training import tiny_options
-    from trainer.engine import build_model, initialize
+    from trainer.engine import Vocabulary, build_model, initialize
     from trainer.optim.parameters import parameter_groups
 
-    model = build_model(options := tiny_options(1, embed_layernorm=True, num_layers=1), initialize(options), 64)
+    model = build_model(
+        options := tiny_options(1, embed_layernorm=True, num_layers=1), initialize(options), Vocabulary.unpadded(64)
+    )
     return {group["name"]: (group["weight_decay"], group["names"]) for group in parameter_groups(model, 0.1)}
 
 

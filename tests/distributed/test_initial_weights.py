@@ -37,7 +37,7 @@ def drawn() -> str:
 def digest_of_parameters(tensor: int, positions: str, embed_layernorm: bool) -> str:
     """Digest of all parameters of this rank's model: names in their order, shapes, marks and bytes."""
     from tests.distributed.tiny_training import tiny_options
-    from trainer.engine import build_model, initialize
+    from trainer.engine import Vocabulary, build_model, initialize
 
     options = tiny_options(
         tensor,
@@ -48,7 +48,7 @@ def digest_of_parameters(tensor: int, positions: str, embed_layernorm: bool) -> 
         ffn_hidden_size=48,
     )
     digest = hashlib.sha256()
-    for name, parameter in build_model(options, initialize(options), 64).named_parameters():
+    for name, parameter in build_model(options, initialize(options), Vocabulary.unpadded(64)).named_parameters():
         marks = [getattr(parameter, mark, None) for mark in ("tensor_model_parallel", "partition_dim")]
         digest.update(repr((name, tuple(parameter.shape), str(parameter.dtype), marks)).encode())
         digest.update(parameter.detach().numpy().tobytes())

@@ -18,11 +18,11 @@ def compare(reference: str, hidden: int, heads: int, changes: dict[str, Any]) ->
     """(our loss, theirs, largest difference of logits) on random tokens, in a rank."""
     import torch
 
-    from trainer.engine import build_model, initialize
+    from trainer.engine import Vocabulary, build_model, initialize
 
     shape = {"hidden_size": hidden, "num_attention_heads": heads, "num_layers": LAYERS, "seq_length": LENGTH}
     options = tiny_options(1, **shape, **changes)
-    model = build_model(options, initialize(options), VOCABULARY)
+    model = build_model(options, initialize(options), Vocabulary.unpadded(VOCABULARY))
     theirs, weights = (bloom if reference == "bloom" else gpt2)(hidden, heads)
     missing, unexpected = model.load_state_dict(weights, strict=True)
     assert not missing and not unexpected
@@ -42,13 +42,13 @@ def train_both(reference: str, changes: dict[str, Any]) -> tuple[list[tuple[floa
     """(loss, gradient norm) of six steps of both from the same weights, with AdamW, decay and clipping."""
     import torch
 
-    from trainer.engine import build_engine, initialize, train_step
+    from trainer.engine import Vocabulary, build_engine, initialize, train_step
 
     shape = {"num_layers": LAYERS, "seq_length": LENGTH, "clip_grad": 0.5}
     options = tiny_options(1, **shape, **changes)
     parallel = initialize(options)
     theirs, weights = (bloom if reference == "bloom" else gpt2)(options.hidden_size, options.num_attention_heads)
-    engine = build_engine(options, parallel, VOCABULARY)
+    engine = build_engine(options, parallel, Vocabulary.unpadded(VOCABULARY))
     with torch.no_grad():
         for name, parameter in engine.module.named_parameters():
             parameter.copy_(weights[name])

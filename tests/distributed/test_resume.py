@@ -87,7 +87,7 @@ def resumed(pool: Pool, corpus: str, folder: Path, world_size: int = 1, **option
         ({"hidden_size": 32}, "hidden_size value from checkpoint (16) is not equal to the input argument value (32)"),
         ({"num_layers": 4}, "num_layers value from checkpoint (2)"),
         ({"num_attention_heads": 4}, "num_attention_heads value from checkpoint (2)"),
-        ({"vocab_size": 80}, "padded_vocab_size value from checkpoint (64)"),
+        ({"vocab_size": 80}, "vocab_size value from checkpoint (64)"),
         ({"position_embedding_type": "absolute"}, "position_embedding_type value from checkpoint (alibi)"),
         ({"bf16": True}, "was saved in fp32, this training is in bf16"),
         ({"lr": 1e-3}, "learning rate 0.003 -> 0.001"),

@@ -25,7 +25,12 @@ LAYOUTS: dict[int, dict[str, Any]] = {
 
 
 def manifest_of_step_one() -> Manifest:
-    counters = {"iteration": 1, "consumed_train_samples": 8, "consumed_train_tokens": 128, "consumed_valid_samples": 0}
+    counters: dict[str, Any] = {
+        "iteration": 1,
+        "consumed_train_samples": 8,
+        "consumed_train_tokens": 128,
+        "consumed_valid_samples": 0,
+    }
     return Manifest(**counters, precision="fp32", layout={}, model={}, learning_rate={}, files={})
 
 

@@ -32,11 +32,11 @@ def tiny_engine(**changes: Any) -> tuple[Any, Any, Any]:
     """(options, parallel, engine) in a rank."""
     import os
 
-    from trainer.engine import build_engine, initialize, padded_vocab_size
+    from trainer.engine import Vocabulary, build_engine, initialize
 
     options = tiny_options(int(os.environ["WORLD_SIZE"]), **changes)
     parallel = initialize(options)
-    return options, parallel, build_engine(options, parallel, padded_vocab_size(options.vocab_size, options))
+    return options, parallel, build_engine(options, parallel, Vocabulary.of(options.vocab_size, options))
 
 
 def step_items(options: Any, parallel: Any, step: int, training: bool = True) -> list[Any]:

@@ -18,9 +18,13 @@ import msgspec
 from trainer.files import read_plain
 from trainer.formats import tolerant
 from trainer.formats.errors import CheckpointError
+from trainer.formats.history import Saved, Start
+from trainer.formats.json_text import plain
 from trainer.formats.progress import Progress
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+#: What this trainer reads: the first had neither parameters nor anything after `files`.
+_READABLE = range(1, SCHEMA_VERSION + 1)
 MANIFEST = "manifest.json"
 LATEST = "latest"
 TEMPORARY = ".tmp-"
@@ -37,11 +41,23 @@ class SavedFile(msgspec.Struct, frozen=True):
     xxh64: str  # 16 hexadecimal digits
 
 
+class SavedParameter(msgspec.Struct, frozen=True):
+    """One parameter as a whole, with what tells which part of it a tensor-parallel rank's file has."""
+
+    name: str  # in the model
+    layer: int  # of the pipeline: the number of its file
+    name_in_layer: str  # in that file
+    shape: tuple[int, ...]
+    split_dim: int | None = None  # along which tensor-parallel ranks share it alike; None: each has it whole
+    token_rows: int | None = None  # so many of its rows are the vocabulary's tokens, and the rest is padding
+
+
 # mypy takes a struct for a dataclass, which could not be frozen where its base is not.
 class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     """One checkpoint, and how far its training was.
 
-    What resumes from it must agree with its `model`, `layout` and `learning_rate`.
+    What resumes from it must agree with its `model`, `training` and `learning_rate`. What stands below `files` is empty
+    in one of the first schema.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -50,10 +66,18 @@ class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     model: dict[str, Any]  # the options that decide the shape of the weights
     learning_rate: dict[str, Any]  # the fields of the schedule
     files: dict[str, SavedFile]  # by name
+    parameters: tuple[SavedParameter, ...] = ()  # all of the model, in its order
+    #: What makes it this training and no other: seed, sequence length, data by content, tokenizer.
+    training: dict[str, Any] = msgspec.field(default_factory=dict)
+    #: What may change on the way, as it was in force: clipping, decay, betas, loss scaling, batch sizes.
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    loss: float | None = None  # of the last step
+    saved: Saved | None = None
+    history: tuple[Start, ...] = ()  # every start of the training that led here, the first one first
 
     def as_json(self) -> dict[str, Any]:
         """The manifest's JSON object, the schema's version first."""
-        value: dict[str, Any] = msgspec.to_builtins(self)
+        value: dict[str, Any] = plain(self)
         return {"schema_version": value.pop("schema_version"), **value}
 
 
@@ -87,9 +111,9 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         data = read_plain(path, _LARGEST_MANIFEST_BYTES)
         version = msgspec.json.decode(data, type=_Schema).schema_version
-        if version != SCHEMA_VERSION:
+        if version not in _READABLE:
             raise CheckpointError(
-                f"{path} has schema version {version}, this trainer reads {SCHEMA_VERSION}: "
+                f"{path} has schema version {version}, this trainer reads up to {SCHEMA_VERSION}: "
                 "load it with the trainer that wrote it"
             )
         manifest = msgspec.json.decode(data, type=Manifest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -18,7 +20,7 @@ class Progress(msgspec.Struct, kw_only=True):
         """A training's very beginning."""
         return Progress(**dict.fromkeys(Progress.__struct_fields__, 0))
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, Any]:
         """The counters by name, without what a subclass adds."""
         return {name: getattr(self, name) for name in Progress.__struct_fields__}
 

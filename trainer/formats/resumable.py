@@ -12,6 +12,7 @@ from trainer.formats.manifest import Manifest
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.schedule import LearningRateSchedule
+from trainer.recipe.vocabulary import Vocabulary
 
 #: In a manifest, the optimizer of a checkpoint without optimizer states.
 NO_OPTIMIZER = "none"
@@ -49,9 +50,9 @@ class Identity:
     precision: str
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], world_size: int, padded_vocab_size: int) -> Identity:
+    def of(cls, options: Mapping[str, Any], world_size: int, vocabulary: Vocabulary) -> Identity:
         """Of the training that the options describe. Raises ValueError when the ranks do not divide."""
-        shape = ModelShape.of(options, padded_vocab_size)
+        shape = ModelShape.of(options, vocabulary)
         return cls(shape.facts(), layout_facts(options, world_size), shape.precision)
 
 
@@ -76,6 +77,8 @@ def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any
     """Raise CheckpointError, naming the option and both values, unless the checkpoint's model is this one."""
     for name, value in model.items():
         stored = manifest.model.get(name)
+        if name == "vocab_size" and stored is None:  # of the first schema, which has the padded size alone
+            continue
         if stored != value:
             raise CheckpointError(
                 f"{folder}: {name} value from checkpoint ({stored}) is not equal to the input argument "

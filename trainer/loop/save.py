@@ -85,7 +85,7 @@ def saver(
             "consumed_valid_samples": progress.consumed_valid_samples,
             "checkpoint_info": {
                 "padded_vocab_size": identity.model["padded_vocab_size"],
-                "original_vocab_size": options.vocab_size,
+                "original_vocab_size": identity.model["vocab_size"],
             },
             **({} if options.no_save_rng else random_states()),
         }

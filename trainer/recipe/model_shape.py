@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.recipe.options import Options
 from trainer.recipe.precision import precision_of
+from trainer.recipe.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class ModelShape:
     hidden: int
     ffn_hidden: int
     heads: int
-    vocabulary: int  # padded, as the embedding has it
+    tokens: int  # of the vocabulary
+    vocabulary: int  # rows of the word embedding, padding included
     positions: int  # rows of learned position embeddings; 0 with ALiBi
     embedding_layernorm: bool
     residual_after_layernorm: bool
@@ -32,7 +34,7 @@ class ModelShape:
     precision: str  # fp32, bf16 or fp16
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], padded_vocab_size: int) -> ModelShape:
+    def of(cls, options: Mapping[str, Any], vocabulary: Vocabulary) -> ModelShape:
         """The shape that options ask for, with those that follow from others filled in (`parse`, `from_tables`)."""
         learned = options["position_embedding_type"] == "absolute"
         return cls(
@@ -40,7 +42,8 @@ class ModelShape:
             hidden=options["hidden_size"],
             ffn_hidden=options["ffn_hidden_size"],
             heads=options["num_attention_heads"],
-            vocabulary=padded_vocab_size,
+            tokens=vocabulary.tokens,
+            vocabulary=vocabulary.rows,
             positions=options["max_position_embeddings"] if learned else 0,
             embedding_layernorm=options["embed_layernorm"],
             residual_after_layernorm=options["apply_residual_connection_post_layernorm"],
@@ -57,7 +60,8 @@ class ModelShape:
     def of_facts(cls, facts: Mapping[str, Any]) -> ModelShape:
         """A shape whose weights have the names and sizes of those that `facts` describe; the rest by default."""
         options = {name: value for name, value in facts.items() if name != "padded_vocab_size"}
-        return cls.of(Options(options), facts["padded_vocab_size"])
+        rows = facts["padded_vocab_size"]
+        return cls.of(Options(options), Vocabulary(facts.get("vocab_size") or rows, rows))
 
     def facts(self) -> dict[str, Any]:
         """What decides the names and sizes of the weights, by options' names: a manifest's `model`."""
@@ -66,6 +70,7 @@ class ModelShape:
             "hidden_size": self.hidden,
             "num_attention_heads": self.heads,
             "ffn_hidden_size": self.ffn_hidden,
+            "vocab_size": self.tokens,
             "padded_vocab_size": self.vocabulary,
             "position_embedding_type": "alibi" if self.alibi else "absolute",
             "max_position_embeddings": self.positions or None,

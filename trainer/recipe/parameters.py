@@ -32,7 +32,7 @@ class Parameter:
     initial_mean: float = 0.0
     initial_std: float = 0.0
     split_dim: int | None = None  # along which tensor-parallel ranks share it; None: each has it whole
-    has_token_rows: bool = False  # one row for each token of the vocabulary, and after them the padding
+    token_rows: int | None = None  # so many of its rows are the vocabulary's tokens, and the rest is padding
 
     @property
     def size(self) -> int:
@@ -48,9 +48,10 @@ class Parameter:
             raise ValueError(f"{self.full_name}: {whole} is not divisible by TP {tensor}")
         return (*self.shape[: self.split_dim], whole // tensor, *self.shape[self.split_dim + 1 :])
 
-    def padding_rows(self, vocab_size: int) -> int:
-        """Rows at its end that belong to no token of a vocabulary of `vocab_size`."""
-        return self.shape[0] - vocab_size if self.has_token_rows else 0
+    @property
+    def padding_rows(self) -> int:
+        """Rows at its end that belong to no token of the vocabulary."""
+        return 0 if self.token_rows is None else self.shape[0] - self.token_rows
 
 
 def parameter_table(shape: ModelShape) -> Iterator[Parameter]:
@@ -82,7 +83,7 @@ def word_embedding(shape: ModelShape) -> Parameter:
         decays=True,
         initial_std=shape.init_std,
         split_dim=0,
-        has_token_rows=True,
+        token_rows=shape.tokens,
     )
 
 

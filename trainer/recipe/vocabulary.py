@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
-def padded_vocab_size(vocab_size: int, options: Mapping[str, Any]) -> int:
+@dataclass(frozen=True)
+class Vocabulary:
+    """How many tokens there are, and how many rows the word embedding has: the first `tokens` are theirs."""
+
+    tokens: int
+    rows: int
+
+    @classmethod
+    def of(cls, tokens: int, options: Mapping[str, Any]) -> Vocabulary:
+        """Of `tokens` tokens, padded as the options say. Raises ValueError as `_padded` does."""
+        return cls(tokens, _padded(tokens, options))
+
+    @classmethod
+    def unpadded(cls, tokens: int) -> Vocabulary:
+        """Of as many rows as tokens."""
+        return cls(tokens, tokens)
+
+
+def _padded(vocab_size: int, options: Mapping[str, Any]) -> int:
     """Rows of the word embedding for a vocabulary of `vocab_size` tokens.
 
     `pad_vocab_size_to` exactly when given, else the next multiple of `make_vocab_size_divisible_by` x TP.

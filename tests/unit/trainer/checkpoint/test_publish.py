@@ -6,6 +6,7 @@ import fcntl
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ OWN, OTHER = (Holder(number, f"attempt-{number}", 10 + number, "ada", "x01") for
 
 
 def manifest_of(iteration: int) -> Manifest:
-    counters = {"consumed_train_samples": 0, "consumed_train_tokens": 0, "consumed_valid_samples": 0}
+    counters: dict[str, Any] = {"consumed_train_samples": 0, "consumed_train_tokens": 0, "consumed_valid_samples": 0}
     return Manifest(iteration=iteration, **counters, precision="fp32", layout={}, model={}, learning_rate={}, files={})
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.formats.errors import CheckpointError
+from trainer.formats.history import Change, Saved, Start
+from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import (
     LATEST,
     MANIFEST,
     Manifest,
     Reached,
     SavedFile,
+    SavedParameter,
     check_checksums,
     check_sizes,
     checkpoint_folders,
@@ -175,8 +179,8 @@ def test_latest_is_a_name_beside_it_and_nothing_else(tmp_path: Path) -> None:
 def test_a_manifest_of_another_schema_is_not_guessed_at(tmp_path: Path) -> None:
     write(tmp_path / "c")
     stored = json.loads((tmp_path / "c" / "manifest.json").read_text())
-    (tmp_path / "c" / "manifest.json").write_text(json.dumps({**stored, "schema_version": 2}))
-    with pytest.raises(CheckpointError, match="schema version 2, this trainer reads 1"):
+    (tmp_path / "c" / "manifest.json").write_text(json.dumps({**stored, "schema_version": 3}))
+    with pytest.raises(CheckpointError, match="schema version 3, this trainer reads up to 2"):
         read_manifest(tmp_path / "c")
 
 
@@ -334,3 +338,24 @@ def test_a_changed_checksum_names_another_checkpoint_than_its_own(tmp_path: Path
         CheckpointError, match="complete checkpoint is global_step10: opsctl checkpoints repoint --to 10 "
     ):
         check_checksums(folder, read_manifest(folder))
+
+
+def test_a_manifest_of_the_first_schema_has_nothing_of_the_second(tmp_path: Path) -> None:
+    write(tmp_path / "global_step42")
+    path = tmp_path / "global_step42" / MANIFEST
+    stored = json.loads(path.read_text())
+    second = ("parameters", "training", "settings", "loss", "saved", "history")
+    path.write_text(json.dumps({**{k: v for k, v in stored.items() if k not in second}, "schema_version": 1}))
+    found = read_manifest(tmp_path / "global_step42")
+    assert [getattr(found, name) for name in second] == [(), {}, {}, None, None, ()]
+
+
+def test_a_manifest_remembers_every_start_and_every_change(tmp_path: Path) -> None:
+    at = datetime(2026, 3, 1, 3, 7, tzinfo=UTC)
+    change = Change("clip_grad", 1.0, 0.5)
+    start = Start(at=at, user="ann", host="n1", kind="resumed", iteration=7, changes=(change,), layout={"tensor": 2})
+    saved = Saved(at=at, user="ann", host="n1", attempt="33", revision=2)
+    weight = SavedParameter("embedding.weight", 1, "weight", (64, 8), split_dim=0, token_rows=61)
+    manifest = manifest_of(history=(start,), saved=saved, parameters=(weight,), loss=2.5)
+    (tmp_path / MANIFEST).write_text(json_file_text(manifest.as_json()))
+    assert read_manifest(tmp_path) == manifest

@@ -22,6 +22,7 @@ from trainer.loop.interval import Interval
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.sizes import HARDWARE_PASSES, tflops_per_gpu
+from trainer.recipe.vocabulary import Vocabulary
 
 LINE = TrainingLine(
     iteration=42780,
@@ -115,7 +116,7 @@ def test_a_full_line_can_be_found_by_its_mark() -> None:
 )
 def test_tflops_are_those_that_the_176b_run_printed(batch_size: int, seconds: float, printed: float) -> None:
     sizes = {"num_layers": 70, "hidden_size": 14336, "num_attention_heads": 112, "seq_length": 2048}
-    shape = ModelShape.of(from_tables(sizes), 250880)
+    shape = ModelShape.of(from_tables(sizes), Vocabulary.unpadded(250880))
     assert tflops_per_gpu(shape, batch_size, 2048, seconds, 384, HARDWARE_PASSES) == pytest.approx(printed, rel=1e-3)
 
 

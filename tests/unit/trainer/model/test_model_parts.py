@@ -19,6 +19,7 @@ from trainer.parallel.process_groups import Parallel
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
+from trainer.recipe.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {
@@ -147,7 +148,7 @@ def test_blocks_are_dealt_to_stages_as_planned() -> None:
     for layers, stages, method in [(70, 12, BY_BLOCK_AND_EMBEDDING), (40, 4, BY_BLOCK), (4, 2, BY_BLOCK)]:
         counted = {TransformerBlock, Embedding} if method == BY_BLOCK_AND_EMBEDDING else {TransformerBlock}
         options = parse(to_arguments({**SMALL, "num_layers": layers}))
-        shape = ModelShape.of(options, 64)
+        shape = ModelShape.of(options, Vocabulary.unpadded(64))
         kinds = [getattr(spec, "typename", None) for spec in layer_specs(shape, alone(), DropoutClock(1, 0))]
         bounds = partition_balanced([int(kind in counted) for kind in kinds], stages)
         blocks = [kinds[start:stop].count(TransformerBlock) for start, stop in itertools.pairwise(bounds)]

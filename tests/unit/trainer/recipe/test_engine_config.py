@@ -9,7 +9,7 @@ import pytest
 
 from trainer.recipe.engine_config import engine_config, merged_with_file
 from trainer.recipe.options import Options, parse, to_arguments
-from trainer.recipe.vocabulary import padded_vocab_size
+from trainer.recipe.vocabulary import Vocabulary
 
 
 def options(**changes: Any) -> Options:
@@ -53,12 +53,12 @@ def test_the_configuration_is_plain_json() -> None:
     ],
 )
 def test_the_vocabulary_is_padded_for_every_rank_alike(vocab_size: int, changes: dict[str, Any], padded: int) -> None:
-    assert padded_vocab_size(vocab_size, options(**changes)) == padded
+    assert Vocabulary.of(vocab_size, options(**changes)) == Vocabulary(vocab_size, padded)
 
 
 def test_a_vocabulary_larger_than_its_padded_size_is_refused() -> None:
     with pytest.raises(ValueError, match="--pad-vocab-size-to 128 is smaller than the vocabulary, 300"):
-        padded_vocab_size(300, options(pad_vocab_size_to=128))
+        Vocabulary.of(300, options(pad_vocab_size_to=128))
 
 
 def test_a_deepspeed_file_adds_to_the_options_and_does_not_overrule_them() -> None:

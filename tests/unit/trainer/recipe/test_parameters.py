@@ -13,12 +13,13 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.parameters import Parameter, parameter_table
 from trainer.recipe.sizes import parameters
+from trainer.recipe.vocabulary import Vocabulary
 
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 32}
 
 
 def shape_of(**options: Any) -> ModelShape:
-    return ModelShape.of(from_tables({**SMALL, **options}), 64)
+    return ModelShape.of(from_tables({**SMALL, **options}), Vocabulary(61, 64))
 
 
 def table_of(**options: Any) -> dict[str, Parameter]:
@@ -46,12 +47,13 @@ def test_equal_facts_give_equal_tables_and_others_others(one: dict[str, Any], ot
     assert sum(entry.size for entry in table) == parameters(shape)
 
 
-def test_facts_are_what_manifests_have_always_said() -> None:
+def test_facts_are_what_manifests_say() -> None:
     assert shape_of(position_embedding_type="alibi").facts() == {
         "num_layers": 2,
         "hidden_size": 16,
         "num_attention_heads": 2,
         "ffn_hidden_size": 64,
+        "vocab_size": 61,
         "padded_vocab_size": 64,
         "position_embedding_type": "alibi",
         "max_position_embeddings": None,
@@ -93,6 +95,6 @@ def test_tensor_ranks_share_along_the_split_dimension_alone() -> None:
 
 
 def test_padding_is_in_the_word_embedding_alone() -> None:
-    assert {name: rows for name, one in table_of().items() if (rows := one.padding_rows(50))} == {
-        "word_embeddings.weight": 14
+    assert {name: one.padding_rows for name, one in table_of().items() if one.padding_rows} == {
+        "word_embeddings.weight": 3
     }

@@ -18,11 +18,12 @@ from trainer.recipe.sizes import (
     rest_parameters,
     tflops_per_gpu,
 )
+from trainer.recipe.vocabulary import Vocabulary
 
 
 def shape_of(vocabulary: int, layers: int, hidden: int, heads: int, **options: object) -> ModelShape:
     sizes = {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "seq_length": 2048}
-    return ModelShape.of(from_tables({**sizes, **options}), vocabulary)
+    return ModelShape.of(from_tables({**sizes, **options}), Vocabulary.unpadded(vocabulary))
 
 
 BLOOM = shape_of(250880, 70, 14336, 112, embed_layernorm=True, position_embedding_type="alibi")
