@@ -41,6 +41,7 @@ from trainer.formats.log_lines import argument_lines, stamp
 from trainer.formats.resumable import Identity
 from trainer.held_folder import HeldFolder
 from trainer.loop.batches import end_of_document_id, open_items
+from trainer.loop.contents import contents_of
 from trainer.loop.evaluate import Evaluations, evaluate
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
 from trainer.loop.log import Log
@@ -166,7 +167,8 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
         Evaluations(options, datasets, partial(evaluate, engine, **of_model), tell, curves),
     ]
     if destination is not None:
-        save = saver(engine, destination, options, identity, resumption.schedule)
+        contents = contents_of(options, identity, resumption.schedule)
+        save = saver(engine, destination, contents, with_optimizer=not options.no_save_optim)
         observers.append(Saves(save, options.save_interval, _saved_iteration(options, resumption), tell, curves))
     return Training(
         engine=engine,

@@ -1,23 +1,18 @@
-"""Saving as the training goes on, and what a checkpoint says about its training."""
+"""Saving as the training goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.destination import Destination
-from trainer.checkpoint.random_states import random_states
 from trainer.checkpoint.save import save_checkpoint
 from trainer.formats.log_lines import Timers, write_timers
-from trainer.formats.manifest import Manifest
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import NO_OPTIMIZER, Identity
+from trainer.loop.contents import Contents
 from trainer.loop.observer import Observer, Step
 from trainer.loop.tensorboard import Curves
-from trainer.recipe.options import Options
-from trainer.recipe.schedule import LearningRateSchedule
 
 
 class Saves(Observer):
@@ -58,37 +53,12 @@ class Saves(Observer):
 
 
 def saver(
-    engine: PipelineEngine,
-    destination: Destination,
-    options: Options,
-    identity: Identity,
-    schedule: LearningRateSchedule,
+    engine: PipelineEngine, destination: Destination, contents: Callable[[Progress], Contents], with_optimizer: bool
 ) -> Callable[[Progress], float]:
     """What saves a checkpoint to `destination` and returns its milliseconds."""
-    layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
 
     def save(progress: Progress) -> float:
-        manifest = Manifest(
-            **progress.counters(),
-            precision=identity.precision,
-            layout=layout,
-            model=identity.model,
-            learning_rate=asdict(schedule),
-            files={},
-        )
-        state = {
-            "checkpoint_version": 3.0,
-            "args": dict(options),
-            "iteration": progress.iteration,
-            "tokens": progress.consumed_train_tokens,
-            "consumed_train_samples": progress.consumed_train_samples,
-            "consumed_valid_samples": progress.consumed_valid_samples,
-            "checkpoint_info": {
-                "padded_vocab_size": identity.model["padded_vocab_size"],
-                "original_vocab_size": identity.model["vocab_size"],
-            },
-            **({} if options.no_save_rng else random_states()),
-        }
-        return save_checkpoint(engine, destination, manifest, state, with_optimizer=not options.no_save_optim)
+        now = contents(progress)
+        return save_checkpoint(engine, destination, now.manifest, now.client_state, with_optimizer)
 
     return save

@@ -1,0 +1,53 @@
+"""What a checkpoint says about its training, for whoever looks at it and for whoever goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer.checkpoint.random_states import random_states
+from trainer.formats.manifest import Manifest
+from trainer.formats.progress import Progress
+from trainer.formats.resumable import NO_OPTIMIZER, Identity
+from trainer.recipe.options import Options
+from trainer.recipe.schedule import LearningRateSchedule
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All of a checkpoint but weights and optimizer states."""
+
+    manifest: Manifest  # without its files
+    client_state: dict[str, Any]  # plain data for DeepSpeed's own files
+
+
+def contents_of(options: Options, identity: Identity, schedule: LearningRateSchedule) -> Callable[[Progress], Contents]:
+    """What tells how far the training has come, asked at the moment that it is saved."""
+    layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
+
+    def contents(progress: Progress) -> Contents:
+        manifest = Manifest(
+            **progress.counters(),
+            precision=identity.precision,
+            layout=layout,
+            model=identity.model,
+            learning_rate=asdict(schedule),
+            files={},
+        )
+        state = {
+            "checkpoint_version": 3.0,
+            "args": dict(options),
+            "iteration": progress.iteration,
+            "tokens": progress.consumed_train_tokens,
+            "consumed_train_samples": progress.consumed_train_samples,
+            "consumed_valid_samples": progress.consumed_valid_samples,
+            "checkpoint_info": {
+                "padded_vocab_size": identity.model["padded_vocab_size"],
+                "original_vocab_size": identity.model["vocab_size"],
+            },
+            **({} if options.no_save_rng else random_states()),
+        }
+        return Contents(manifest, state)
+
+    return contents
