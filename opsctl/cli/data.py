@@ -52,6 +52,8 @@ def prepare(
     files' names. Files that are not UTF-8 text are left out and counted. Without --tokenizer a byte-level BPE is
     trained on the text and written beside the data as tokenizer.json. A run file's data_path is then P_KEY_document.
     """
+    from opsctl.cli.trainer_program import run_trainer_program
+
     if tokenizer and vocab_size:
         raise click.UsageError("--tokenizer brings its own vocabulary; leave out --vocab-size")
     arguments = [
@@ -63,35 +65,4 @@ def prepare(
         arguments += [f"{name}={value}"] if value else []
     arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
     arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", input_path]
-    return _run_trainer_module("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken", "rich"))
-
-
-def _run_trainer_module(module: str, arguments: list[str], needed: tuple[str, ...]) -> int:
-    """Run a module of the trainer in a Python of its own, on this terminal; its exit code.
-
-    Raises OpsctlError when packages are missing.
-    """
-    import contextlib
-    import importlib.util
-    import signal
-    import subprocess
-    import sys
-
-    from opsctl.errors import OpsctlError
-
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise OpsctlError(
-            f"{', '.join(missing)} not installed in {sys.prefix}: python -m pip install 'opsctl[trainer]'"
-        )
-    # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
-    child = subprocess.Popen([sys.executable, "-P", "-m", module, *arguments])
-    previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
-    try:
-        while True:
-            # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
-            # A Ctrl-C reached the child as well, which tidies up.
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                return child.wait(timeout=1.0)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    return run_trainer_program("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken", "rich"))

@@ -1,0 +1,35 @@
+"""Starting a program of the trainer, which needs packages that opsctl itself never imports."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from opsctl.errors import OpsctlError
+
+
+def run_trainer_program(module: str, arguments: Sequence[str], needed: Sequence[str]) -> int:
+    """Run a module of the trainer in a Python of its own, on this terminal; its exit code.
+
+    Raises OpsctlError when packages are missing.
+    """
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OpsctlError(
+            f"{', '.join(missing)} not installed in {sys.prefix}: python -m pip install 'opsctl[trainer]'"
+        )
+    # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
+    child = subprocess.Popen([sys.executable, "-P", "-m", module, *arguments])
+    previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+    try:
+        while True:
+            # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
+            # A Ctrl-C reached the child as well, which tidies up.
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                return child.wait(timeout=1.0)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
