@@ -154,7 +154,7 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     _say_size(options, parallel, shape)
     tell = say if parallel.rank == parallel.world_size - 1 else _keep_quiet  # the last rank has the loss first
     curves = _curves(options, parallel, shape)
-    of_model: dict[str, Any] = {"options": options, "parallel": parallel, "vocab_size": vocabulary.rows}
+    of_model: dict[str, Any] = {"options": options, "parallel": parallel, "vocab_size": vocabulary.tokens}
     of_model["end_of_document"] = end_of_document
     passes = HARDWARE_PASSES if _recomputes(options) else MODEL_PASSES
 

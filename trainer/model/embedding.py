@@ -37,7 +37,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.shape, self.clock = shape, clock
         weights = LayerWeights(embedding_parameters(shape), shape, parallel)
-        self.word_embeddings = VocabParallelEmbedding(weights["word_embeddings.weight"], parallel)
+        self.word_embeddings = VocabParallelEmbedding(weights["word_embeddings.weight"], shape.tokens, parallel)
         if weight_only:
             return
         if shape.embedding_layernorm:
@@ -46,7 +46,7 @@ class Embedding(nn.Module):
             self.position_embeddings = Positions(weights["position_embeddings.weight"])
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
-        """tokens_bs (int64) -> x_bsh. Raises ValueError for a token beyond the padded vocabulary, on a CPU."""
+        """tokens_bs (int64) -> x_bsh. Raises ValueError for a token beyond the vocabulary, on a CPU."""
         x_bsh = self.word_embeddings(tokens_bs)
         if not self.shape.alibi:
             x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1])

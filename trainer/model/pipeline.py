@@ -60,7 +60,7 @@ class GPTPipeline(PipelineModule):
             super().__init__(
                 layers=layer_specs(shape, parallel, self.clock),
                 topology=parallel.topology,
-                loss_fn=_Loss(parallel),
+                loss_fn=_Loss(shape.tokens, parallel),
                 partition_method=partition_method,
                 activation_checkpoint_interval=blocks_per_checkpoint,
                 activation_checkpoint_func=self._checkpointed,
@@ -106,13 +106,13 @@ class _Loss:
 
     __name__ = "masked_mean_cross_entropy"
 
-    def __init__(self, parallel: Parallel) -> None:
-        self.parallel = parallel
+    def __init__(self, vocabulary: int, parallel: Parallel) -> None:
+        self.vocabulary, self.parallel = vocabulary, parallel
 
     def __call__(self, outputs: tuple[Tensor, Tensor], labels: tuple[Tensor, Tensor]) -> Tensor:
         x_bsh, weight_vh = outputs
         labels_bs, mask_bs = labels
-        return masked_mean_cross_entropy(x_bsh, weight_vh, labels_bs, mask_bs, self.parallel)
+        return masked_mean_cross_entropy(x_bsh, weight_vh, labels_bs, mask_bs, self.vocabulary, self.parallel)
 
 
 def layer_specs(shape: ModelShape, parallel: Parallel, clock: DropoutClock) -> list[Any]:

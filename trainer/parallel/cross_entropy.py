@@ -1,8 +1,9 @@
 """The output layer and its cross entropy in one function, chunk by chunk, over a vocabulary split over tensor ranks.
 
 Never more than one chunk of logits exists, and each gradient is made while its logits are at hand. Sums are in fp32.
+Rows that only pad the vocabulary have no part in the softmax, and their gradient is exactly 0.
 
-Shapes: t tokens, h hidden, v vocabulary of this rank.
+Shapes: t tokens, h hidden, v rows of the vocabulary that this rank has, padding included.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ _CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 def masked_mean_cross_entropy(
-    x_bsh: Tensor, weight_vh: Tensor, labels_bs: Tensor, mask_bs: Tensor, parallel: Parallel
+    x_bsh: Tensor, weight_vh: Tensor, labels_bs: Tensor, mask_bs: Tensor, vocabulary: int, parallel: Parallel
 ) -> Tensor:
     """sum(mask * -log softmax(x @ weight.T)[label]) / sum(mask), fp32; 0 when the mask is all 0.
 
-    weight_vh: this rank's rows of the word embedding. mask_bs: 1 where the label counts. The same value on every rank.
+    weight_vh: this rank's rows of the word embedding. mask_bs: 1 where the label counts. vocabulary: how many tokens
+    there are; the rows from there on, counted over all ranks, are padding. The same value on every rank.
     """
     mask_t = mask_bs.reshape(-1).float()
     share_t = mask_t / mask_t.sum().clamp(min=1e-20)
     x_th = copy_to_tensor_ranks(x_bsh.reshape(-1, x_bsh.shape[-1]), parallel)
-    loss: Tensor = _LinearCrossEntropy.apply(x_th, weight_vh, labels_bs.reshape(-1), share_t, parallel)
+    loss: Tensor = _LinearCrossEntropy.apply(x_th, weight_vh, labels_bs.reshape(-1), share_t, vocabulary, parallel)
     return loss
 
 
@@ -39,9 +41,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_th: Tensor, weight_vh: Tensor, labels_t: Tensor, share_t: Tensor, parallel: Parallel
+        ctx: Any,
+        x_th: Tensor,
+        weight_vh: Tensor,
+        labels_t: Tensor,
+        share_t: Tensor,
+        vocabulary: int,
+        parallel: Parallel,
     ) -> Tensor:
         tokens, rows = x_th.shape[0], weight_vh.shape[0]
+        first_padding = max(0, vocabulary - parallel.tensor_rank * rows)  # of this rank's rows, or none of them
         wants_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         chunk = max(1, min(tokens, _CHUNK_LOGITS[x_th.device.type] // rows))
         gradient_x = torch.empty_like(x_th) if wants_gradient else None
@@ -50,6 +59,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, tokens, chunk):
             part = slice(start, start + chunk)
             logits_tv = matmul(x_th[part], weight_vh.t()).float()
+            logits_tv[:, first_padding:] = -torch.inf
             losses_t = _to_probabilities(logits_tv, labels_t[part], rows, parallel)
             loss += (losses_t * share_t[part]).sum()
             if gradient_x is None:
@@ -70,6 +80,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (
             gradient_x * upstream.to(gradient_x.dtype),
             (gradient_weight * upstream).to(ctx.weight_dtype),
+            None,
             None,
             None,
             None,

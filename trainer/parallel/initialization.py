@@ -12,16 +12,28 @@ _BLOCK_ELEMENTS = 1 << 20
 
 
 def initial_weight(
-    name: str, shape: tuple[int, ...], std: float, seed: int, dim: int = 0, first: int = 0, count: int | None = None
+    name: str,
+    shape: tuple[int, ...],
+    std: float,
+    seed: int,
+    dim: int = 0,
+    first: int = 0,
+    count: int | None = None,
+    drawn_rows: int | None = None,
 ) -> Tensor:
-    """`count` rows (dim 0) or columns (dim 1) from `first` on of the fp32 weight `name` of `shape`, from N(0, std)."""
+    """`count` rows (dim 0) or columns (dim 1) from `first` on of the fp32 weight `name` of `shape`, from N(0, std).
+
+    Only the first `drawn_rows` of the whole weight are drawn, when that is given, and those do not depend on how many
+    more rows there are: these are 0.
+    """
     rows, columns = shape
+    drawn = rows if drawn_rows is None else drawn_rows
     count = shape[dim] - first if count is None else count
-    wanted_rows = range(first, first + count) if dim == 0 else range(rows)
+    wanted_rows = range(min(first, drawn), min(first + count, drawn)) if dim == 0 else range(rows)
     block_rows = max(1, _BLOCK_ELEMENTS // columns)
-    weight = torch.empty(len(wanted_rows), columns if dim == 0 else count)
+    weight = torch.zeros((count, columns) if dim == 0 else (rows, count))
     for block_start in range(wanted_rows.start // block_rows * block_rows, wanted_rows.stop, block_rows):
-        block_stop = min(block_start + block_rows, rows)
+        block_stop = min(block_start + block_rows, drawn)
         generator = torch.Generator().manual_seed(seed_of(seed, name, block_start))
         block = torch.empty(block_stop - block_start, columns).normal_(0.0, std, generator=generator)
         low, high = max(block_start, wanted_rows.start), min(block_stop, wanted_rows.stop)

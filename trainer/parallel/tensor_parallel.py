@@ -63,13 +63,23 @@ def sum_over_tensor_ranks(x: Tensor, parallel: Parallel) -> Tensor:
 def initial_parameter(entry: Parameter, seed: int, parallel: Parallel, dtype: torch.dtype) -> nn.Parameter:
     """This rank's part of the parameter `entry` as a training begins with it.
 
-    The whole of it depends on seed and name alone, so every layout starts from the same model. Raises ValueError when
+    The whole of it depends on seed and name alone, so every layout starts from the same model: rows that pad the
+    vocabulary are 0, and what the tokens' rows hold does not depend on how many of them follow. Raises ValueError when
     the ranks cannot share it alike. The parameter says itself how it is split, and whether it `decays`.
     """
     shape, dim = entry.rank_shape(parallel.tensor_size), entry.split_dim
     if entry.initial_std:
         first = 0 if dim is None else parallel.tensor_rank * shape[dim]
-        drawn = initial_weight(entry.full_name, entry.shape, entry.initial_std, seed, dim or 0, first, shape[dim or 0])
+        drawn = initial_weight(
+            entry.full_name,
+            entry.shape,
+            entry.initial_std,
+            seed,
+            dim or 0,
+            first,
+            shape[dim or 0],
+            drawn_rows=entry.token_rows,
+        )
     else:
         drawn = torch.full(shape, entry.initial_mean)
     parameter = nn.Parameter(drawn.to(dtype))
@@ -112,10 +122,10 @@ class VocabParallelEmbedding(nn.Module):
     `norm` lives here because Megatron-DeepSpeed names it `word_embeddings.norm`.
     """
 
-    def __init__(self, weight: nn.Parameter, parallel: Parallel) -> None:
+    def __init__(self, weight: nn.Parameter, vocabulary: int, parallel: Parallel) -> None:
+        """`vocabulary`: how many tokens there are. The rows behind them, over all ranks, are padding."""
         super().__init__()
-        self.parallel, self.weight = parallel, weight
-        self.vocabulary = weight.shape[0] * parallel.tensor_size
+        self.parallel, self.weight, self.vocabulary = parallel, weight, vocabulary
         self.norm: nn.LayerNorm | None = None
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
@@ -126,7 +136,7 @@ class VocabParallelEmbedding(nn.Module):
     def _rows(self, tokens_bs: Tensor) -> Tensor:
         if tokens_bs.device.type == "cpu" and int(tokens_bs.max()) >= self.vocabulary:
             raise ValueError(
-                f"token {int(tokens_bs.max())} in the data, but the model's padded vocabulary has {self.vocabulary}: "
+                f"token {int(tokens_bs.max())} in the data, but the model's vocabulary has {self.vocabulary}: "
                 "was the data prepared with another tokenizer?"
             )
         if self.parallel.tensor_size == 1:

@@ -85,7 +85,7 @@ def test_the_loss_in_chunks_is_torchs_with_its_gradients(monkeypatch: pytest.Mon
     losses = torch.nn.functional.cross_entropy((x @ weight.T).flatten(0, 1), labels.flatten(), reduction="none")
     wanted = (losses * mask.flatten()).sum() / mask.sum()
     wanted_gradients = torch.autograd.grad(wanted * 3, (x, weight))
-    loss = masked_mean_cross_entropy(x, weight, labels, mask, alone())
+    loss = masked_mean_cross_entropy(x, weight, labels, mask, 16, alone())
     gradients = torch.autograd.grad(loss * 3, (x, weight))
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
     for got, expected in zip(gradients, wanted_gradients, strict=True):
@@ -94,7 +94,36 @@ def test_the_loss_in_chunks_is_torchs_with_its_gradients(monkeypatch: pytest.Mon
 
 def test_a_batch_without_any_label_has_loss_zero() -> None:
     x, labels = torch.randn(1, 4, 8), torch.zeros(1, 4, dtype=torch.long)
-    assert masked_mean_cross_entropy(x, torch.randn(16, 8), labels, torch.zeros(1, 4), alone()).item() == 0
+    assert masked_mean_cross_entropy(x, torch.randn(16, 8), labels, torch.zeros(1, 4), 16, alone()).item() == 0
+
+
+@pytest.mark.parametrize("chunk_logits", [1, 1 << 20])
+def test_rows_that_pad_the_vocabulary_have_no_part_in_the_loss(
+    monkeypatch: pytest.MonkeyPatch, chunk_logits: int
+) -> None:
+    monkeypatch.setitem(cross_entropy._CHUNK_LOGITS, "cpu", chunk_logits)
+    torch.manual_seed(0)
+    x, tokens = torch.randn(3, 5, 8, requires_grad=True), torch.randn(13, 8)
+    weight = torch.cat((tokens, 9 * torch.randn(7, 8))).requires_grad_()
+    labels = torch.randint(0, 13, (3, 5))
+    wanted = torch.nn.functional.cross_entropy((x @ weight[:13].T).flatten(0, 1), labels.flatten())
+    wanted_gradients = torch.autograd.grad(wanted, (x, weight))
+    loss = masked_mean_cross_entropy(x, weight, labels, torch.ones(3, 5), 13, alone())
+    gradients = torch.autograd.grad(loss, (x, weight))
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert not gradients[1][13:].any()
+    for got, expected in zip(gradients, wanted_gradients, strict=True):
+        assert torch.allclose(got, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [7, 64, 300_000])  # fewer than torch draws at once, more, several blocks of rows
+def test_tokens_begin_alike_however_many_rows_pad_them(columns: int) -> None:
+    tokens = initial_weight("a", (11, columns), 0.02, seed=1)
+    for rows in (12, 16, 24):
+        padded = initial_weight("a", (rows, columns), 0.02, seed=1, drawn_rows=11)
+        assert torch.equal(padded[:11], tokens) and not padded[11:].any()
+        halves = [initial_weight("a", (rows, columns), 0.02, 1, 0, first, rows // 2, 11) for first in (0, rows // 2)]
+        assert torch.equal(torch.cat(halves), padded)
 
 
 def test_labels_are_the_next_tokens_and_the_mask_hides_ends_of_documents() -> None:
