@@ -10,6 +10,7 @@ from trainer.checkpoint.random_states import random_states
 from trainer.formats.manifest import Manifest
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import NO_OPTIMIZER, Identity
+from trainer.formats.universal import INFO, universal_checkpoint_info
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -46,6 +47,7 @@ def contents_of(options: Options, identity: Identity, schedule: LearningRateSche
                 "padded_vocab_size": identity.model["padded_vocab_size"],
                 "original_vocab_size": identity.model["vocab_size"],
             },
+            INFO: universal_checkpoint_info(identity.model),
             **({} if options.no_save_rng else random_states()),
         }
         return Contents(manifest, state)
