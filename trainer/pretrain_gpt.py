@@ -54,6 +54,7 @@ from trainer.preload import STARTED_AT
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError, parse
+from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.sizes import (
     HARDWARE_PASSES,
@@ -169,7 +170,8 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     if destination is not None:
         contents = contents_of(options, identity, resumption.schedule)
         save = saver(engine, destination, contents, with_optimizer=not options.no_save_optim)
-        observers.append(Saves(save, options.save_interval, _saved_iteration(options, resumption), tell, curves))
+        is_due, saved = SaveSchedule.of(options).is_due, _saved_iteration(options, resumption)
+        observers.append(Saves(save, is_due, saved, tell, curves))
     return Training(
         engine=engine,
         parallel=parallel,

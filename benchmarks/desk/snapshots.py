@@ -21,6 +21,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.seen import Channel, Clock, CronJob, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space
 from opsctl.watch.snapshot import Part, Published, Snapshot
 from trainer.formats.lease import Holder
+from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 _CRON_JOBS = ("hourly/slurm-status", "hourly/progress", "hourly/refill", "daily/fs-watchdog")
 #: Nodes whose clocks are read.
@@ -40,7 +41,7 @@ def settings_of(world: World) -> Settings:
         keep_queued=shape.keep_queued,
         nodes=shape.nodes,
         time_limit_s=shape.time_limit_s,
-        save_interval=shape.save_interval,
+        saves=SaveSchedule((SavePhase(shape.save_interval),)),
         global_batch_size=shape.ramp.global_batch_size,
         array=f"1-{shape.tasks}%1",
     )

@@ -17,6 +17,7 @@ from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.precision import is_half
+from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import (
     HARDWARE_PASSES,
@@ -34,16 +35,17 @@ def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout 
     half = is_half(shape.precision)
     weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
     each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
-    interval = options["save_interval"]
+    schedule = SaveSchedule.of(options)
     rows = [("weights / whole", f"{gib_text(weights)} / {gib_text(full)} ({each})")]
     lengths = lengths_of(options)
     number = None
-    if interval and lengths is not None and lengths.train_iterations:
-        number = -(-lengths.train_iterations // interval)  # the last is saved at the end, whatever the interval
-        rows.append(
-            ("how many", f"{number:,}, one every {interval:,} iterations: {gib_text(number * full)} if all are kept")
-        )
-    sizes = PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=interval, count=number)
+    if schedule and lengths is not None and lengths.train_iterations:
+        last = lengths.train_iterations  # saved at the end, whatever the schedule
+        number = schedule.count(last) + (not schedule.is_due(last))
+        rows.append(("how many", f"{number:,}, {schedule.words()}: {gib_text(number * full)} if all are kept"))
+    sizes = PlannedCheckpoints(
+        weights_gib=weights, full_gib=full, save_interval_iterations=options["save_interval"], count=number
+    )
     yield Section("checkpoint", "Checkpoints", sizes, tuple(rows))
     total = arithmetic.memory_gb(count)
     text = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]

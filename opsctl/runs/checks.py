@@ -78,8 +78,10 @@ def find_problems(
     if refused:
         problems.append(refused)
     warnings = []
-    if not loaded.file.checkpoints.get("save_interval"):
-        problems.append("[checkpoints] save_interval is missing: iterations between checkpoints")
+    if not any(loaded.file.checkpoints.get(key) for key in ("save_interval", "save_schedule")):
+        problems.append(
+            "[checkpoints] save_interval is missing: iterations between checkpoints, or save_schedule: that by phases"
+        )
     if file is None and (names := ", ".join(f"${{{name}}}" for name in _unset_names(loaded))):
         warnings.append(f"not set here: {names}; no file was looked at, and a submit needs every variable set")
     elif file is None:  # a name that no shell can set

@@ -11,6 +11,7 @@ from opsctl.logs.records import Saying
 from opsctl.runs.schema import ExpectTable, WatchTable
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
+from trainer.recipe.save_schedule import SaveSchedule
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Settings:
     keep_queued: int = 2  # arrays that should wait behind the live one
     nodes: int | None = None  # that the run needs; None, here and below: not known
     time_limit_s: int | None = None  # of each job
-    save_interval: int | None = None  # iterations between two checkpoints
+    saves: SaveSchedule | None = None  # after which iterations there is a checkpoint
     global_batch_size: int | None = None  # samples of an iteration, after the ramp
     array: str = ""  # the tasks of a chain, as sbatch takes them; empty: not known
 

@@ -23,6 +23,7 @@ from opsctl.watch.gathering import desk, files, queue, records, space, training
 from opsctl.watch.gathering.asked import Asked, file_of
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.errors import CheckpointError
+from trainer.recipe.save_schedule import SaveSchedule
 
 Look = Callable[[Snapshot, Asked], Snapshot]
 #: What a look asks the run's files for, after Slurm: the parts that it fills in, and what does so.
@@ -56,7 +57,7 @@ def settings_of(run: RunView) -> Settings:
         keep_queued=file.array.keep_queued if file else ArrayTable().keep_queued,
         nodes=file.slurm.nodes if file else None,
         time_limit_s=parse_duration_s(file.slurm.time) if file else None,
-        save_interval=options.save_interval if options else None,
+        saves=SaveSchedule.of(options) if options else None,
         global_batch_size=options.global_batch_size if options else None,
         array=file.array.tasks if file else "",
     )

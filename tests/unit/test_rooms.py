@@ -30,7 +30,7 @@ OPSCTL = {
         *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats"),
         "trainer.recipe",
     },
-    "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats"},
+    "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
     "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch", "trainer.formats"},

@@ -74,6 +74,7 @@ class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     loss: float | None = None  # of the last step
     saved: Saved | None = None
     history: tuple[Start, ...] = ()  # every start of the training that led here, the first one first
+    pinned: bool = False  # saved because its iteration was named: whoever prunes leaves it
 
     def as_json(self) -> dict[str, Any]:
         """The manifest's JSON object, the schema's version first."""

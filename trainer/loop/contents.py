@@ -12,6 +12,7 @@ from trainer.formats.progress import Progress
 from trainer.formats.resumable import NO_OPTIMIZER, Identity
 from trainer.formats.universal import INFO, universal_checkpoint_info
 from trainer.recipe.options import Options
+from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import LearningRateSchedule
 
 
@@ -26,6 +27,7 @@ class Contents:
 def contents_of(options: Options, identity: Identity, schedule: LearningRateSchedule) -> Callable[[Progress], Contents]:
     """What tells how far the training has come, asked at the moment that it is saved."""
     layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
+    pinned = SaveSchedule.of(options).pinned
 
     def contents(progress: Progress) -> Contents:
         manifest = Manifest(
@@ -35,6 +37,7 @@ def contents_of(options: Options, identity: Identity, schedule: LearningRateSche
             model=identity.model,
             learning_rate=asdict(schedule),
             files={},
+            pinned=progress.iteration in pinned,
         )
         state = {
             "checkpoint_version": 3.0,

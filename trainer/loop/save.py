@@ -16,25 +16,26 @@ from trainer.loop.tensorboard import Curves
 
 
 class Saves(Observer):
-    """Saves every `interval` iterations, when asked to and before leaving, each iteration once.
+    """Saves when an iteration is due, when asked to and before leaving, each iteration once.
 
     save: writes a checkpoint and returns its milliseconds. saved_iteration: the one that its latest checkpoint has.
+    is_due: whether to save after that iteration.
     """
 
     def __init__(
         self,
         save: Callable[[Progress], float],
-        interval: int | None,
+        is_due: Callable[[int], bool],
         saved_iteration: int | None,
         tell: Callable[[str], None],
         curves: Curves,
     ) -> None:
-        self._save, self._interval, self._saved_iteration = save, interval, saved_iteration
+        self._save, self._is_due, self._saved_iteration = save, is_due, saved_iteration
         self._tell, self._curves = tell, curves
 
     def after_step(self, step: Step) -> None:
-        """Save when `interval` divides the iteration; with None, never."""
-        if self._interval and step.progress.iteration % self._interval == 0:
+        """Save when the iteration is due."""
+        if self._is_due(step.progress.iteration):
             self.before_leaving(step.progress)
 
     def when_asked_to_save(self, progress: Progress) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainer.recipe.data_options import SPLITS, weight, weighted_file_key, weighted_key
 from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, EmptyStage, UnevenStages, check_stages, layout_if_any
+from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.vocabulary import indivisible_padding
 
@@ -34,6 +35,7 @@ def combination_errors(options: Mapping[str, Any], world_size: int | None) -> li
         *_precision_errors(options),
         *_vocabulary_errors(options),
         *_data_errors(options),
+        *_save_errors(options),
         *_lease_errors(options),
     ]
 
@@ -188,6 +190,16 @@ def _data_errors(options: Mapping[str, Any]) -> list[str]:
         elif any(weight(word) is None for word in path[::2]):
             errors.append("--data-path: every first of two values must be a weight above 0")
     return errors
+
+
+def _save_errors(options: Mapping[str, Any]) -> list[str]:
+    if options["save_interval"] and options["save_schedule"]:
+        return ["--save-interval with --save-schedule: choose one"]
+    try:
+        SaveSchedule.of(options)
+    except ValueError as error:
+        return [f"--save-schedule: {error}"]
+    return []
 
 
 def _lease_errors(options: Mapping[str, Any]) -> list[str]:

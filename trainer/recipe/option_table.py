@@ -368,6 +368,23 @@ OPTIONS: tuple[Option, ...] = (
     *_group(
         "checkpoints",
         _option("--save-interval", int, None, "Iterations between checkpoints.", unit="iterations", at_least=1),
+        _option(
+            "--save-schedule",
+            str,
+            None,
+            "Instead of one interval: INTERVAL:LAST ... INTERVAL, so 10:100 18:1000 1500 saves what 10 divides up to "
+            "iteration 100, what 18 divides up to 1000, then what 1500 divides.",
+            nargs="+",
+        ),
+        _option(
+            "--save-iterations",
+            int,
+            None,
+            "Save these too; what they leave is pinned and never pruned.",
+            unit="iterations",
+            nargs="+",
+            at_least=1,
+        ),
         _flag("--no-save-optim", "Leave optimizer states out of checkpoints."),
         _flag("--no-save-rng", "Leave random states out of checkpoints."),
         _flag("--no-load-optim", "Start with fresh optimizer states."),

@@ -117,8 +117,11 @@ def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
     values = given(argv)
     options = _with_derived(values, world_size)
     errors = missing_errors(options) + combination_errors(options, world_size)
-    if values.get("save_interval") and not values.get("save"):
-        errors.append("--save-interval without --save: give the folder that checkpoints go to")
+    errors += [
+        f"{BY_KEY[key].name} without --save: give the folder that checkpoints go to"
+        for key in ("save_interval", "save_schedule", "save_iterations")
+        if values.get(key) and not values.get("save")
+    ]
     if errors:
         raise OptionsError(
             errors[0] if len(errors) == 1 else f"{errors[0]} (and {len(errors) - 1} more: {'; '.join(errors[1:])})"

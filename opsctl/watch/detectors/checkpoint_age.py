@@ -48,7 +48,7 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
             evidence=(
                 f"more than {length_words(limit)} is too long here",
                 *([f"iteration {logged.iteration} is logged"] if logged else []),
-                *([f"every {settings.save_interval} iterations"] if settings.save_interval else []),
+                *([settings.saves.words()] if settings.saves else []),
             ),
             todo="opsctl logs says why a save failed; opsctl request save; is there space: opsctl watch filesystem",
         )
@@ -62,11 +62,13 @@ def _limit(snapshot: Snapshot, settings: Settings) -> timedelta | None:
         return timedelta(seconds=told_s)
     measured, expect = snapshot.measured, settings.expect
     iteration_s = measured.seconds_per_iteration or expect.seconds_per_iteration
-    if not iteration_s or not settings.save_interval:
+    reached = snapshot.checkpoint.iteration if snapshot.checkpoint else 0
+    iterations = settings.saves.longest_wait_after(reached) if settings.saves else None
+    if not iteration_s or iterations is None:
         return None
     evaluation_s = measured.longest_evaluation_seconds or expect.evaluation_seconds or 0.0
     save_s = measured.longest_save_seconds or expect.save_seconds or 0.0
-    return _LEAST + timedelta(seconds=_MORE * settings.save_interval * iteration_s + evaluation_s + _SAVES * save_s)
+    return _LEAST + timedelta(seconds=_MORE * iterations * iteration_s + evaluation_s + _SAVES * save_s)
 
 
 def _blind(snapshot: Snapshot) -> str:

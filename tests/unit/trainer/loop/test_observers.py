@@ -16,6 +16,7 @@ from trainer.loop.log import Log
 from trainer.loop.save import Saves
 from trainer.loop.tensorboard import Curves, open_writer
 from trainer.recipe.options import Options, parse, to_arguments
+from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 
 def options_with(**changes: Any) -> Options:
@@ -82,11 +83,22 @@ def test_curves_have_a_gap_where_the_loss_is_no_number() -> None:
     assert [at for tag, _, at in points.added if tag == "grad-norm/grad-norm"] == [1, 2]
 
 
+def every(interval: int) -> SaveSchedule:
+    return SaveSchedule((SavePhase(interval),))
+
+
 @pytest.mark.parametrize(
-    ("interval", "loaded", "saved"),
-    [(2, None, [2, 4, 5]), (None, None, [5]), (5, None, [5]), (None, 5, []), (4, 4, [5])],
+    ("schedule", "loaded", "saved"),
+    [
+        (every(2), None, [2, 4, 5]),
+        (SaveSchedule(), None, [5]),
+        (every(5), None, [5]),
+        (SaveSchedule(), 5, []),
+        (every(4), 4, [5]),
+        (SaveSchedule((SavePhase(1, 2), SavePhase(4)), frozenset({3})), 1, [2, 3, 4, 5]),
+    ],
 )
-def test_each_iteration_is_saved_once(interval: int | None, loaded: int | None, saved: list[int]) -> None:
+def test_each_iteration_is_saved_once(schedule: SaveSchedule, loaded: int | None, saved: list[int]) -> None:
     done: list[int] = []
     lines: list[str] = []
 
@@ -94,7 +106,7 @@ def test_each_iteration_is_saved_once(interval: int | None, loaded: int | None, 
         done.append(progress.iteration)
         return 12.5
 
-    saves = Saves(save, interval, loaded, lines.append, curves_to(None))
+    saves = Saves(save, schedule.is_due, loaded, lines.append, curves_to(None))
     for iteration in range(1, 6):
         saves.after_step(step_at(iteration))
     saves.before_leaving(step_at(5).progress)

@@ -14,9 +14,10 @@ from opsctl.watch.detectors import checkpoint_age
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING
+from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 #: BLOOM: a save each 100 iterations of 105 s, 2.9 h; an evaluation of 12 minutes, a save of 40 s.
-BLOOM = Settings("tr11", "us", save_interval=100)
+BLOOM = Settings("tr11", "us", saves=SaveSchedule((SavePhase(100),)))
 MEASURED = Measured(seconds_per_iteration=105.0, longest_evaluation_seconds=720.0, longest_save_seconds=40.0)
 
 
@@ -51,8 +52,18 @@ def test_only_the_time_that_it_runs_counts_and_a_start_takes_longer() -> None:
 def test_what_somebody_said_counts_and_what_the_plan_expects_where_nothing_is_measured() -> None:
     assert found(1.5, settings=Settings("x", "us", WatchTable(checkpoint_most="1:00:00")))
     expect = ExpectTable(seconds_per_iteration=105.0)
-    assert found(5, settings=Settings("x", "us", expect=expect, save_interval=100), measured=Measured())
+    assert found(
+        5, settings=Settings("x", "us", expect=expect, saves=SaveSchedule((SavePhase(100),))), measured=Measured()
+    )
     assert found(500, measured=Measured()) == []
+
+
+def test_a_schedule_by_phases_is_late_by_the_phase_that_it_is_in() -> None:
+    early = SaveSchedule((SavePhase(10, 30_000), SavePhase(100)))
+    late = SaveSchedule((SavePhase(10, 40_000), SavePhase(100)))
+    assert found(1.0, settings=replace(BLOOM, saves=early)) == []
+    (finding,) = found(1.0, settings=replace(BLOOM, saves=late))
+    assert finding.evidence[-1] == "every 10 iterations to 40,000, then every 100"
 
 
 def test_what_does_not_run_saves_nothing_and_a_finished_training_has() -> None:
