@@ -46,7 +46,7 @@ from trainer.loop.evaluate import Evaluations, evaluate
 from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
 from trainer.loop.log import Log
 from trainer.loop.resuming import Resumption, find_resumption, load_into, progress_on_disk
-from trainer.loop.save import Saves, saver
+from trainer.loop.save import Saves, beginner, saver
 from trainer.loop.tensorboard import Curves, open_writer
 from trainer.loop.train import Training, train
 from trainer.parallel.process_groups import Parallel
@@ -169,9 +169,10 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     ]
     if destination is not None:
         contents = contents_of(options, identity, resumption.schedule)
-        save = saver(engine, destination, contents, with_optimizer=not options.no_save_optim)
+        whole = engine, destination, contents, not options.no_save_optim
+        begin = beginner(*whole) if options.async_save else None
         is_due, saved = SaveSchedule.of(options).is_due, _saved_iteration(options, resumption)
-        observers.append(Saves(save, is_due, saved, tell, curves))
+        observers.append(Saves(saver(*whole), is_due, saved, tell, curves, begin))
     return Training(
         engine=engine,
         parallel=parallel,

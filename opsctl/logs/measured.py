@@ -16,7 +16,15 @@ from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
 from trainer.formats import log_lines, training_line
 from trainer.formats.leave_lines import Left
-from trainer.formats.log_lines import CheckpointLoaded, Evaluation, FreshStart, Stamp, Timers
+from trainer.formats.log_lines import (
+    BACKGROUND_TIMER,
+    SAVE_TIMER,
+    CheckpointLoaded,
+    Evaluation,
+    FreshStart,
+    Stamp,
+    Timers,
+)
 from trainer.formats.training_line import TrainingLine
 
 #: What a search from the end looks for.
@@ -82,14 +90,15 @@ def measure(records: Sequence[Record]) -> Measured:
 
     An iteration's time is the median of the newest since the last start, or of those before it too while they are few;
     the first after a start is left out when there are others. An evaluation's is what the trainer's own timer says,
-    else what the iteration after it took longer than the median. Of evaluations and saves the newest TYPICAL_OF count.
+    else what the iteration after it took longer than the median. A save's is what it would take with nothing beside it,
+    also where it was written beside the training. Of evaluations and saves the newest TYPICAL_OF count.
     """
     iterations = [record for record in records if isinstance(record, TrainingLine)]
     window = _window(records)
     typical_s = _median([one.seconds_per_iteration for one in window])
     last = iterations[-1] if iterations else None
     evaluations = _evaluations_s(records, typical_s)[-TYPICAL_OF:]
-    saves = _timers_s(records, ("save-checkpoint",))[-TYPICAL_OF:]
+    saves = _saves_s(records)[-TYPICAL_OF:]
     return Measured(
         seconds_per_iteration=typical_s,
         evaluation_seconds=_median(evaluations),
@@ -164,7 +173,7 @@ def _evaluations_s(records: Sequence[Record], typical_s: float | None) -> list[f
         elif isinstance(record, Evaluation):
             evaluated = True
         elif isinstance(record, Timers):
-            saved_s += sum(_timers_s([record], ("save-checkpoint",)))
+            saved_s += sum(_timers_s([record], (SAVE_TIMER,)))
         elif isinstance(record, TrainingLine):
             if (
                 evaluated
@@ -188,6 +197,15 @@ def _timers_s(records: Sequence[Record], names: Sequence[str]) -> list[float]:
         if isinstance(record, Timers)
         for name in names
         if name in record.milliseconds
+    ]
+
+
+def _saves_s(records: Sequence[Record]) -> list[float]:
+    """Seconds of each save, oldest first: how long it held up the training, and how long it was written beside it."""
+    return [
+        sum(_timers_s([record], (SAVE_TIMER, BACKGROUND_TIMER)))
+        for record in records
+        if isinstance(record, Timers) and SAVE_TIMER in record.milliseconds
     ]
 
 

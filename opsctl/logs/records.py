@@ -8,6 +8,7 @@ import msgspec
 
 from trainer.formats.leave_lines import Left
 from trainer.formats.log_lines import (
+    CheckpointFailed,
     CheckpointLoaded,
     CheckpointSaved,
     CheckpointSaving,
@@ -54,6 +55,7 @@ Record = (
     | Evaluation
     | CheckpointSaving
     | CheckpointSaved
+    | CheckpointFailed
     | CheckpointLoaded
     | FreshStart
     | Timers

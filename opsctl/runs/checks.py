@@ -109,14 +109,16 @@ def all_options(file: RunFile) -> dict[str, Any]:
     return {**file.trainer, **file.data, **file.checkpoints}
 
 
-def exit_margin_problem(margin_s: float, expect: Reckoning) -> str | None:
+def exit_margin_problem(margin_s: float, expect: Reckoning, async_save: bool = False) -> str | None:
     """Why leaving `margin_s` seconds before the limit is too late, or None. A duration that is None counts nothing.
 
-    The trainer looks at the clock between iterations: at worst an iteration, an evaluation and a save follow.
+    The trainer looks at the clock between iterations: at worst an iteration, an evaluation and a save follow; with
+    --async-save first what is left of the one that was just begun.
     """
     parts = (
         ("an iteration", expect.seconds_per_iteration, ""),
         ("an evaluation", expect.evaluation_seconds, _typical_of(expect.evaluations)),
+        ("the save under way", expect.save_seconds if async_save else None, ""),
         ("a save", expect.save_seconds, _typical_of(expect.saves)),
     )
     needed = sum(seconds or 0.0 for _, seconds, _ in parts)
@@ -130,7 +132,7 @@ def exit_margin_problem(margin_s: float, expect: Reckoning) -> str | None:
     )
 
 
-def slow_warnings(margin_s: float, expect: Reckoning) -> list[str]:
+def slow_warnings(margin_s: float, expect: Reckoning, async_save: bool = False) -> list[str]:
     """What was once too slow for leaving `margin_s` seconds before the limit, though as a rule it is not."""
     longest = (
         ("evaluations", expect.evaluations, expect.longest_evaluation_seconds, "evaluation_seconds"),
@@ -140,7 +142,8 @@ def slow_warnings(margin_s: float, expect: Reckoning) -> list[str]:
         f"one of the last {number} {what} took {_seconds(seconds)}: at the end of a job "
         f"[slurm] exit_margin of {_seconds(margin_s)} would be too short for it"
         for what, number, seconds, key in longest
-        if seconds is not None and exit_margin_problem(margin_s, msgspec.structs.replace(expect, **{key: seconds}))
+        if seconds is not None
+        and exit_margin_problem(margin_s, msgspec.structs.replace(expect, **{key: seconds}), async_save)
     ]
 
 
@@ -230,10 +233,10 @@ def _margin(slurm: SlurmTable, expect: ExpectTable, options: Options) -> tuple[l
     reckoned = expect if isinstance(expect, Reckoning) else Reckoning(**msgspec.structs.asdict(expect))
     if options.eval_iters <= 0:
         reckoned = msgspec.structs.replace(reckoned, evaluation_seconds=0.0, longest_evaluation_seconds=None)
-    problem = exit_margin_problem(margin_s, reckoned)
+    problem = exit_margin_problem(margin_s, reckoned, options.async_save)
     if problem:
         return [problem], []
-    slow = slow_warnings(margin_s, reckoned)
+    slow = slow_warnings(margin_s, reckoned, options.async_save)
     unknown = [key for key in _IN_THE_MARGIN if getattr(reckoned, key) is None]
     if not unknown:
         return [], slow

@@ -99,12 +99,12 @@ def train_on_a_disk_that_is_full_when_asked(options: dict[str, Any]) -> Seen:
 
     really = Saves.when_asked_to_save
 
-    def on_a_full_disk(saves: Any, progress: Any) -> bool:
+    def on_a_full_disk(saves: Any, progress: Any, answer: Any) -> bool:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
         try:
-            return really(saves, progress)
+            return really(saves, progress, answer)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

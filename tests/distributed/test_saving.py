@@ -44,6 +44,7 @@ def step(options: Any, parallel: Any, engine: Any, number: int) -> float:
 def save_after_one_step(root: str, changes: dict[str, Any], copied: bool) -> list[float]:
     """Save the state after the first step, written by a thread after two more; the losses of these."""
     from trainer.checkpoint.destination import Destination
+    from trainer.checkpoint.host_copies import HostCopies
     from trainer.checkpoint.publish import make_room, publish
     from trainer.checkpoint.snapshot import snapshot
     from trainer.checkpoint.write import write
@@ -52,7 +53,7 @@ def save_after_one_step(root: str, changes: dict[str, Any], copied: bool) -> lis
     step(options, parallel, engine, 0)
     destination = Destination(HeldFolder(Path(root)))
     folder = destination.folder.place() / make_room(destination, 1)
-    taken = snapshot(engine, {"iteration": 1}, copied=copied)
+    taken = snapshot(engine, {"iteration": 1}, copies=HostCopies() if copied else None)
     losses = [step(options, parallel, engine, number) for number in (1, 2)]
     with ThreadPoolExecutor(1) as thread:
         publish(destination, folder.name, manifest_of_step_one(), thread.submit(write, taken, folder).result)

@@ -11,6 +11,8 @@ from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo, CheckpointEngine
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
+from trainer.checkpoint.host_copies import HostCopies
+
 #: File name -> gives what goes into it, plain data and tensors; asked once, as the file is written.
 Snapshot = dict[str, Callable[[], Any]]
 
@@ -19,16 +21,19 @@ _WEIGHTS = "layer_"
 
 
 def snapshot(
-    engine: PipelineEngine, client_state: Mapping[str, Any], with_optimizer: bool = True, copied: bool = False
+    engine: PipelineEngine,
+    client_state: Mapping[str, Any],
+    with_optimizer: bool = True,
+    copies: HostCopies | None = None,
 ) -> Snapshot:
     """This rank's files of a checkpoint, with DeepSpeed's names and contents. Collective.
 
     `client_state` goes into DeepSpeed's own files and must be plain data. Tensors are the engine's own, so a plain
     snapshot has to be written before the next step; one layer's weights at a time are copied into the host's memory as
-    they are. One that is `copied` has all tensors as copies in the host's memory, as much as the files hold, and may be
-    written whenever there is time.
+    they are. One with `copies` has all tensors there, in the host's memory, as much as the files hold, and may be
+    written whenever there is time, before the next one is taken into the same copies.
     """
-    taking = _TakingCheckpointEngine(with_optimizer, copied)
+    taking = _TakingCheckpointEngine(with_optimizer, copies)
     usual, shards = engine.checkpoint_engine, engine.save_zero_checkpoint
     engine.checkpoint_engine, engine.save_zero_checkpoint = taking, shards and with_optimizer
     engine._copy_recovery_script = lambda _folder: None  # it writes past the checkpoint engine; `publish` leaves them
@@ -37,17 +42,19 @@ def snapshot(
     finally:
         engine.checkpoint_engine, engine.save_zero_checkpoint = usual, shards
         del engine._copy_recovery_script
+    if copies is not None:
+        copies.wait()
     return taking.files
 
 
 class _TakingCheckpointEngine(CheckpointEngine):
     """Stands in for DeepSpeed's writer during one save and keeps what it is handed."""
 
-    def __init__(self, with_optimizer: bool, copied: bool) -> None:
+    def __init__(self, with_optimizer: bool, copies: HostCopies | None) -> None:
         super().__init__()
         self.name = "TakingCheckpointEngine"
         self.files: Snapshot = {}
-        self._with_optimizer, self._copied = with_optimizer, copied
+        self._with_optimizer, self._copies = with_optimizer, copies
 
     def preserves_storage_sharing(self) -> bool:
         """Whether DeepSpeed has to copy the weights, which share one storage: no, `save` sees to it."""
@@ -57,10 +64,10 @@ class _TakingCheckpointEngine(CheckpointEngine):
         if not self._with_optimizer and isinstance(state_dict, dict):
             state_dict = {key: None if key == "optimizer" else value for key, value in state_dict.items()}
         name = Path(path).name
-        if self._copied:
-            state_dict = clone_tensors_for_torch_save(state_dict)
+        if self._copies is not None:
+            state_dict = self._copies.of(name, state_dict)
         # torch.save writes a tensor's whole storage, and all weights share one.
-        shares = not self._copied and name.startswith(_WEIGHTS)
+        shares = self._copies is None and name.startswith(_WEIGHTS)
         self.files[name] = partial(clone_tensors_for_torch_save if shares else _as_it_is, state_dict)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:

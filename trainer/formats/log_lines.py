@@ -15,6 +15,8 @@ from trainer.formats.training_line import number_or_none, numbers
 
 #: One of these is in every line here that says something: what a search through a log's bytes looks for.
 MARKS = (b"time (ms) |", b" loss at ", b"checkpoint", b"datetime: ")
+#: How long nobody trained because of a save, and how long its files were written beside the training.
+SAVE_TIMER, BACKGROUND_TIMER = "save-checkpoint", "save-checkpoint-background"
 # Above this a perplexity is a meaningless number of hundreds of digits.
 _LARGEST_LOGGED_EXPONENT = 20.0
 _ARGUMENT_COLUMN = 48
@@ -25,6 +27,10 @@ _EVALUATION = re.compile(
     r" lm loss value: (?P<loss>\S+) \|(?: lm loss PPL: (?P<perplexity>\S+) \|)?"
 )
 _SAVING = re.compile(r"\s*saving checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)")
+_FAILED = re.compile(
+    r"\s*failed to save checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+?): (?P<why>.+); "
+    r"the next save will hold up the training until it is written"
+)
 _SAVED = re.compile(r"\s*successfully saved checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)")
 _LOADED = re.compile(r"\s*successfully loaded checkpoint from (?P<folder>.+) at iteration\s+(?P<iteration>\d{1,18})")
 _TIMERS = re.compile(r"\s*time \(ms\)(?P<parts>.*)")
@@ -64,6 +70,14 @@ class CheckpointSaved(msgspec.Struct, frozen=True):
 
     iteration: int
     folder: str
+
+
+class CheckpointFailed(msgspec.Struct, frozen=True):
+    """A save beside the training came to nothing; the training went on."""
+
+    iteration: int
+    folder: str
+    why: str
 
 
 class CheckpointLoaded(msgspec.Struct, frozen=True):
@@ -122,13 +136,18 @@ def parse_timers(text: str) -> Timers | None:
     return Timers(numbers(match["parts"])) if match else None
 
 
-def write_checkpoint_line(said: CheckpointSaving | CheckpointSaved | CheckpointLoaded) -> str:
+def write_checkpoint_line(said: CheckpointSaving | CheckpointSaved | CheckpointFailed | CheckpointLoaded) -> str:
     """One line."""
     match said:
         case CheckpointSaving(iteration, folder):
             return f"saving checkpoint at iteration {iteration:7d} to {folder}"
         case CheckpointSaved(iteration, folder):
             return f"  successfully saved checkpoint at iteration {iteration:7d} to {folder}"
+        case CheckpointFailed(iteration, folder, why):
+            return (
+                f"  failed to save checkpoint at iteration {iteration:7d} to {folder}: {why}; "
+                "the next save will hold up the training until it is written"
+            )
         case CheckpointLoaded(iteration, folder):
             return f"  successfully loaded checkpoint from {folder} at iteration {iteration}"
 
@@ -142,7 +161,9 @@ def write_fresh_start(latest: Path) -> str:
     )
 
 
-def parse_checkpoint_line(text: str) -> CheckpointSaving | CheckpointSaved | CheckpointLoaded | FreshStart | None:
+def parse_checkpoint_line(
+    text: str,
+) -> CheckpointSaving | CheckpointSaved | CheckpointFailed | CheckpointLoaded | FreshStart | None:
     """What a line about a checkpoint says, else None."""
     if "checkpoint" not in text:
         return None
@@ -150,6 +171,8 @@ def parse_checkpoint_line(text: str) -> CheckpointSaving | CheckpointSaved | Che
         return CheckpointSaved(int(match["iteration"]), match["folder"].strip())
     if match := _SAVING.match(text):
         return CheckpointSaving(int(match["iteration"]), match["folder"].strip())
+    if match := _FAILED.match(text):
+        return CheckpointFailed(int(match["iteration"]), match["folder"].strip(), match["why"])
     if match := _LOADED.match(text):
         return CheckpointLoaded(int(match["iteration"]), match["folder"].strip())
     return FreshStart() if _FROM_RANDOM in text else None

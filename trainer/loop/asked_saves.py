@@ -41,17 +41,22 @@ class AskedSaves:
     def carry_out(self, observers: Sequence[Observer], progress: Progress) -> None:
         """Have every observer that can save this iteration, unless it is saved. Collective, like their saves.
 
-        A disk that takes no checkpoint is no reason to end the training: the word says so.
+        Whoever saves beside the training answers when all is written. A disk that takes no checkpoint is no reason to
+        end the training: the word says so.
         """
+        asked = self._answered = self._asked
+
+        def answer(iteration: int, problem: str) -> None:
+            if asked is not None:
+                self._unsaid = SavedNote(asked.id, iteration, problem, datetime.now().astimezone())
+                self._say()
+
         try:
-            can_save = [observer.when_asked_to_save(progress) for observer in observers]
-            problem = "" if any(can_save) else "this training saves nothing (no --save)"
+            can_save = [observer.when_asked_to_save(progress, answer) for observer in observers]
+            if not any(can_save):
+                answer(progress.iteration, "this training saves nothing (no --save)")
         except Refusal as error:
-            problem = str(error)
-        self._answered = self._asked
-        if self._answered is not None:
-            self._unsaid = SavedNote(self._answered.id, progress.iteration, problem, datetime.now().astimezone())
-            self._say()
+            answer(progress.iteration, str(error))
 
     def _say(self) -> None:
         if self._unsaid is not None:

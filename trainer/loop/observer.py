@@ -27,6 +27,10 @@ class Step:
         return self.measured_norm()
 
 
+#: (iteration, problem) -> None: tells who asked for a checkpoint which one is the latest now, or why there is none.
+Answer = Callable[[int, str], None]
+
+
 class Observer:
     """Does nothing yet: a subclass defines what it needs.
 
@@ -36,8 +40,8 @@ class Observer:
     def after_step(self, step: Step) -> None:
         """After each step."""
 
-    def when_asked_to_save(self, progress: Progress) -> bool:
-        """Between two steps, when somebody asks for a checkpoint; whether this one keeps any, so that there is one."""
+    def when_asked_to_save(self, progress: Progress, answer: Answer) -> bool:
+        """Between two steps, when somebody asks for a checkpoint; whether this one keeps any, and answers then."""
         return False
 
     def before_leaving(self, progress: Progress) -> None:

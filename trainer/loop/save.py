@@ -1,65 +1,147 @@
-"""Saving as the training goes on."""
+"""Saving as the training goes on: when it is due, when asked to and before leaving."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.checkpoint.destination import Destination
-from trainer.checkpoint.save import save_checkpoint
-from trainer.formats.log_lines import Timers, write_timers
+from trainer.agreement import Refusal
+from trainer.checkpoint.destination import Destination, Overtaken
+from trainer.checkpoint.host_copies import HostCopies
+from trainer.checkpoint.save import begin_save, save_checkpoint
+from trainer.checkpoint.under_way import SaveTimes, SaveUnderWay
+from trainer.formats.log_lines import (
+    BACKGROUND_TIMER,
+    SAVE_TIMER,
+    CheckpointFailed,
+    Timers,
+    write_checkpoint_line,
+    write_timers,
+)
 from trainer.formats.progress import Progress
 from trainer.loop.contents import Contents
-from trainer.loop.observer import Observer, Step
+from trainer.loop.observer import Answer, Observer, Step
 from trainer.loop.tensorboard import Curves
 
 
 class Saves(Observer):
-    """Saves when an iteration is due, when asked to and before leaving, each iteration once.
+    """Saves whenever `is_due` says so of an iteration, when asked to and before leaving, each iteration once.
 
-    save: writes a checkpoint and returns its milliseconds. saved_iteration: the one that its latest checkpoint has.
-    is_due: whether to save after that iteration.
+    save: writes a checkpoint. begin: the same beside the training, of which one at a time is under way; None: never.
+    saved_iteration: the one that the latest checkpoint has. One that could not be written beside the training ends
+    nothing: the next save is a plain one, and what that one meets does.
     """
 
     def __init__(
         self,
-        save: Callable[[Progress], float],
+        save: Callable[[Progress], SaveTimes],
         is_due: Callable[[int], bool],
         saved_iteration: int | None,
         tell: Callable[[str], None],
         curves: Curves,
+        begin: Callable[[Progress], SaveUnderWay] | None = None,
     ) -> None:
-        self._save, self._is_due, self._saved_iteration = save, is_due, saved_iteration
+        self._save, self._begin, self._is_due, self._saved_iteration = save, begin, is_due, saved_iteration
         self._tell, self._curves = tell, curves
+        self._under_way: tuple[SaveUnderWay, Progress] | None = None
+        self._answers: list[Answer] = []  # of who waits for the one under way
+        self._has_failed = False  # the last one that was written beside the training
 
     def after_step(self, step: Step) -> None:
-        """Save when the iteration is due."""
+        """Publish what every rank has written by now; then begin a save where one is due."""
+        if self._under_way is not None and self._under_way[0].is_written():
+            self._publish()
         if self._is_due(step.progress.iteration):
-            self.before_leaving(step.progress)
+            self._save_or_begin(step.progress)
 
-    def when_asked_to_save(self, progress: Progress) -> bool:
-        """As before leaving: what is saved already is not saved again."""
-        self.before_leaving(progress)
+    def when_asked_to_save(self, progress: Progress, answer: Answer) -> bool:
+        """As where one is due: what is saved already is not saved again. The answer comes when it is the latest."""
+        self._save_or_begin(progress)
+        if self._under_way is None:
+            answer(progress.iteration, "")
+        else:
+            self._answers.append(answer)
         return True
 
     def before_leaving(self, progress: Progress) -> None:
-        """Save unless this very iteration is saved already."""
-        if self._saved_iteration == progress.iteration:
+        """Wait for the one under way, then save unless this very iteration is saved by now."""
+        self._finish_what_is_under_way("leaving")
+        if self._saved_iteration != progress.iteration:
+            self._save_at_once(progress)
+
+    def _save_or_begin(self, progress: Progress) -> None:
+        if self._saved_iteration == progress.iteration or self._is_under_way(progress.iteration):
             return
-        times = {"save-checkpoint": self._save(progress)}
+        self._finish_what_is_under_way(f"saving iteration {progress.iteration}")
+        if self._begin is None or self._has_failed:
+            self._save_at_once(progress)
+        else:
+            self._under_way = self._begin(progress), copy(progress)
+
+    def _is_under_way(self, iteration: int) -> bool:
+        return self._under_way is not None and self._under_way[0].iteration == iteration
+
+    def _finish_what_is_under_way(self, before: str) -> None:
+        if self._under_way is None:
+            return
+        if not self._under_way[0].is_written():
+            self._tell(
+                f"waiting for the save of iteration {self._under_way[0].iteration} to be written before {before}"
+            )
+        self._publish()
+
+    def _publish(self) -> None:
+        """Publish the one under way. Raises Overtaken; whatever else is refused is said, and the next save waits."""
+        assert self._under_way is not None
+        (under_way, progress), self._under_way = self._under_way, None
+        answers, self._answers = self._answers, []
+        problem = ""
+        try:
+            self._count(under_way.publish(), progress)
+        except Overtaken:
+            raise
+        except Refusal as refusal:
+            problem, self._has_failed = str(refusal), True
+            self._tell(write_checkpoint_line(CheckpointFailed(under_way.iteration, under_way.folder, problem)))
+        for answer in answers:
+            answer(under_way.iteration, problem)
+
+    def _save_at_once(self, progress: Progress) -> None:
+        self._count(self._save(progress), progress)
+        self._has_failed = False
+
+    def _count(self, took: SaveTimes, progress: Progress) -> None:
+        """A checkpoint is whole: say how long it took."""
         self._saved_iteration = progress.iteration
+        times = {SAVE_TIMER: took.stall}
+        if took.background is not None:
+            times[BACKGROUND_TIMER] = took.background
         self._tell(write_timers(Timers(times)))
         self._curves.times(times, progress)
 
 
 def saver(
     engine: PipelineEngine, destination: Destination, contents: Callable[[Progress], Contents], with_optimizer: bool
-) -> Callable[[Progress], float]:
-    """What saves a checkpoint to `destination` and returns its milliseconds."""
+) -> Callable[[Progress], SaveTimes]:
+    """What saves a checkpoint to `destination`."""
 
-    def save(progress: Progress) -> float:
+    def save(progress: Progress) -> SaveTimes:
         now = contents(progress)
         return save_checkpoint(engine, destination, now.manifest, now.client_state, with_optimizer)
 
     return save
+
+
+def beginner(
+    engine: PipelineEngine, destination: Destination, contents: Callable[[Progress], Contents], with_optimizer: bool
+) -> Callable[[Progress], SaveUnderWay]:
+    """What begins to save a checkpoint to `destination`, one at a time."""
+    copies = HostCopies()
+
+    def begin(progress: Progress) -> SaveUnderWay:
+        now = contents(progress)
+        return begin_save(engine, destination, now.manifest, now.client_state, copies, with_optimizer)
+
+    return begin

@@ -385,6 +385,10 @@ OPTIONS: tuple[Option, ...] = (
             nargs="+",
             at_least=1,
         ),
+        _flag(
+            "--async-save",
+            "Write checkpoints while the training goes on, from a copy of a rank's files in the host's memory.",
+        ),
         _flag("--no-save-optim", "Leave optimizer states out of checkpoints."),
         _flag("--no-save-rng", "Leave random states out of checkpoints."),
         _flag("--no-load-optim", "Start with fresh optimizer states."),

@@ -86,6 +86,12 @@ def test_one_slow_save_is_not_what_a_save_takes() -> None:
     assert (lone.save_seconds, lone.saves) == (40.0, 1)
 
 
+def test_a_save_beside_the_training_takes_what_it_would_by_itself() -> None:
+    lines = [f"time (ms) | save-checkpoint: {ms}.00 | save-checkpoint-background: 40000.00" for ms in (500, 700, 900)]
+    seen = found(train(1, 2.0), *lines)
+    assert (seen.save_seconds, seen.saves, seen.longest_save_seconds) == (40.7, 3, 40.9)
+
+
 def test_of_several_evaluations_the_median_counts() -> None:
     lines = [
         line for ms in (5000, 720000, 6000) for line in (EVALUATED, f"time (ms) | evaluation: {ms}", train(9, 2.0))

@@ -132,6 +132,11 @@ class TestExitMargin:
         assert "an iteration 105 s + an evaluation 720 s + a save 40 s = 865 s" in problem
         assert 'set exit_margin = "14:25" or more' in problem  # 865 s
 
+    def test_a_save_beside_the_training_may_have_to_be_waited_for_before_the_last_one(self) -> None:
+        assert exit_margin_problem(905, reckoning(105, 720, 40), async_save=True) is None
+        problem = str(exit_margin_problem(904, reckoning(105, 720, 40), async_save=True))
+        assert "the save under way 40 s + a save 40 s = 905 s" in problem
+
     def test_what_the_log_measured_is_called_the_median_that_it_is(self) -> None:
         seen = msgspec.structs.replace(reckoning(10, 20, 40), evaluations=3, saves=10)
         problem = str(exit_margin_problem(60, seen))

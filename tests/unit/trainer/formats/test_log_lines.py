@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trainer.formats.log_lines import (
     MARKS,
+    CheckpointFailed,
     CheckpointLoaded,
     CheckpointSaved,
     CheckpointSaving,
@@ -73,13 +74,19 @@ def test_any_checkpoint_line_is_read_back(
     [
         (CheckpointSaving(60, "/c"), "saving checkpoint at iteration      60 to /c"),
         (CheckpointSaved(60, "/c"), "  successfully saved checkpoint at iteration      60 to /c"),
+        (
+            CheckpointFailed(60, "/c", "cannot write /c/x: No space left on device; the checkpoint before it stands"),
+            "  failed to save checkpoint at iteration      60 to /c: cannot write /c/x: No space left on device; "
+            "the checkpoint before it stands; the next save will hold up the training until it is written",
+        ),
         (CheckpointLoaded(60, "/c"), "  successfully loaded checkpoint from /c at iteration 60"),
     ],
 )
 def test_a_checkpoint_line_is_the_documented_one(
-    said: CheckpointSaving | CheckpointSaved | CheckpointLoaded, line: str
+    said: CheckpointSaving | CheckpointSaved | CheckpointFailed | CheckpointLoaded, line: str
 ) -> None:
     assert write_checkpoint_line(said) == line
+    assert parse_checkpoint_line(line) == said and marked(line)
 
 
 def test_a_fresh_start_is_told_in_megatrons_words_and_read_back() -> None:

@@ -8,7 +8,7 @@ import pytest
 from trainer.agreement import Refusal
 from trainer.formats.progress import Progress
 from trainer.loop.asked_saves import AskedSaves
-from trainer.loop.observer import Observer
+from trainer.loop.observer import Answer, Observer
 from trainer.loop.place import Place
 
 
@@ -19,10 +19,11 @@ class Saver(Observer):
         self.saved: list[int] = []
         self._problem = problem
 
-    def when_asked_to_save(self, progress: Progress) -> bool:
+    def when_asked_to_save(self, progress: Progress, answer: Answer) -> bool:
         if self._problem:
             raise Refusal(self._problem)
         self.saved.append(progress.iteration)
+        answer(progress.iteration, "")
         return True
 
 

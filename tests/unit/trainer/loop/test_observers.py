@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.trainer.loop.steps import BATCH, step_at
+from trainer.agreement import Refusal
+from trainer.checkpoint.destination import Overtaken
+from trainer.checkpoint.under_way import SaveTimes
 from trainer.data.build import Datasets
 from trainer.formats.progress import Progress
 from trainer.loop.evaluate import Evaluation, Evaluations
@@ -102,9 +105,9 @@ def test_each_iteration_is_saved_once(schedule: SaveSchedule, loaded: int | None
     done: list[int] = []
     lines: list[str] = []
 
-    def save(progress: Progress) -> float:
+    def save(progress: Progress) -> SaveTimes:
         done.append(progress.iteration)
-        return 12.5
+        return SaveTimes(12.5)
 
     saves = Saves(save, schedule.is_due, loaded, lines.append, curves_to(None))
     for iteration in range(1, 6):
@@ -112,6 +115,143 @@ def test_each_iteration_is_saved_once(schedule: SaveSchedule, loaded: int | None
     saves.before_leaving(step_at(5).progress)
     assert done == saved
     assert lines == ["time (ms) | save-checkpoint: 12.50"] * len(saved)
+
+
+class UnderWay:
+    """A save that every rank has written when `written` says so; published, or refused with `problem`."""
+
+    folder = "/c"
+
+    def __init__(self, iteration: int, done: list[str], problem: str = "") -> None:
+        self.iteration, self.written, self._done, self._problem = iteration, False, done, problem
+
+    def is_written(self) -> bool:
+        return self.written
+
+    def publish(self) -> SaveTimes:
+        self._done.append(f"published {self.iteration}" if not self._problem else f"failed {self.iteration}")
+        if self._problem:
+            raise Refusal(self._problem)
+        return SaveTimes(1.0, 9.0)
+
+
+class Beside:
+    """A training that saves beside itself every other iteration, and what became of it."""
+
+    def __init__(self, problems: dict[int, str] | None = None) -> None:
+        self.done: list[str] = []
+        self.lines: list[str] = []
+        self.under_way: list[UnderWay] = []
+        self._problems = problems or {}
+        begin: Any = self._begin
+        self.saves = Saves(self._save, lambda at: at % 2 == 0, None, self.lines.append, curves_to(None), begin)
+
+    def _save(self, progress: Progress) -> SaveTimes:
+        self.done.append(f"saved {progress.iteration}")
+        if progress.iteration in self._problems:
+            raise Refusal(self._problems[progress.iteration])
+        return SaveTimes(12.5)
+
+    def _begin(self, progress: Progress) -> UnderWay:
+        self.done.append(f"began {progress.iteration}")
+        self.under_way.append(UnderWay(progress.iteration, self.done, self._problems.get(progress.iteration, "")))
+        return self.under_way[-1]
+
+
+def test_a_save_beside_the_training_is_published_after_the_first_step_that_finds_it_written() -> None:
+    beside = Beside()
+    for iteration in (1, 2, 3):
+        beside.saves.after_step(step_at(iteration))
+    assert beside.done == ["began 2"] and beside.lines == []
+    beside.under_way[0].written = True
+    beside.saves.after_step(step_at(4))
+    assert beside.done == ["began 2", "published 2", "began 4"]
+    assert beside.lines == ["time (ms) | save-checkpoint: 1.00 | save-checkpoint-background: 9.00"]
+
+
+def test_one_that_is_due_while_another_is_under_way_waits_for_it_and_says_so() -> None:
+    beside = Beside()
+    for iteration in (1, 2, 3, 4):
+        beside.saves.after_step(step_at(iteration))
+    assert beside.done == ["began 2", "published 2", "began 4"]
+    assert beside.lines[0] == "waiting for the save of iteration 2 to be written before saving iteration 4"
+
+
+def test_leaving_waits_for_the_one_under_way_and_saves_what_is_newer_at_once() -> None:
+    beside = Beside()
+    for iteration in (1, 2, 3):
+        beside.saves.after_step(step_at(iteration))
+    beside.saves.before_leaving(step_at(3).progress)
+    assert beside.done == ["began 2", "published 2", "saved 3"]
+
+    same = Beside()
+    same.saves.after_step(step_at(2))
+    same.saves.before_leaving(step_at(2).progress)
+    assert same.done == ["began 2", "published 2"]
+
+
+def test_one_failure_is_said_and_the_next_save_is_at_once_and_then_beside_again() -> None:
+    beside = Beside({2: "cannot write x: No space left on device"})
+    for iteration in range(1, 7):
+        beside.saves.after_step(step_at(iteration))
+        if beside.under_way:
+            beside.under_way[-1].written = True
+    assert beside.done == ["began 2", "failed 2", "saved 4", "began 6"]
+    assert beside.lines[0] == (
+        "  failed to save checkpoint at iteration       2 to /c: cannot write x: No space left on device; "
+        "the next save will hold up the training until it is written"
+    )
+
+
+def test_two_failures_in_a_row_end_the_training() -> None:
+    beside = Beside({2: "No space left on device", 4: "No space left on device"})
+    with pytest.raises(Refusal, match="No space left"):
+        for iteration in range(1, 7):
+            beside.saves.after_step(step_at(iteration))
+    assert beside.done == ["began 2", "failed 2", "saved 4"]
+
+
+def test_one_that_meets_another_writer_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = Beside()
+    beside.saves.after_step(step_at(2))
+
+    def overtaken(_self: UnderWay) -> SaveTimes:
+        raise Overtaken("job 12 has taken the lease")
+
+    monkeypatch.setattr(UnderWay, "publish", overtaken)
+    beside.under_way[0].written = True
+    with pytest.raises(Overtaken):
+        beside.saves.after_step(step_at(3))
+
+
+@pytest.mark.parametrize("problem", ["", "No space left on device"])
+def test_who_asks_for_a_save_is_answered_when_it_is_published_or_has_failed(problem: str) -> None:
+    beside = Beside({3: problem} if problem else None)
+    answers: list[tuple[int, str]] = []
+
+    def answer(iteration: int, why: str) -> None:
+        answers.append((iteration, why))
+
+    asked = step_at(3).progress
+    assert beside.saves.when_asked_to_save(asked, answer)
+    assert beside.saves.when_asked_to_save(asked, answer)
+    asked.iteration = 5  # the training's own counters go on
+    assert beside.done == ["began 3"] and answers == []
+    beside.under_way[0].written = True
+    beside.saves.after_step(step_at(5))
+    assert answers == [(3, problem)] * 2
+    assert beside.saves.when_asked_to_save(step_at(5).progress, answer)
+    assert beside.done[-1] == ("saved 5" if problem else "began 5")
+
+
+def test_who_asks_for_what_is_saved_already_is_answered_at_once() -> None:
+    beside = Beside()
+    beside.saves.after_step(step_at(2))
+    beside.under_way[0].written = True
+    beside.saves.after_step(step_at(3))
+    answers: list[tuple[int, str]] = []
+    assert beside.saves.when_asked_to_save(step_at(2).progress, lambda at, why: answers.append((at, why)))
+    assert answers == [(2, "")] and beside.done == ["began 2", "published 2"]
 
 
 def test_evaluations_go_on_in_the_validation_data_where_the_last_one_ended() -> None:

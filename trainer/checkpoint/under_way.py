@@ -1,0 +1,106 @@
+"""A save that is written while the training goes on: in a thread that touches nothing but files."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from trainer.checkpoint.destination import Destination
+from trainer.checkpoint.publish import publish
+from trainer.formats.errors import CheckpointError
+from trainer.formats.log_lines import CheckpointSaved, write_checkpoint_line
+from trainer.formats.manifest import Manifest, SavedFile
+from trainer.say import say
+
+#: What `write` returns: the files that this rank has written, by name.
+Written = Mapping[str, SavedFile]
+
+
+class BackgroundWrite:
+    """`write` in a thread of its own, which keeps no process from ending; what came of it waits to be asked for."""
+
+    def __init__(self, write: Callable[[], Written]) -> None:
+        self._write = write
+        self._written: Written | None = None
+        self._error: CheckpointError | None = None
+        self.milliseconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        try:
+            self._written = self._write()
+        except CheckpointError as error:
+            self._error = error
+        except Exception as error:  # whatever it is, it must reach the thread that trains
+            self._error = CheckpointError(f"cannot write a checkpoint: {type(error).__name__}: {error}")
+        self.milliseconds = (time.monotonic() - started) * 1000
+
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def result(self) -> Written:
+        """What was written, once it is. Raises CheckpointError."""
+        self._thread.join()
+        if self._written is None:
+            raise self._error or CheckpointError("cannot write a checkpoint: its thread has ended")
+        return self._written
+
+
+@dataclass(frozen=True)
+class SaveTimes:
+    """Milliseconds of a save."""
+
+    stall: float  # in which nobody trained
+    background: float | None = None  # of the rank that wrote longest beside the training; None: nothing was
+
+
+class SaveUnderWay:
+    """One checkpoint from its snapshot to its publishing. Every rank has the same one."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        name: str,
+        manifest: Manifest,
+        write: BackgroundWrite,
+        stall_ms: float,
+        device: torch.device,
+    ) -> None:
+        self._destination, self._name, self._manifest, self._write = destination, name, manifest, write
+        self._stall_ms, self._device = stall_ms, device
+
+    @property
+    def iteration(self) -> int:
+        """The one that it has."""
+        return self._manifest.iteration
+
+    @property
+    def folder(self) -> str:
+        """That of the checkpoints, as the user gave it."""
+        return str(self._destination.folder.path)
+
+    def is_written(self) -> bool:
+        """Whether every rank has ended its write. Collective: one small all-reduce."""
+        return self._largest(float(not self._write.is_done())) == 0
+
+    def publish(self) -> SaveTimes:
+        """Wait until every rank has written, and make it the latest checkpoint. Collective; raises as `publish`."""
+        started = time.monotonic()
+        publish(self._destination, self._name, self._manifest, self._write.result)
+        background_ms = self._largest(self._write.milliseconds)
+        if dist.get_rank() == 0:
+            say(write_checkpoint_line(CheckpointSaved(self.iteration, self.folder)))
+        return SaveTimes(self._stall_ms + (time.monotonic() - started) * 1000, background_ms)
+
+    def _largest(self, value: float) -> float:
+        values = torch.tensor([value], dtype=torch.float64, device=self._device)
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return float(values)
