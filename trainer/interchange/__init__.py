@@ -1,0 +1,1 @@
+"""Checkpoints in other programs' formats, and back."""
