@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ import torch.distributed as dist
 
 from trainer.model.batch import EngineItem
 from trainer.parallel.process_groups import Parallel, initialize
-from trainer.recipe.engine_config import engine_config, merged_with_file
+from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.vocabulary import Vocabulary
@@ -38,6 +40,7 @@ __all__ = [
     "Vocabulary",
     "build_engine",
     "build_model",
+    "configuration_notices",
     "evaluate_step",
     "gradient_norm",
     "initialize",
@@ -65,6 +68,7 @@ def build_model(options: Options, parallel: Parallel, vocabulary: Vocabulary) ->
         options.pp_partition_method,
         blocks_per_checkpoint=options.checkpoint_num_layers if recompute else 0,
         synchronize_replicated=options.sync_tp_duplicated_parameters,
+        split_checkpoints=options.partition_activations or options.distribute_checkpointed_activations,
     )
 
 
@@ -127,14 +131,32 @@ def parameters_norm(engine: PipelineEngine, parallel: Parallel) -> float:
     return float(squares.sqrt())
 
 
+def configuration_notices(options: Options) -> list[str]:
+    """What to say of a configuration that is not taken as it stands. Raises OptionsError as `build_engine` does."""
+    loaded = _file_of(options)
+    _configuration(options)
+    return stage_notices(options, loaded)
+
+
 def _configuration(options: Options) -> dict[str, Any]:
     """The options' configuration, with what a file given with --deepspeed-config adds."""
-    if options.deepspeed_config is None:
+    loaded = _file_of(options)
+    if loaded is None:
         return engine_config(options)
-    import json
-    from pathlib import Path
-
     try:
-        return merged_with_file(options, json.loads(Path(options.deepspeed_config).read_text()))
+        return merged_with_file(options, loaded)
+    except ValueError as error:
+        raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: {error}") from None
+
+
+def _file_of(options: Options) -> dict[str, Any] | None:
+    """What stands in the file given with --deepspeed-config, None without one."""
+    if options.deepspeed_config is None:
+        return None
+    try:
+        loaded = json.loads(Path(options.deepspeed_config).read_text())
     except (OSError, ValueError) as error:
         raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: {error}") from None
+    if not isinstance(loaded, dict):
+        raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: it holds no JSON object")
+    return loaded

@@ -214,7 +214,7 @@ def run_rank(
         sys.stdout.flush()
         sys.stderr.flush()
     if status:
-        raise SystemExit(status)
+        _end(status)  # it has said why; nobody waits for its threads
     # Returning, a rank waits for the agent to fetch its result. An agent that was told to end fetches nothing: it waits
     # for the rank, until it kills it.
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))

@@ -32,10 +32,9 @@ from trainer.checkpoint.destination import (
     refuse_if_overtaken,
 )
 from trainer.data.build import DataError, build_datasets, vocab_size
-from trainer.engine import Vocabulary, build_engine, initialize
-from trainer.files import be_as_open_as_its_folder, make_folder, write_atomically
-from trainer.formats.error_file import write_error_file
-from trainer.formats.errors import CheckpointError, SampleError
+from trainer.engine import Vocabulary, build_engine, configuration_notices, initialize
+from trainer.files import make_folder, write_atomically
+from trainer.formats.errors import CheckpointError
 from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.log_lines import argument_lines, stamp
 from trainer.formats.resumable import Identity
@@ -43,8 +42,10 @@ from trainer.held_folder import HeldFolder
 from trainer.loop.batches import end_of_document_id, open_items
 from trainer.loop.contents import contents_of
 from trainer.loop.evaluate import Evaluations, evaluate
-from trainer.loop.leaving import HardEnd, Leaving, LeavingSettings
+from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
+from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
 from trainer.loop.log import Log
+from trainer.loop.refusing import leave_error_file, refuse
 from trainer.loop.resuming import Resumption, find_resumption, load_into, progress_on_disk
 from trainer.loop.save import Saves, beginner, saver
 from trainer.loop.tensorboard import Curves, open_writer
@@ -63,38 +64,34 @@ from trainer.recipe.sizes import (
     parameters_outside_embeddings,
     tflops_per_gpu,
 )
-from trainer.say import complain, say
+from trainer.say import say
 
 import torch.distributed as dist  # isort: skip  # the engine's modules have imported torch the quick way
-
-# How long a rank that refuses before it can talk to the others gives the first one to say why.
-_HEARING_S = 2.0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train; the exit status. Every rank calls it."""
     words = sys.argv[1:] if arguments is None else arguments
-    hard_end = HardEnd()
+    hard_end = HardEnd(leave_error_file)
     try:
         options = parse(words, int(os.environ.get("WORLD_SIZE", "1")))
-        _run(options, initialize(options))
+        _run(options, initialize(options), hard_end)
         hard_end.start()
         status = 0
-    except (OptionsError, DataError) as error:
+    except (OptionsError, DataError, Refusal, CheckpointError) as error:
         hard_end.start()
-        status = _refuse(str(error), 2, alone=isinstance(error, SampleError))
-    except (Refusal, CheckpointError) as error:
-        hard_end.start()
-        status = _refuse(str(error), 1, alone=isinstance(error, CheckpointError))
+        refuse(error)
+        status = 2 if isinstance(error, (OptionsError, DataError)) else 1
     if dist.is_initialized():
         if status == 0:
             dist.barrier()  # the first rank holds the store, and must not be the first to go
-        dist.destroy_process_group()
+        if status == 0 or dist.get_backend() == "gloo":  # NCCL would wait for ranks that wait for this one
+            dist.destroy_process_group()
     hard_end.cancel()
     return status
 
 
-def _run(options: Options, parallel: Parallel) -> None:
+def _run(options: Options, parallel: Parallel, hard_end: HardEnd) -> None:
     """Everything between joining the process group and leaving it."""
     leaving = Leaving(_leaving_settings(options), parallel.device, STARTED_AT)
     leaving.listen()
@@ -114,11 +111,18 @@ def _run(options: Options, parallel: Parallel) -> None:
         leaving.report(Reason.OVERTAKEN, progress_on_disk(options))
         return
     _say(parallel, argument_lines({**options, "world_size": parallel.world_size}))
-    for notice in options.notices:
+    for notice in (*options.notices, *configuration_notices(options)):
         _say(parallel, notice)
     _keep_arguments(options)
     _say(parallel, stamp("after megatron is initialized"))
-    training = _build(options, parallel, leaving, lease)
+    try:
+        training = _build(options, parallel, leaving, lease, hard_end)
+    except LeavesEarly as early:  # nothing is trained yet that would have to be saved
+        _say(parallel, early.line)
+        progress = progress_on_disk(options)
+        leaving.announce(early.reason, progress.iteration)
+        leaving.report(early.reason, progress)
+        return
     try:
         reason = train(training)
     except Overtaken as error:
@@ -127,8 +131,13 @@ def _run(options: Options, parallel: Parallel) -> None:
     leaving.report(reason, training.progress)
 
 
-def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLease | None) -> Training:
-    """What is refused soonest first: options, checkpoint, data; then the model, and what the checkpoint has of it."""
+def _build(
+    options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLease | None, hard_end: HardEnd
+) -> Training:
+    """What is refused soonest first: options, checkpoint, data; then the model, and what the checkpoint has of it.
+
+    Raises LeavesEarly between two parts where the ranks agree to leave.
+    """
     tokens = vocab_size(options)
     with _as_options_error():
         wanted, schedule = Lengths.of(options), LearningRateSchedule.of(options)
@@ -138,6 +147,7 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None
     if destination is not None:
         open_destination(destination, resumption.progress.iteration)
+    leaving.look_while_building()
     datasets = build_datasets(
         options,
         wanted.train_samples,
@@ -146,9 +156,11 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
         is_builder=parallel.rank == 0,
         barrier=dist.barrier,
     )
+    leaving.look_while_building()
     end_of_document = end_of_document_id(options)
     _say(parallel, stamp("after dataloaders are built"))
     engine = build_engine(options, parallel, vocabulary)
+    leaving.look_while_building()
     load_into(engine, resumption, options)
     _say(parallel, stamp("after model, optimizer, and learning rate scheduler are built"))
     shape = ModelShape.of(options, vocabulary)
@@ -157,6 +169,7 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     curves = _curves(options, parallel, shape)
     of_model: dict[str, Any] = {"options": options, "parallel": parallel, "vocab_size": vocabulary.tokens}
     of_model["end_of_document"] = end_of_document
+    evaluated = partial(evaluate, engine, **of_model, has_to_end=leaving.has_to_end)
     passes = HARDWARE_PASSES if _recomputes(options) else MODEL_PASSES
 
     def tflops(samples: int, seconds: float) -> float:
@@ -165,7 +178,7 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
     observers = [
         Log(options, wanted.train_iterations, tflops, tell, curves),
         curves,
-        Evaluations(options, datasets, partial(evaluate, engine, **of_model), tell, curves),
+        Evaluations(options, datasets, evaluated, tell, curves),
     ]
     if destination is not None:
         contents = contents_of(options, identity, resumption.schedule)
@@ -184,7 +197,15 @@ def _build(options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLea
         open_items=partial(open_items, datasets.train, **of_model, for_training=True),
         observers=observers,
         tell=say if parallel.rank == 0 else _keep_quiet,
+        hard_end=hard_end,
+        last_save_s=_last_save_s(options),
     )
+
+
+def _last_save_s(options: Options) -> float:
+    """Seconds that the save before leaving may take: the margin that is left for it, or as long as a rank waits."""
+    margin, minutes = options.exit_margin_in_mins, float(options.distributed_timeout_minutes)
+    return minutes * 60 if margin is None else max(margin * 60, HARD_END_AFTER_S)
 
 
 def _saved_iteration(options: Options, resumption: Resumption) -> int | None:
@@ -263,34 +284,6 @@ def _write_arguments(folder: Path, options: Options) -> None:
         write_atomically(folder / name, argument_lines(options) + "\n")
     except OSError as error:
         raise OptionsError(f"--log-path {folder}: {error.strerror}") from None
-
-
-def _refuse(text: str, status: int, alone: bool = False) -> int:
-    """Say why in one line: the first rank for all, or the one that met it `alone`.
-
-    Nobody leaves before it is said: at the first exit the launcher ends what is left.
-    """
-    line = " ".join(text.split())
-    _leave_error_file(line)
-    first = int(os.environ.get("RANK", "0")) == 0
-    if alone or first:
-        complain(f"trainer: {line}")
-    if not alone and dist.is_initialized():
-        dist.barrier()
-    elif not alone and not first:
-        time.sleep(_HEARING_S)
-    return status
-
-
-def _leave_error_file(line: str) -> None:
-    """The reason where torch's launcher looks for one, so that it is in the attempt's record too."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path:
-        try:
-            write_error_file(Path(path), line, time.time())
-            be_as_open_as_its_folder(Path(path))
-        except OSError as error:
-            complain(f"cannot write {path}: {error.strerror}")
 
 
 def _end(status: int) -> None:

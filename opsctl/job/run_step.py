@@ -92,6 +92,7 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
         "exit_report_path": str(folder / EXIT_REPORT),
         "lease_path": str(task.paths.lease),
         "lease_number": own.number,
+        "exit_margin_in_mins": f"{parse_duration_s(slurm.exit_margin) / 60:.3f}",
     }
     return Launch(
         step_script=task.revision.step_script,

@@ -31,6 +31,53 @@ def test_recomputed_blocks_give_the_same_losses(pool: Pool, with_dropout: list[f
     assert again == with_dropout
 
 
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_split_recomputation_inputs_give_the_same_bits(pool: Pool, pipeline: int) -> None:
+    layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": pipeline, "checkpoint_activations": True}
+    whole = pool.run(2 * pipeline, train, 3, {**DROPOUT, **layout})
+    assert pool.run(2 * pipeline, train, 3, {**DROPOUT, **layout, "partition_activations": True}) == whole
+
+
+def bytes_kept(options: dict[str, Any]) -> list[int]:
+    """Bytes of tensors that one forward pass of blocks leaves alive for the backward pass: all, and one activation."""
+    import weakref
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    _, _, engine = tiny_engine(checkpoint_activations=True, num_layers=8, **options)
+    made: dict[int, Any] = {}
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            for one in out if isinstance(out, (tuple, list)) else (out,):
+                if isinstance(one, torch.Tensor):
+                    storage = one.untyped_storage()
+                    made[storage._cdata] = (weakref.ref(storage), storage.nbytes())
+            return out
+
+    x = torch.zeros(2, 16, 32, requires_grad=True)
+    blocks = [layer for layer in engine.module.forward_funcs if type(layer).__name__ == "TransformerBlock"]
+    watching: Any = Watching
+    with watching():
+        out = x
+        for block in blocks:
+            out = engine.module._checkpointed(block, out)
+    others = {one.untyped_storage()._cdata for one in (x, *engine.module.parameters())}
+    alive = sum(size for at, (storage, size) in made.items() if storage() is not None and at not in others)
+    assert out.requires_grad
+    return [alive, x.untyped_storage().nbytes()]
+
+
+def test_split_recomputation_inputs_take_each_rank_its_part_of_the_memory(pool: Pool) -> None:
+    layout = {"tensor_model_parallel_size": 2}
+    for whole, activation in pool.run(2, bytes_kept, layout):
+        assert whole == 8 * activation  # what enters blocks 2 to 8, and the output; the first input is the caller's
+    for split, activation in pool.run(2, bytes_kept, {**layout, "partition_activations": True}):
+        assert split == 8 * activation // 2 + activation  # half of what enters each of 8 blocks, and the output
+
+
 @pytest.mark.parametrize("layout", [{"pipeline_model_parallel_size": 2, "checkpoint_activations": True}, {}], ids=str)
 def test_dropout_depends_neither_on_pipeline_nor_on_data_parallelism(
     pool: Pool, with_dropout: list[float], layout: dict[str, Any]

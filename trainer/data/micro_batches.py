@@ -65,9 +65,9 @@ class MicroBatches(Iterator[MicroBatch]):
         return self._ahead.popleft().result()
 
     def close(self) -> None:
-        """End the reading threads."""
+        """Have the reading threads end; one that hangs in a read is not waited for: why it ends must be said first."""
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _left(self) -> bool:
         return self._next + self._micro_batch_size * self._dp_size <= len(self._dataset)

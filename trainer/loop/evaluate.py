@@ -37,10 +37,12 @@ def evaluate(
     parallel: Parallel,
     vocab_size: int,
     end_of_document: int | None,
-) -> Evaluation:
+    has_to_end: Callable[[], bool] = lambda: False,
+) -> Evaluation | None:
     """--eval-iters full global batches of each group, from sample `consumed_samples` on. Collective.
 
-    A group that has fewer samples left than that begins again.
+    A group that has fewer samples left than that begins again. None where `has_to_end`, which is asked before each
+    batch and agrees over all ranks, has cut it short.
     """
     started = time.monotonic()
     wanted = options.eval_iters * options.global_batch_size
@@ -49,8 +51,12 @@ def evaluate(
     for name, dataset in groups.items():
         first = consumed_samples if consumed_samples + wanted <= len(dataset) else 0
         items = open_items(dataset, first, options, parallel, vocab_size, end_of_document, for_training=False)
+        steps = []
         try:
-            steps = [evaluate_step(engine, items, micro_batches) for _ in range(options.eval_iters)]
+            for _ in range(options.eval_iters):
+                if has_to_end():
+                    return None
+                steps.append(evaluate_step(engine, items, micro_batches))
         finally:
             if items is not None:
                 items.close()
@@ -62,13 +68,15 @@ class Evaluations(Observer):
     """Evaluates the validation groups every --eval-interval iterations, and these and the test groups at the end.
 
     evaluated: (groups, sample to begin with) -> what `evaluate` found there. tell: prints lines, on the rank that does.
+    One that is cut short because the training leaves is not reported. Its samples count as consumed all the same, so
+    that every later evaluation takes those that it would have taken: what is lost is that one point.
     """
 
     def __init__(
         self,
         options: Options,
         datasets: Datasets,
-        evaluated: Callable[[Mapping[str, Dataset], int], Evaluation],
+        evaluated: Callable[[Mapping[str, Dataset], int], Evaluation | None],
         tell: Callable[[str], None],
         curves: Curves,
     ) -> None:
@@ -84,6 +92,9 @@ class Evaluations(Observer):
             return
         found = self._evaluated(self._datasets.valid, progress.consumed_valid_samples)
         progress.consumed_valid_samples += options.eval_iters * options.global_batch_size
+        if found is None:
+            self._tell(f" evaluation at iteration {progress.iteration} is cut short, as the training leaves: no loss")
+            return
         self._tell_losses(found, progress.iteration)
         times = {"evaluation": found.milliseconds}
         self._tell(write_timers(Timers(times)))
@@ -95,11 +106,15 @@ class Evaluations(Observer):
         """Once more, on the finished model; nothing is left to save after it."""
         if not self._options.eval_iters or not self._has_trained:
             return
-        if self._datasets.valid:
-            found = self._evaluated(self._datasets.valid, progress.consumed_valid_samples)
-            self._tell_losses(found)
-        if self._datasets.test:
-            self._tell_losses(self._evaluated(self._datasets.test, 0), data="test")
+        for groups, first, data in (
+            (self._datasets.valid, progress.consumed_valid_samples, "val"),
+            (self._datasets.test, 0, "test"),
+        ):
+            found = self._evaluated(groups, first) if groups else Evaluation({}, 0.0)
+            if found is None:
+                self._tell(" evaluation at the end of training is cut short, as the training leaves: no loss")
+                return
+            self._tell_losses(found, data=data)
 
     def _tell_losses(self, found: Evaluation, iteration: int | None = None, data: str = "val") -> None:
         for group, loss in found.losses.items():

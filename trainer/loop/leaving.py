@@ -5,10 +5,9 @@ collective before they do it.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,15 +22,11 @@ from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.progress import Progress
 from trainer.formats.tolerant import decode
 from trainer.loop.asked_saves import AskedSaves
+from trainer.loop.lookout import Lookout
 from trainer.loop.place import Place
 
 # The order is the collective's, and the one in which reasons win over each other.
 _AGREED = (Reason.KILL_SWITCH, Reason.STOP_REQUEST, Reason.SIGNAL, Reason.EXIT_DURATION)
-
-# A rank that has decided to leave and hangs while it tears down (a peer that is gone, a library's exit handler) keeps
-# its node from everybody. After this long it ends without asking.
-HARD_END_AFTER_S = 60.0
-_HARD_END_STATUS = 70
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,25 @@ class LeavingSettings:
     save_request_path: Path | None = None
 
 
+class LeavesEarly(Exception):
+    """All ranks have agreed to leave before the first step; nothing is built that would have to be saved."""
+
+    def __init__(self, reason: Reason, line: str) -> None:
+        super().__init__(line)
+        self.reason, self.line = reason, line
+
+
+class Vote:
+    """Somebody else's question in the all-reduce before each iteration: `agreed` is the largest of all ranks' answers.
+
+    A question whether all have done something is asked the other way round: whether one has not.
+    """
+
+    def __init__(self, own: Callable[[], float]) -> None:
+        self.own = own
+        self.agreed = 0.0
+
+
 class Leaving:
     """Decides, before each iteration, whether all ranks leave. To make one is collective: whose start was earliest?"""
 
@@ -57,17 +71,27 @@ class Leaving:
         self._stop_request = Place(settings.stop_request_path if self._looks else None)
         self._exit_report = Place(settings.exit_report_path if self._looks else None)
         self.asked_saves = AskedSaves(Place(settings.save_request_path if self._looks else None))
+        self._votes: list[Vote] = []
         self._told_by_signal = False
+        self._agreed_meanwhile: tuple[Reason, str] | None = None
+        self._lookout = Lookout(settings.kill_switch_path, settings.stop_request_path) if self._looks else None
         earliest = torch.tensor([started_at], dtype=torch.float64, device=device)
         dist.all_reduce(earliest, op=dist.ReduceOp.MIN)
         self._started_at = float(earliest)
 
     def listen(self) -> None:
-        """Take SIGTERM as a wish to save and leave, however often it comes."""
+        """Take SIGTERM as a wish to save and leave, however often it comes; say it when a trigger has to wait."""
         signal.signal(signal.SIGTERM, self._note_signal)
+        if self._lookout is not None:
+            self._lookout.start()
 
     def _note_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._told_by_signal = True
+
+    def also_ask(self, own: Callable[[], float]) -> Vote:
+        """Have every later `reason` agree on `own()` as well. Every rank calls it, in the same order."""
+        self._votes.append(Vote(own))
+        return self._votes[-1]
 
     def minutes(self) -> float:
         """Since the earliest rank started."""
@@ -77,8 +101,10 @@ class Leaving:
         """Why to leave now, and the line that says so; None to go on. Collective: one small all-reduce.
 
         `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
-        The same all-reduce agrees whether `asked_saves` are due.
+        The same all-reduce agrees whether `asked_saves` are due, and on all that `also_ask` was given.
         """
+        if self._agreed_meanwhile is not None:
+            return self._agreed_meanwhile
         minutes = self.minutes()
         seen = (
             self._kill_switch.is_taken(),
@@ -88,17 +114,35 @@ class Leaving:
         )
         # The last value carries the longest run time, so that every rank would print the same minutes.
         save = float(self.asked_saves.is_asked())
-        votes = torch.tensor([*map(float, seen), save, minutes], dtype=torch.float64, device=self._device)
+        others = [vote.own() for vote in self._votes]
+        votes = torch.tensor([*map(float, seen), save, minutes, *others], dtype=torch.float64, device=self._device)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-        *agreed, save, longest = votes.tolist()
+        agreed = votes.tolist()
+        save, longest = agreed[len(seen) : len(seen) + 2]
         self.asked_saves.are_due = bool(save)
-        for reason, vote in zip(_AGREED, agreed, strict=True):
-            if vote:
+        for other, answer in zip(self._votes, agreed[len(seen) + 2 :], strict=True):
+            other.agreed = answer
+        for reason, is_seen in zip(_AGREED, agreed, strict=False):
+            if is_seen:
                 return (Reason.STOP_REQUEST if reason == Reason.SIGNAL else reason), self._line(reason, longest)
         interval = self._settings.exit_interval
         if interval and steps_done and iteration % interval == 0:
             return Reason.EXIT_INTERVAL, leave_line(Reason.EXIT_INTERVAL, iteration)
         return None
+
+    def has_to_end(self) -> bool:
+        """Whether to break off what may take long between two iterations, an evaluation. Collective.
+
+        Once all have agreed on it the next `reason` says why, whatever becomes of the file that it was.
+        """
+        self._agreed_meanwhile = self.reason(0, steps_done=0)
+        return self._agreed_meanwhile is not None
+
+    def look_while_building(self) -> None:
+        """Between two parts of the start. Collective. Raises LeavesEarly."""
+        found = self.reason(0, steps_done=0)
+        if found is not None:
+            raise LeavesEarly(*found)
 
     def _duration_is_over(self, minutes: float) -> bool:
         """Whether the exit duration has passed, and with it what the job has written down since of a later one.
@@ -128,32 +172,17 @@ class Leaving:
 
         Whoever triggered the kill switch waits for it, and a save may take long; it is no record.
         """
+        self._is_leaving()
         note = LeavingNote(reason, iteration, datetime.now().astimezone())
         with contextlib.suppress(OSError):
             self._exit_report.write(json_file_text(note), LEAVING_NOTE)
 
     def report(self, reason: Reason, progress: Progress) -> None:
         """Write the exit report, on the first rank. Everything that had to be saved is saved by now."""
+        self._is_leaving()
         report = ExitReport(reason, progress.iteration, progress.consumed_train_samples)
         self._exit_report.write(json_file_text(report))
 
-
-class HardEnd:
-    """Ends this process without asking if `cancel` is not called in time."""
-
-    def __init__(self, after_s: float = HARD_END_AFTER_S) -> None:
-        self._timer = threading.Timer(after_s, self._end, args=(after_s,))
-        self._timer.daemon = True
-
-    def start(self) -> None:
-        """Begin the countdown, in a thread that does not itself keep the process alive."""
-        self._timer.start()
-
-    def cancel(self) -> None:
-        """Call it off; no error if it was never started."""
-        self._timer.cancel()
-
-    @staticmethod
-    def _end(after_s: float) -> None:
-        os.write(2, f"this rank had decided to leave and did not within {after_s:g} s: ending it\n".encode())
-        os._exit(_HARD_END_STATUS)
+    def _is_leaving(self) -> None:
+        if self._lookout is not None:
+            self._lookout.close()

@@ -13,6 +13,7 @@ from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.log_lines import stamp
 from trainer.formats.progress import Progress
 from trainer.loop.batches import EngineItems
+from trainer.loop.hard_end import HardEnd
 from trainer.loop.leaving import Leaving
 from trainer.loop.observer import Observer, Step
 from trainer.parallel.process_groups import Parallel
@@ -34,6 +35,8 @@ class Training:
     open_items: Callable[[int], EngineItems | None]  # this rank's micro-batches from a sample on, where it reads any
     observers: Sequence[Observer]
     tell: Callable[[str], None]  # prints a line, on the first rank
+    hard_end: HardEnd
+    last_save_s: float  # seconds that what is kept before leaving may take
 
 
 def train(training: Training) -> Reason:
@@ -44,8 +47,9 @@ def train(training: Training) -> Reason:
         training.leaving.announce(leave[0] if leave else Reason.FINISHED, training.progress.iteration)
         if leave is None:
             training.tell(leave_line(Reason.FINISHED))
-        for observer in training.observers:
-            observer.before_leaving(training.progress)
+        with training.hard_end.unless_done_in(training.last_save_s, _too_late(training)):
+            for observer in training.observers:
+                observer.before_leaving(training.progress)
         if leave is not None:
             reason, last_words = leave
             training.tell(last_words)
@@ -54,8 +58,17 @@ def train(training: Training) -> Reason:
             observer.when_finished(training.progress)
         return Reason.FINISHED
     finally:
+        training.hard_end.start()
         for observer in training.observers:
             observer.close()
+
+
+def _too_late(training: Training) -> str:
+    """What a rank says that hangs in its last save."""
+    return (
+        f"this rank has not saved iteration {training.progress.iteration} within {training.last_save_s:g} s of leaving "
+        "(--exit-margin-in-mins): is a file system dead? The checkpoint before it is untouched"
+    )
 
 
 def _steps(training: Training) -> tuple[Reason, str] | None:

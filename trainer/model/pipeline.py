@@ -23,6 +23,7 @@ from trainer.model.embedding import Embedding, output_layer, pass_on
 from trainer.model.weights import LayerNorm, LayerWeights
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
+from trainer.parallel.shared_activations import split_over_tensor_ranks
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import final_parameters
 
@@ -49,10 +50,11 @@ class GPTPipeline(PipelineModule):
         partition_method: str,
         blocks_per_checkpoint: int = 0,
         synchronize_replicated: bool = False,
+        split_checkpoints: bool = False,
     ) -> None:
         self.shape, self.parallel = shape, parallel
         self.clock = DropoutClock(shape.seed, parallel.tensor_rank)
-        self.synchronize_replicated = synchronize_replicated
+        self.synchronize_replicated, self.split_checkpoints = synchronize_replicated, split_checkpoints
         self.has_dropout = has_dropout(shape)
         # DeepSpeed prints its plan, which `opsctl plan` shows better; and it broadcasts tied weights, which autograd
         # would otherwise note and warn of in every backward pass.
@@ -86,14 +88,18 @@ class GPTPipeline(PipelineModule):
         return outputs if self.parallel.is_last_stage else (outputs, first_sample)
 
     def _checkpointed(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Run without keeping activations; the recomputation draws the same dropout masks."""
+        """Run without keeping activations; the recomputation draws the same dropout masks.
+
+        With `split_checkpoints` each tensor-parallel rank keeps its part of what the blocks began with.
+        """
         sample = self.clock.sample
 
         def again(*again_inputs: Any) -> Any:
             with self.clock.at(sample):
                 return function(*again_inputs)
 
-        return checkpoint(again, *inputs, use_reentrant=False, preserve_rng_state=False)
+        with split_over_tensor_ranks(self.parallel) if self.split_checkpoints else contextlib.nullcontext():
+            return checkpoint(again, *inputs, use_reentrant=False, preserve_rng_state=False)
 
     def _is_checkpointable(self, funcs: list[Any]) -> bool:
         """DeepSpeed asks this for each run of layers: those with blocks, without the output layer."""

@@ -33,6 +33,7 @@ def combination_errors(options: Mapping[str, Any], world_size: int | None) -> li
         *_batch_errors(options, world_size),
         *_schedule_errors(options),
         *_precision_errors(options),
+        *_recomputation_errors(options),
         *_vocabulary_errors(options),
         *_data_errors(options),
         *_save_errors(options),
@@ -150,10 +151,23 @@ def _precision_errors(options: Mapping[str, Any]) -> list[str]:
     errors = []
     if options["fp16"] and options["bf16"]:
         errors.append("--fp16 with --bf16: choose one")
+    if options["zero_stage"] == 0 and not options["bf16"]:
+        precision = "--fp16" if options["fp16"] else "fp32"
+        errors.append(f"--zero-stage 0 with {precision}: optimizer states are sharded over DP here: give 1")
     scale = options["initial_loss_scale"]
     if scale & (scale - 1):
         errors.append(f"--initial-loss-scale {scale} is no power of two")
     return errors
+
+
+def _recomputation_errors(options: Mapping[str, Any]) -> list[str]:
+    if options["checkpoint_activations"] or options["deepspeed_activation_checkpointing"]:
+        return []
+    return [
+        f"{_name(key)} without --checkpoint-activations: nothing is recomputed whose start could be split"
+        for key in ("partition_activations", "distribute_checkpointed_activations")
+        if options[key]
+    ]
 
 
 def _vocabulary_errors(options: Mapping[str, Any]) -> list[str]:

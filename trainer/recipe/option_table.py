@@ -170,6 +170,11 @@ OPTIONS: tuple[Option, ...] = (
             "Keep only what enters each block and compute the rest again in the backward pass.",
         ),
         _flag("--deepspeed-activation-checkpointing", "The same as --checkpoint-activations."),
+        _flag(
+            "--partition-activations",
+            "Of what enters recomputed blocks each tensor-parallel rank keeps its part, and the backward pass gathers.",
+        ),
+        _flag("--distribute-checkpointed-activations", "The same as --partition-activations."),
         _option("--checkpoint-num-layers", int, 1, "Blocks recomputed together.", unit="blocks", at_least=1),
     ),
     *_group(
@@ -252,8 +257,8 @@ OPTIONS: tuple[Option, ...] = (
             "--zero-stage",
             int,
             1,
-            "Optimizer states are sharded over DP.",
-            choices=(1,),
+            "Optimizer states are sharded over DP; with --bf16 stage 0 is taken and does the same.",
+            choices=(0, 1),
         ),
         _option(
             "--zero-reduce-bucket-size", int, 500_000_000, "Gradients reduced at once.", unit="elements", at_least=1
@@ -415,6 +420,14 @@ OPTIONS: tuple[Option, ...] = (
         _option("--lease-number", int, None, "The number under which this job has taken the lease.", at_least=1),
         _option("--exit-report-path", str, None, "File that says why the trainer left and at which iteration."),
         _option("--exit-duration-in-mins", float, None, "Save and leave after this long.", unit="minutes", at_least=0),
+        _option(
+            "--exit-margin-in-mins",
+            float,
+            None,
+            "Longest last save, a minute at least; the distributed timeout when not given.",
+            unit="minutes",
+            at_least=0,
+        ),
         _flag("--deepspeed", "Train through DeepSpeed.", notice="training is always through DeepSpeed"),
         _option("--deepspeed-config", str, None, "A DeepSpeed JSON file that adds to what follows from the options."),
         _option(
@@ -435,8 +448,6 @@ REFUSED: dict[str, str] = {
     "--model-parallel-size": "gone from Megatron too: give --tensor-model-parallel-size",
     "--train-tokens": "give the length as --train-samples",
     "--num-layers-per-virtual-pipeline-stage": "DeepSpeed's pipeline has no interleaved stages",
-    "--distribute-checkpointed-activations": "recomputation keeps each block's input whole: leave the option out",
-    "--partition-activations": "recomputation keeps each block's input whole: leave the option out",
     "--checkpoint-in-cpu": "recomputation keeps each block's input on the device: leave the option out",
     "--cpu-optimizer": "optimizer states stay on the device and are sharded over DP: leave the option out",
     "--use-bnb-optimizer": "there is no 8-bit optimizer here: give --optimizer adam",

@@ -16,7 +16,7 @@ import torch
 from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT, LEAVING_NOTE, LaterExit
 from trainer.formats.leave_lines import Reason
 from trainer.formats.progress import Progress
-from trainer.loop.leaving import Leaving, LeavingSettings
+from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -129,3 +129,32 @@ def test_a_folder_that_comes_later_or_again_is_looked_into(tmp_path: Path) -> No
         assert leaving.reason(1, 1) is not None
         shutil.rmtree(tmp_path / "run")
         assert leaving.reason(1, 1) is None
+
+
+def test_what_others_ask_is_agreed_in_the_same_all_reduce(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path)
+    answers = [0.0, 3.0]
+    votes = [leaving.also_ask(lambda: answers[0]), leaving.also_ask(lambda: answers[1])]
+    assert leaving.reason(1, 1) is None
+    assert [vote.agreed for vote in votes] == [0.0, 3.0]
+    answers[:] = [1.0, 0.0]
+    assert leaving.reason(2, 2) is None
+    assert [vote.agreed for vote in votes] == [1.0, 0.0]
+
+
+def test_what_was_agreed_during_an_evaluation_stands(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path)
+    assert not leaving.has_to_end()
+    (tmp_path / "kill-switch").touch()
+    assert leaving.has_to_end()
+    (tmp_path / "kill-switch").unlink()
+    found = leaving.reason(1, 1)
+    assert found is not None and found[0] == Reason.KILL_SWITCH
+
+
+def test_a_trigger_between_two_parts_of_the_start_leaves(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path)
+    leaving.look_while_building()
+    (tmp_path / "stop-request").touch()
+    with pytest.raises(LeavesEarly, match="Detected stop request"):
+        leaving.look_while_building()

@@ -11,6 +11,7 @@ from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
 from trainer.formats.leave_lines import Reason
 from trainer.formats.log_lines import parse_stamp
 from trainer.formats.progress import Progress
+from trainer.loop.hard_end import HardEnd
 from trainer.loop.observer import Observer, Step
 from trainer.loop.train import Training, train
 from trainer.recipe.lengths import Lengths
@@ -100,6 +101,8 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
         open_items=lambda _first: None,
         observers=observers,
         tell=tell,
+        hard_end=HardEnd(),
+        last_save_s=60.0,
     )
 
 

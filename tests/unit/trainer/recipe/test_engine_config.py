@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainer.recipe.engine_config import engine_config, merged_with_file
-from trainer.recipe.options import Options, parse, to_arguments
+from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
+from trainer.recipe.options import Options, OptionsError, parse, to_arguments
 from trainer.recipe.vocabulary import Vocabulary
 
 
@@ -80,3 +80,17 @@ def test_a_deepspeed_file_adds_to_the_options_and_does_not_overrule_them() -> No
     assert (merged["steps_per_print"], merged["wall_clock_breakdown"]) == (5, True)
     with pytest.raises(ValueError, match="it enables bf16, but --bf16 is not given"):
         merged_with_file(options(), loaded)
+
+
+def test_stage_0_is_taken_with_bf16_said_and_sharded() -> None:
+    bloom = options(bf16=True, zero_stage=0)
+    file = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}
+    assert merged_with_file(bloom, file)["zero_optimization"]["stage"] == 1
+    said = stage_notices(bloom, file)
+    assert len(said) == 2
+    assert all("stage 0 too, so it is trained as stage 1" in line for line in said)
+    assert stage_notices(options(bf16=True), {"bf16": {"enabled": True}}) == []
+    assert "stage 2: it is trained as stage 1" in stage_notices(options(), {"zero_optimization": {"stage": 2}})[0]
+    for precision in ({}, {"fp16": True}):
+        with pytest.raises(OptionsError, match=r"--zero-stage 0 with (--fp16|fp32)"):
+            options(zero_stage=0, **precision)
