@@ -48,6 +48,7 @@ class SavedParameter(msgspec.Struct, frozen=True):
     layer: int  # of the pipeline: the number of its file
     name_in_layer: str  # in that file
     shape: tuple[int, ...]
+    decays: bool  # which of the optimizer's two groups it is in
     split_dim: int | None = None  # along which tensor-parallel ranks share it alike; None: each has it whole
     token_rows: int | None = None  # so many of its rows are the vocabulary's tokens, and the rest is padding
 

@@ -10,7 +10,9 @@ from trainer.checkpoint.random_states import random_states
 from trainer.formats.manifest import Manifest
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import NO_OPTIMIZER, Identity
+from trainer.formats.saved_parameters import saved_parameters
 from trainer.formats.universal import INFO, universal_checkpoint_info
+from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import LearningRateSchedule
@@ -28,6 +30,7 @@ def contents_of(options: Options, identity: Identity, schedule: LearningRateSche
     """What tells how far the training has come, asked at the moment that it is saved."""
     layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
     pinned = SaveSchedule.of(options).pinned
+    parameters = saved_parameters(ModelShape.of_facts(identity.model))
 
     def contents(progress: Progress) -> Contents:
         manifest = Manifest(
@@ -37,6 +40,7 @@ def contents_of(options: Options, identity: Identity, schedule: LearningRateSche
             model=identity.model,
             learning_rate=asdict(schedule),
             files={},
+            parameters=parameters,
             pinned=progress.iteration in pinned,
         )
         state = {

@@ -355,7 +355,7 @@ def test_a_manifest_remembers_every_start_and_every_change(tmp_path: Path) -> No
     change = Change("clip_grad", 1.0, 0.5)
     start = Start(at=at, user="ann", host="n1", kind="resumed", iteration=7, changes=(change,), layout={"tensor": 2})
     saved = Saved(at=at, user="ann", host="n1", attempt="33", revision=2)
-    weight = SavedParameter("embedding.weight", 1, "weight", (64, 8), split_dim=0, token_rows=61)
+    weight = SavedParameter("embedding.weight", 1, "weight", (64, 8), decays=True, split_dim=0, token_rows=61)
     manifest = manifest_of(history=(start,), saved=saved, parameters=(weight,), loss=2.5)
     (tmp_path / MANIFEST).write_text(json_file_text(manifest.as_json()))
     assert read_manifest(tmp_path) == manifest

@@ -1,0 +1,221 @@
+"""A checkpoint as parameters, whatever layout wrote it: any part of any of them, read without the rest.
+
+    state = SavedState(folder, manifest)
+    state.weight("layers.0.self_attention.dense.weight", (slice(0, 8), slice(0, 16)))
+    state.optimizer("layers.0.self_attention.dense.weight", "exp_avg")
+
+Where everything is follows from the manifest's parameters and layout (`trainer.formats.partitions`). Each file that is
+opened is held to it, so what disagrees is refused by name instead of read as something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint.optimizer_states import MASTER, OptimizerStates, refuse_difference
+from trainer.checkpoint.pieces import Box, Run, fill
+from trainer.checkpoint.read import read_data
+from trainer.checkpoint.stored_tensors import StoredTensors, unreadable
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import Manifest, SavedParameter
+from trainer.formats.partitions import (
+    Cut,
+    Fragment,
+    engine_name,
+    flat_groups,
+    optimizer_file,
+    rank_shape,
+    stages,
+    state_file,
+    weights_file,
+)
+from trainer.formats.saved_parameters import parameters_of
+
+#: What a part of a parameter is: a slice without a step for each of its dimensions.
+Part = tuple[slice, ...]
+
+_MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_OPEN_FILES = 64
+
+T = TypeVar("T")
+
+
+class SavedState:
+    """What a checkpoint has of every parameter, by its name in the model.
+
+    Every method raises CheckpointError, one line, for a file that is missing, short, no data, or another's. Not for use
+    by several threads at once.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.parameters: Mapping[str, SavedParameter] = {one.name: one for one in parameters_of(manifest)}
+        try:
+            self._cut = Cut.of(manifest.layout)
+            stage_parameters = stages(self.parameters.values(), self._cut)
+            self._groups = [flat_groups(stage, self._cut) for stage in stage_parameters]
+            self._dtype = _DTYPES[manifest.precision]
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"{folder}: the manifest cannot be right: {error}") from None
+        self._stage = {one.name: number for number, stage in reversed([*enumerate(stage_parameters)]) for one in stage}
+        self._open: OrderedDict[Any, Any] = OrderedDict()
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """What the optimizer keeps of each parameter beside `fp32`; nothing where it was saved without."""
+        return _MOMENTS.get(str(self.manifest.layout.get("optimizer")), ())
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether there are optimizer states."""
+        return bool(self.moments)
+
+    def weight(self, name: str, part: Part | None = None, out: Tensor | None = None) -> Tensor:
+        """The part of a parameter (None: the whole), in the model's dtype; put into `out` where that is given.
+
+        out: of the part's shape, contiguous, of any dtype, on any device.
+        """
+        return self._gathered(name, part, out, self._dtype, self._weight_runs)
+
+    def optimizer(self, name: str, which: str, part: Part | None = None, out: Tensor | None = None) -> Tensor:
+        """The part of what the optimizer has of a parameter, fp32: "fp32" or one of `moments`; zeros before any step.
+
+        `out` as for `weight`.
+        """
+        if which != MASTER and which not in self.moments:
+            has = f"{MASTER}, {', '.join(self.moments)}" if self.has_optimizer else "no optimizer states"
+            raise CheckpointError(f"{self.folder} has no {which}: it has {has}")
+
+        runs = partial(self._optimizer_runs, which)
+        return self._gathered(name, part, out, torch.float32, runs)
+
+    def step(self, name: str) -> float:
+        """How many steps the optimizer has counted for a parameter; 0 for one that does not count."""
+        number, fragments = self._place(self._parameter(name))
+        states = self._optimizer_states(self._stage[name], 0, fragments[0].data_rank)
+        return states.step(number)
+
+    def loss_scaler(self) -> Mapping[str, Any]:
+        """The fp16 loss scaler's fields, by DeepSpeed's names; nothing where there is none."""
+        return self._optimizer_states(0, 0, 0).loss_scaler()
+
+    def client_state(self) -> Mapping[str, Any]:
+        """What was saved beside weights and optimizer states: counters, random states, the options of that start."""
+        path = self.folder / state_file(0)
+        try:
+            state = read_data(str(path), "cpu")
+        except (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise unreadable(path, error) from None
+        if not isinstance(state, Mapping):
+            raise CheckpointError(f"{path} is not what it is called")
+        return state
+
+    def _parameter(self, name: str) -> SavedParameter:
+        if name not in self.parameters:
+            raise CheckpointError(f"{self.folder} has no parameter {name}: it is another model's")
+        return self.parameters[name]
+
+    def _gathered(
+        self,
+        name: str,
+        part: Part | None,
+        out: Tensor | None,
+        dtype: torch.dtype,
+        runs: Callable[[SavedParameter, int, range], Iterator[Run]],
+    ) -> Tensor:
+        parameter = self._parameter(name)
+        wanted = _box_of(parameter, part)
+        shape = (wanted.rows, wanted.columns)[: len(parameter.shape)]
+        found = torch.empty(shape, dtype=dtype) if out is None else out
+        if tuple(found.shape) != shape or not found.is_contiguous():
+            raise ValueError(f"{name}: a part of shape {shape} does not fit into {tuple(found.shape)}")
+        matrix = found.detach().view(wanted.rows, wanted.columns)
+        rows, columns = _as_matrix(rank_shape(parameter, self._cut.tensor))
+        for tensor_rank in range(1 if parameter.split_dim is None else self._cut.tensor):
+            up = tensor_rank * rows if parameter.split_dim == 0 else 0
+            back = tensor_rank * columns if parameter.split_dim == 1 else 0
+            own = wanted.moved(-up, -back)
+            inside = own.within(Box(0, rows, 0, columns))
+            if inside is not None:
+                for run in runs(parameter, tensor_rank, range(inside.top * columns, inside.bottom * columns)):
+                    fill(matrix, own, run, columns)
+        return found
+
+    def _weight_runs(self, parameter: SavedParameter, tensor_rank: int, _elements: range) -> Iterator[Run]:
+        size = math.prod(rank_shape(parameter, self._cut.tensor))
+        path = self.folder / weights_file(parameter.layer, tensor_rank)
+        file: StoredTensors = self._kept(path, lambda: self._weights(path, parameter.layer))
+        found = file.contents[parameter.name_in_layer]
+        yield Run(file.tensor(found, parameter.name_in_layer, size, self._dtype), 0, 0, size)
+
+    def _weights(self, path: Path, layer: int) -> StoredTensors:
+        """A layer's file, held to the names and shapes of its parameters."""
+        file = StoredTensors(path)
+        found = {name: tuple(one.shape) if isinstance(one, Tensor) else () for name, one in file.mapping().items()}
+        expected = {
+            one.name_in_layer: rank_shape(one, self._cut.tensor)
+            for one in self.parameters.values()
+            if one.layer == layer
+        }
+        refuse_difference(path, "shape", found, expected)
+        return file
+
+    def _place(self, parameter: SavedParameter) -> tuple[int, list[Fragment]]:
+        """Number of the group that it is in, and where its elements are there."""
+        name = engine_name(parameter)
+        groups = enumerate(self._groups[self._stage[parameter.name]])
+        return next((number, group.fragments(name)) for number, group in groups if name in group.places)
+
+    def _optimizer_runs(
+        self, which: str, parameter: SavedParameter, tensor_rank: int, elements: range
+    ) -> Iterator[Run]:
+        number, fragments = self._place(parameter)
+        for one in fragments:
+            if one.first < elements.stop and one.first + one.elements > elements.start:
+                states = self._optimizer_states(self._stage[parameter.name], tensor_rank, one.data_rank)
+                yield Run(states.tensor(number, which), one.start, one.first, one.elements)
+
+    def _optimizer_states(self, stage: int, tensor_rank: int, data_rank: int) -> OptimizerStates:
+        if not self.has_optimizer:
+            raise CheckpointError(f"{self.folder} was saved without optimizer states")
+        name = optimizer_file(data_rank, self._cut.model_rank(stage, tensor_rank), self.manifest.precision)
+        path = self.folder / name
+        return self._kept(path, lambda: OptimizerStates(path, self._groups[stage], data_rank, self.moments))
+
+    def _kept(self, path: Path, opened: Callable[[], T]) -> T:
+        """A file that is open already, or is now; the one that was not used for longest makes room."""
+        if path not in self._open:
+            self._open[path] = opened()
+            if len(self._open) > _OPEN_FILES:
+                self._open.popitem(last=False)
+        self._open.move_to_end(path)
+        found: T = self._open[path]
+        return found
+
+
+def _as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns, one of these for a vector."""
+    return (shape[0], shape[1] if len(shape) == 2 else 1)
+
+
+def _box_of(parameter: SavedParameter, part: Part | None) -> Box:
+    """The part as rows and columns. Raises ValueError for one with steps or of more dimensions."""
+    given = part or ()
+    if len(given) > len(parameter.shape):
+        raise ValueError(f"{parameter.name} has {len(parameter.shape)} dimensions, {len(given)} were given")
+    bounds = [(0, size) for size in _as_matrix(parameter.shape)]
+    for dimension, (one, size) in enumerate(zip(given, parameter.shape, strict=False)):
+        start, stop, step = one.indices(size)
+        if step != 1:
+            raise ValueError(f"{parameter.name}: a part is read without steps, not {one}")
+        bounds[dimension] = (start, max(start, stop))
+    return Box(*bounds[0], *bounds[1])
