@@ -40,13 +40,20 @@ from trainer.formats.log_lines import argument_lines, stamp
 from trainer.formats.resumable import Identity
 from trainer.held_folder import HeldFolder
 from trainer.loop.batches import end_of_document_id, open_items
-from trainer.loop.contents import contents_of
+from trainer.loop.contents import LastLoss, contents_of
 from trainer.loop.evaluate import Evaluations, evaluate
 from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
 from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
 from trainer.loop.log import Log
 from trainer.loop.refusing import leave_error_file, refuse
-from trainer.loop.resuming import Resumption, find_resumption, load_into, progress_on_disk
+from trainer.loop.resuming import (
+    Resumption,
+    data_facts_everywhere,
+    find_resumption,
+    load_into,
+    progress_on_disk,
+    with_sample_order,
+)
 from trainer.loop.save import Saves, beginner, saver
 from trainer.loop.tensorboard import Curves, open_writer
 from trainer.loop.train import Training, train
@@ -142,7 +149,7 @@ def _build(
     with _as_options_error():
         wanted, schedule = Lengths.of(options), LearningRateSchedule.of(options)
         vocabulary = Vocabulary.of(tokens, options)
-    identity = Identity.of(options, parallel.world_size, vocabulary)
+    identity = Identity.of(options, parallel.world_size, vocabulary, data_facts_everywhere(options))
     resumption = find_resumption(options, identity, schedule)
     destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None
     if destination is not None:
@@ -157,6 +164,9 @@ def _build(
         barrier=dist.barrier,
     )
     leaving.look_while_building()
+    identity, resumption = with_sample_order(options, identity, resumption, datasets.train)
+    for line in resumption.changed():
+        _say(parallel, line)
     end_of_document = end_of_document_id(options)
     _say(parallel, stamp("after dataloaders are built"))
     engine = build_engine(options, parallel, vocabulary)
@@ -175,13 +185,15 @@ def _build(
     def tflops(samples: int, seconds: float) -> float:
         return tflops_per_gpu(shape, samples, options.seq_length, seconds, parallel.world_size, passes)
 
+    loss = LastLoss()
     observers = [
+        loss,
         Log(options, wanted.train_iterations, tflops, tell, curves),
         curves,
         Evaluations(options, datasets, evaluated, tell, curves),
     ]
     if destination is not None:
-        contents = contents_of(options, identity, resumption.schedule)
+        contents = contents_of(options, identity, resumption.schedule, resumption.history, loss)
         whole = engine, destination, contents, not options.no_save_optim
         begin = beginner(*whole) if options.async_save else None
         is_due, saved = SaveSchedule.of(options).is_due, _saved_iteration(options, resumption)

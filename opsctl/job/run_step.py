@@ -109,6 +109,7 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
             *to_arguments(of_this_job),
             *exit_duration_arguments(options, minutes),
         ],
+        revision=task.revision.number,
     )
 
 

@@ -21,6 +21,7 @@ from opsctl.job.limit import LimitWatch
 from opsctl.job.main_log import FLUSH_S, MainLog
 from opsctl.job.stop import Signals, request_stop
 from trainer.formats.leave_lines import EARLY_MARKS
+from trainer.formats.origin import ATTEMPT_FOLDER_VARIABLE, REVISION_VARIABLE
 
 if TYPE_CHECKING:
     from opsctl.job.requests import RequestDesk
@@ -54,6 +55,7 @@ class Launch:
     master_port: int
     attempt_folder: Path
     trainer_arguments: Sequence[str]
+    revision: int | None = None  # its number, for the checkpoints' word of who saved them
 
     def command(self) -> list[str]:
         """The srun line. Its options are given whole, so that nobody's SRUN_ or SLURM_ variables change them."""
@@ -93,7 +95,8 @@ class Launch:
 
     def environment(self) -> dict[str, str]:
         """The variables that the command needs beside those of the job."""
-        return {_STEP_SCRIPT: self.step_script, "OPSCTL_ATTEMPT_FOLDER": str(self.attempt_folder)}
+        revision = {} if self.revision is None else {REVISION_VARIABLE: str(self.revision)}
+        return {_STEP_SCRIPT: self.step_script, ATTEMPT_FOLDER_VARIABLE: str(self.attempt_folder), **revision}
 
 
 class Step:

@@ -81,6 +81,11 @@ class GPTDataset:
     def __len__(self) -> int:
         return len(self.shuffle_index)
 
+    def begins_at(self, place: int) -> tuple[int, int]:
+        """The sequence in which sample `place` begins, and the token in it."""
+        position, start = self.sample_index[int(self.shuffle_index[place])]
+        return int(self.document_index[int(position)]), int(start)
+
     def __getitem__(self, place: int) -> NDArray[np.int64]:
         out = np.empty(self.sequence_length + 1, np.int64)
         self.read_into(place, out)
@@ -113,7 +118,7 @@ class BlendedDataset:
         cache: IndexCache,
         name: str,
     ):
-        self._datasets = datasets
+        self.sources = datasets
         self.sequence_length = datasets[0].sequence_length
         # Normalised once more, as Megatron does: the last bits of the weights decide between equals.
         self.weights = blend.normalized(weights)
@@ -134,9 +139,15 @@ class BlendedDataset:
     def __len__(self) -> int:
         return len(self.dataset_index)
 
+    def source_of(self, place: int) -> tuple[int, int]:
+        """The number of the dataset that serves sample `place`, and the place there."""
+        return int(self.dataset_index[place]), int(self.dataset_sample_index[place])
+
     def __getitem__(self, place: int) -> NDArray[np.int64]:
-        return self._datasets[int(self.dataset_index[place])][int(self.dataset_sample_index[place])]
+        number, at = self.source_of(place)
+        return self.sources[number][at]
 
     def read_into(self, place: int, out: NDArray[np.int64]) -> None:
         """See `Dataset.read_into`."""
-        self._datasets[int(self.dataset_index[place])].read_into(int(self.dataset_sample_index[place]), out)
+        number, at = self.source_of(place)
+        self.sources[number].read_into(at, out)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.formats.changes import refuse_other_training
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
+from trainer.recipe.identity import EVALUATION_DATA, settings_in_force, training_facts
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.schedule import LearningRateSchedule
@@ -48,12 +50,27 @@ class Identity:
     model: dict[str, Any]
     layout: dict[str, Any]
     precision: str
+    training: dict[str, Any] = field(default_factory=dict)  # those of `identity.TRAINING` that are known
+    settings: dict[str, Any] = field(default_factory=dict)  # those of `identity.SETTINGS` in force, EVALUATION_DATA
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], world_size: int, vocabulary: Vocabulary) -> Identity:
-        """Of the training that the options describe. Raises ValueError when the ranks do not divide."""
-        shape = ModelShape.of(options, vocabulary)
-        return cls(shape.facts(), layout_facts(options, world_size), shape.precision)
+    def of(
+        cls, options: Mapping[str, Any], world_size: int, vocabulary: Vocabulary, data: Mapping[str, Any] | None = None
+    ) -> Identity:
+        """Of the training that the options describe. Raises ValueError when the ranks do not divide.
+
+        data: `data_identity.data_facts`, where somebody has looked.
+        """
+        shape, looked = ModelShape.of(options, vocabulary), data or {}
+        evaluated = {name: looked[name] for name in EVALUATION_DATA if name in looked}
+        trained = {name: value for name, value in looked.items() if name not in evaluated}
+        return cls(
+            model=shape.facts(),
+            layout=layout_facts(options, world_size),
+            precision=shape.precision,
+            training={**training_facts(options), **trained},
+            settings={**settings_in_force(options), **evaluated},
+        )
 
 
 def schedule_to_resume_with(
@@ -69,6 +86,7 @@ def schedule_to_resume_with(
     refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
     if weights_only:
         return given
+    refuse_other_training(folder, manifest, identity.training, options["allow_changed"] or ())
     override, use_checkpoint = options["override_lr_scheduler"], options["use_checkpoint_lr_scheduler"]
     return schedule_to_use(folder, manifest, given, override, use_checkpoint)
 

@@ -1,7 +1,8 @@
-"""How many tokens the vocabulary has, from the tokenizer's files alone: no tokenizer is built."""
+"""How many tokens the vocabulary has and which tokenizer it is, from the files alone: no tokenizer is built."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -35,6 +36,33 @@ def vocab_size(options: Mapping[str, Any]) -> int:
                 f"the vocabulary given has {size:,}; give the one that it was made with ({notes.tokenizer})"
             )
     return size
+
+
+def tokenizer_identity(options: Mapping[str, Any]) -> str | None:
+    """16 hexadecimal digits that follow from what the tokenizer's files say, None where no option names them.
+
+    Moved, renamed or indented otherwise it is the same. Raises DataError where they cannot be read.
+    """
+    if options.get("tokenizer_name_or_path"):
+        path = Path(str(options["tokenizer_name_or_path"]))
+        path = path if path.exists() else _cached_folder(str(path))
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if file.is_file():
+            return _digest(_json(file))
+        vocabulary, merges = path / "vocab.json", path / "merges.txt"
+    elif options.get("vocab_file") and options.get("merge_file"):
+        vocabulary, merges = Path(options["vocab_file"]), Path(options["merge_file"])
+    else:
+        return None
+    try:
+        lines = merges.read_text().splitlines()
+    except OSError as error:
+        raise DataError(f"cannot read {merges}: {error.strerror}") from None
+    return _digest({"vocab": _json(vocabulary), "merges": [line for line in lines if not line.startswith("#version")]})
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _notes(options: Mapping[str, Any]) -> list[tuple[str, Noted]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainer.checkpoint.random_states import random_states
+from trainer.formats.history import Start
 from trainer.formats.manifest import Manifest
+from trainer.formats.origin import saved_now
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import NO_OPTIMIZER, Identity
 from trainer.formats.saved_parameters import saved_parameters
 from trainer.formats.universal import INFO, universal_checkpoint_info
+from trainer.loop.observer import Observer, Step
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 from trainer.recipe.save_schedule import SaveSchedule
@@ -26,8 +30,32 @@ class Contents:
     client_state: dict[str, Any]  # plain data for DeepSpeed's own files
 
 
-def contents_of(options: Options, identity: Identity, schedule: LearningRateSchedule) -> Callable[[Progress], Contents]:
-    """What tells how far the training has come, asked at the moment that it is saved."""
+class LastLoss(Observer):
+    """The loss of the last step, for whoever asks once it is taken."""
+
+    def __init__(self) -> None:
+        self._loss: float | None = None
+
+    def after_step(self, step: Step) -> None:
+        """Keep it."""
+        self._loss = step.result.loss if math.isfinite(step.result.loss) else None  # JSON has no other
+
+    def __call__(self) -> float | None:
+        """None before the first step, and of a loss that is no number."""
+        return self._loss
+
+
+def contents_of(
+    options: Options,
+    identity: Identity,
+    schedule: LearningRateSchedule,
+    history: tuple[Start, ...],
+    loss: Callable[[], float | None],
+) -> Callable[[Progress], Contents]:
+    """What tells how far the training has come, asked at the moment that it is saved.
+
+    history: every start of the training, this one's last. loss: of the last step.
+    """
     layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
     pinned = SaveSchedule.of(options).pinned
     parameters = saved_parameters(ModelShape.of_facts(identity.model))
@@ -42,6 +70,11 @@ def contents_of(options: Options, identity: Identity, schedule: LearningRateSche
             files={},
             parameters=parameters,
             pinned=progress.iteration in pinned,
+            training=identity.training,
+            settings=identity.settings,
+            loss=loss(),
+            saved=saved_now(),
+            history=history,
         )
         state = {
             "checkpoint_version": 3.0,

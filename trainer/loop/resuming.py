@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.agreement import Refusal
+from trainer.agreement import Refusal, from_first_rank
 from trainer.checkpoint.load import find_latest, load_checkpoint
 from trainer.checkpoint.random_states import restore_random_states
+from trainer.data.build import DataError, Dataset
+from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
+from trainer.data.sample_order import sample_order
+from trainer.formats.changes import ALLOW, changes, refuse_other_training, said, training_changes
+from trainer.formats.data_identity import data_facts
 from trainer.formats.errors import CheckpointError
+from trainer.formats.history import Start
 from trainer.formats.manifest import Found, latest_folder, read_manifest
+from trainer.formats.origin import started_now
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import Identity, schedule_to_resume_with
 from trainer.recipe.options import Options
@@ -25,6 +34,25 @@ class Resumption:
     found: Found | None
     progress: Progress
     schedule: LearningRateSchedule
+    start: Start  # this one, with all that changed
+
+    @property
+    def history(self) -> tuple[Start, ...]:
+        """Every start of the training, this one's last."""
+        return (*(self.found.manifest.history if self.found else ()), self.start)
+
+    def changed(self) -> list[str]:
+        """A line for each thing that is another than in the checkpoint, and for what nobody can compare."""
+        if self.found is None:
+            return []
+        name = self.found.folder.name
+        lines = [f"changed since {name} was saved: {said(change)}" for change in self.start.changes]
+        if not self.found.manifest.training:
+            lines.append(
+                f"{name} does not say of which seed, data and settings it is (it was saved by an older trainer): "
+                "whether they are the same is not checked"
+            )
+        return lines
 
     @property
     def saved_iteration(self) -> int | None:
@@ -32,19 +60,80 @@ class Resumption:
         return self.found.manifest.iteration if self.found else None
 
 
+def data_facts_everywhere(options: Options) -> dict[str, Any]:
+    """`data_facts`, looked at on the first rank. Collective. Raises DataError on every rank alike."""
+
+    def look() -> dict[str, Any] | str:
+        try:
+            return data_facts(options)
+        except DataError as error:
+            return str(error)
+
+    found: dict[str, Any] | str = from_first_rank(look, ())
+    if isinstance(found, str):
+        raise DataError(found)
+    return found
+
+
 def find_resumption(options: Options, identity: Identity, schedule: LearningRateSchedule) -> Resumption:
     """Look at --load, collectively. Raises Refusal when its checkpoint is damaged or another training's."""
     found = find_latest(Path(options.load), options.verify_checkpoint_checksums) if options.load else None
     if found is None:
-        return Resumption(None, Progress.none(), schedule)
+        return Resumption(None, Progress.none(), schedule, _start("began", Progress.none(), identity))
     folder, manifest = found.folder, found.manifest
     try:
         schedule = schedule_to_resume_with(folder, manifest, identity, schedule, options)
     except CheckpointError as error:  # every rank has read the same manifest and comes to the same end
         raise Refusal(str(error)) from None
-    if options.finetune:
-        return Resumption(found, Progress.none(), schedule)
-    return Resumption(found, Progress(**manifest.counters()), schedule)
+    progress = Progress.none() if options.finetune else Progress(**manifest.counters())
+    differing = changes(manifest, identity, schedule, with_optimizer=not (options.no_load_optim or options.finetune))
+    is_other = bool(training_changes(manifest, identity.training)) and not options.finetune
+    start = _start(
+        "finetuned" if options.finetune else "resumed",
+        progress,
+        identity,
+        loaded_from=str(folder),
+        changes=differing,
+        allowed_by=_allowed_by(options) if is_other else None,
+    )
+    return Resumption(found, progress, schedule, start)
+
+
+def _start(kind: str, progress: Progress, identity: Identity, **more: Any) -> Start:
+    return started_now(kind=kind, iteration=progress.iteration, layout=identity.layout, **more)
+
+
+def _allowed_by(options: Options) -> str:
+    return " ".join((ALLOW, *options.allow_changed))
+
+
+def with_sample_order(
+    options: Options, identity: Identity, resumption: Resumption, dataset: Dataset | None
+) -> tuple[Identity, Resumption]:
+    """Both with the order in which `dataset` serves samples, which is known only once it is built.
+
+    Collective. Raises Refusal when the checkpoint's training had another.
+    """
+    if not isinstance(dataset, GPTDataset | BlendedDataset):
+        return identity, resumption
+    order = from_first_rank(lambda: sample_order(dataset), ())
+    identity = replace(identity, training={**identity.training, "sample_order": order})
+    if resumption.found is None:
+        return identity, resumption
+    folder, manifest = resumption.found.folder, resumption.found.manifest
+    differing = training_changes(manifest, {"sample_order": order})
+    # What decides it and is another was let through by name: the order follows.
+    follows = bool(resumption.start.allowed_by) or options.finetune
+    if differing and not follows:
+        try:
+            refuse_other_training(folder, manifest, {"sample_order": order}, options.allow_changed or ())
+        except CheckpointError as error:
+            raise Refusal(str(error)) from None
+    allowed_by = _allowed_by(options) if differing and not options.finetune else resumption.start.allowed_by
+    start = msgspec.structs.replace(
+        resumption.start, changes=(*resumption.start.changes, *differing), allowed_by=allowed_by
+    )
+    return identity, replace(resumption, start=start)
 
 
 def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) -> None:

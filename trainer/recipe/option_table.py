@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.recipe.identity import TRAINING
 from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING
 
 
@@ -399,6 +400,14 @@ OPTIONS: tuple[Option, ...] = (
         _flag("--no-load-optim", "Start with fresh optimizer states."),
         _flag("--no-load-rng", "Start with fresh random states."),
         _flag("--finetune", "Load weights only and start at iteration 0."),
+        _option(
+            "--allow-changed",
+            str,
+            None,
+            "Go on from a checkpoint of another training, if no more than these are others; on record in the manifest.",
+            choices=tuple(fact.name for fact in TRAINING),
+            nargs="+",
+        ),
         _flag("--verify-checkpoint-checksums", "Compare every file's checksum before loading, not only its size."),
         table="checkpoints",
     ),

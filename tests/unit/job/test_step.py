@@ -60,6 +60,7 @@ def launch_of(step_script: str, *python: str) -> Launch:
         master_port=12345,
         attempt_folder=Path("/out/logs/attempts/7"),
         trainer_arguments=("--lr", "1e-3"),
+        revision=3,
     )
 
 
@@ -89,7 +90,7 @@ export SECRET='it'\\''s $(touch /nowhere/pwned) "`x`"'
 trap : TERM INT USR1
 "$@" 2>&1 | cat
 """
-    program = 'echo "$SECRET|$OPSCTL_ATTEMPT_FOLDER|${OPSCTL_STEP_SCRIPT-gone}|$0|$*"; exit 7'
+    program = 'echo "$SECRET|$OPSCTL_ATTEMPT_FOLDER|$OPSCTL_REVISION|${OPSCTL_STEP_SCRIPT-gone}|$0|$*"; exit 7'
     launch = launch_of(text, "/bin/sh", "-c", program)
     words = launch.command()
     assert not any("SECRET" in word for word in words if word != program)
@@ -98,7 +99,7 @@ trap : TERM INT USR1
     )
     secret = """it's $(touch /nowhere/pwned) "`x`\""""
     assert (done.returncode, done.stderr) == (7, "")
-    assert done.stdout.startswith(f"{secret}|/out/logs/attempts/7|gone|-u|-m trainer.launch --nnodes 2")
+    assert done.stdout.startswith(f"{secret}|/out/logs/attempts/7|3|gone|-u|-m trainer.launch --nnodes 2")
 
 
 def test_the_largest_step_script_can_be_handed_over(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""Which samples a training begins with, as a few digits: whatever would serve others has others.
+
+Seed, sequence length, documents, weights and the number of passes over the data all decide the order together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
+
+#: So many first places are looked at; fewer for data that has fewer samples, so that a longer training can be compared.
+_PLACES = (16, 64, 256, 1024)
+
+
+def sample_order(dataset: GPTDataset | BlendedDataset) -> dict[str, str]:
+    """xxh64 of where the first samples lie, by how many were looked at: those of two data sets that both can tell."""
+    import xxhash
+
+    counts = [count for count in _PLACES if count <= len(dataset)]
+    places = [_lies_at(dataset, place) for place in range(counts[-1] if counts else 0)]
+    table: NDArray[np.int64] = np.array(places, np.int64).reshape(-1, 3)
+    return {str(count): xxhash.xxh64(table[:count].astype("<i8").tobytes()).hexdigest() for count in counts}
+
+
+def _lies_at(dataset: GPTDataset | BlendedDataset, place: int) -> tuple[int, int, int]:
+    """Number of the source, sequence, token in it that the sample at `place` begins with."""
+    if isinstance(dataset, BlendedDataset):
+        number, at = dataset.source_of(place)
+        return number, *dataset.sources[number].begins_at(at)
+    return 0, *dataset.begins_at(place)
