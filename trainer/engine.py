@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.model.attention import masks_notices
 from trainer.model.batch import EngineItem
 from trainer.parallel.process_groups import Parallel, initialize
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
@@ -44,6 +45,7 @@ __all__ = [
     "evaluate_step",
     "gradient_norm",
     "initialize",
+    "masks_notices",
     "parameters_norm",
     "train_step",
 ]

@@ -32,7 +32,7 @@ from trainer.checkpoint.destination import (
     refuse_if_overtaken,
 )
 from trainer.data.build import DataError, build_datasets, vocab_size
-from trainer.engine import Vocabulary, build_engine, configuration_notices, initialize
+from trainer.engine import Vocabulary, build_engine, configuration_notices, initialize, masks_notices
 from trainer.files import make_folder, write_atomically
 from trainer.formats.errors import CheckpointError
 from trainer.formats.leave_lines import Reason, leave_line
@@ -118,7 +118,8 @@ def _run(options: Options, parallel: Parallel, hard_end: HardEnd) -> None:
         leaving.report(Reason.OVERTAKEN, progress_on_disk(options))
         return
     _say(parallel, argument_lines({**options, "world_size": parallel.world_size}))
-    for notice in (*options.notices, *configuration_notices(options)):
+    notices = (*options.notices, *configuration_notices(options))
+    for notice in (*notices, *masks_notices(options.attention_dropout, parallel.device)):
         _say(parallel, notice)
     _keep_arguments(options)
     _say(parallel, stamp("after megatron is initialized"))

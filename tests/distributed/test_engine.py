@@ -91,21 +91,37 @@ def places_of_dropout() -> tuple[int, int]:
 
     options, parallel, engine = tiny_engine(**DROPOUT)
     clock, drawn = engine.module.clock, []
-    seed = clock.seed_generator
+    seed = clock.seed_of
 
-    def recorded(device: Any, layer: int, spot: str, split: bool) -> None:
-        drawn.append((clock.sample, layer, spot))
-        seed(device, layer, spot, split)
+    def recorded(row: int, *place: Any) -> int:
+        drawn.append((clock.sample + row, *place))
+        return int(seed(row, *place))
 
-    clock.seed_generator = recorded
+    clock.seed_of = recorded
     train_step(engine, iter(step_items(options, parallel, 0)), options.lr)
     return len(drawn), len(set(drawn))
 
 
 def test_every_place_of_dropout_has_masks_of_its_own(pool: Pool) -> None:
-    blocks, micro_batches = 4, 4
-    each_once = micro_batches * (3 * blocks + 1)  # attention, its output and the MLP's in every block; the embedding
+    blocks, heads, samples = 4, 4, 8
+    each_once = samples * ((heads + 2) * blocks + 1)  # attention's heads, its output, the MLP's; the embedding
     assert pool.run(1, places_of_dropout)[0] == (each_once, each_once)
+
+
+def losses_where_the_kernel_drops(changes: dict[str, Any]) -> list[float]:
+    """Losses of two steps with the path of GPUs, where attention's kernel draws its masks: torch's own on a CPU."""
+    from trainer.model import attention
+
+    setattr(attention, "draws_its_own_masks", lambda _device: True)  # noqa: B010 - in this rank alone
+    return [loss for loss, _ in train(2, {"attention_dropout": 0.1, **changes})]
+
+
+@pytest.mark.parametrize("changes", [{"pipeline_model_parallel_size": 2, "micro_batch_size": 4}, {}], ids=str)
+def test_masks_that_the_kernel_draws_depend_neither_on_pipeline_nor_on_micro_batch_nor_data_parallelism(
+    pool: Pool, changes: dict[str, Any]
+) -> None:
+    alone = pool.run(1, losses_where_the_kernel_drops, {})[0]
+    assert pool.run(2, losses_where_the_kernel_drops, changes)[0] == pytest.approx(alone, rel=1e-6)
 
 
 def test_dropout_drops_and_follows_the_seed(pool: Pool, with_dropout: list[float]) -> None:

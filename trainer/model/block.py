@@ -51,5 +51,5 @@ class TransformerBlock(nn.Module):
         residual = normed if self.shape.residual_after_layernorm else x_bsh
         return residual + self._dropped(self.mlp(normed), "mlp output")
 
-    def _dropped(self, x: Tensor, spot: str) -> torch.Tensor:
-        return dropout(x, self.shape.hidden_dropout, self.training, self.clock, self.layer, spot)
+    def _dropped(self, x_bsh: Tensor, spot: str) -> torch.Tensor:
+        return dropout(x_bsh, self.shape.hidden_dropout, self.training, self.clock, self.layer, spot)

@@ -53,7 +53,7 @@ class GPTPipeline(PipelineModule):
         split_checkpoints: bool = False,
     ) -> None:
         self.shape, self.parallel = shape, parallel
-        self.clock = DropoutClock(shape.seed, parallel.tensor_rank)
+        self.clock = DropoutClock(shape.seed)
         self.synchronize_replicated, self.split_checkpoints = synchronize_replicated, split_checkpoints
         self.has_dropout = has_dropout(shape)
         # DeepSpeed prints its plan, which `opsctl plan` shows better; and it broadcasts tied weights, which autograd

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from trainer.model.alibi import alibi_slopes, feature_count, key_features, query_features
+from trainer.model.attention import attention_with_dropout, masks_notices
 from trainer.model.batch import engine_item
-from trainer.model.dropout import DropoutClock, dropout
+from trainer.model.dropout import DropoutClock, dropout, keeping_masks
 from trainer.parallel import cross_entropy, products
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.initialization import initial_weight
@@ -143,7 +144,7 @@ def test_a_micro_batch_says_where_in_the_training_it_lies_when_told() -> None:
 
 
 def test_dropout_masks_follow_from_where_they_are_drawn_not_when() -> None:
-    clock, x = DropoutClock(seed=1, tensor_rank=0), torch.ones(1000)
+    clock, x = DropoutClock(seed=1), torch.ones(2, 1000)
     with clock.at(64):
         first = dropout(x, 0.5, True, clock, layer=3, spot="mlp output")
         elsewhere = dropout(x, 0.5, True, clock, layer=4, spot="mlp output")
@@ -155,6 +156,54 @@ def test_dropout_masks_follow_from_where_they_are_drawn_not_when() -> None:
     assert not torch.equal(first, elsewhere) and not torch.equal(first, later)
     assert clock.sample == 0
     assert torch.equal(dropout(x, 0.5, False, clock, 3, "mlp output"), x)
+
+
+def test_a_sample_has_its_mask_whatever_micro_batch_it_comes_in() -> None:
+    clock, four = DropoutClock(seed=1), torch.ones(4, 30, 7)
+    with clock.at(64):
+        together = dropout(four, 0.5, True, clock, layer=3, spot="mlp output")
+    with clock.at(66):
+        apart = dropout(four[2:], 0.5, True, clock, layer=3, spot="mlp output")
+    assert torch.equal(together[2:], apart)
+    assert len({tuple(one.flatten().tolist()) for one in together}) == 4
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9, 1e-6, 0.999999])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_keeps_the_expectation_and_its_gradient_has_the_mask(probability: float, dtype: torch.dtype) -> None:
+    x = torch.ones(2, 300, 501, dtype=dtype, requires_grad=True)  # a size that no four values fill
+    kept = dropout(x, probability, True, DropoutClock(seed=1), layer=0, spot="mlp output")
+    kept.backward(torch.ones_like(kept))
+    share = (kept != 0).double().mean().item()
+    deviation = math.sqrt(probability * (1 - probability) / x.numel())
+    assert share == pytest.approx(1 - probability, abs=5 * deviation + 2**-16)
+    assert kept[kept != 0].unique().numel() <= 1
+    assert probability > 0.99 or kept.double().mean().item() == pytest.approx(1, rel=1e-2)
+    assert x.grad is not None and torch.equal(x.grad, kept.detach())
+
+
+def test_attention_drops_the_weights_that_its_masks_name() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 5, 8) for _ in range(3))
+    mask = torch.rand(2, 3, 5, 5) > 0.25
+    theirs, _ = torch.ops.aten._scaled_dot_product_attention_math(
+        q, k, v, dropout_p=0.25, is_causal=True, dropout_mask=mask, scale=0.3
+    )
+    assert torch.allclose(attention_with_dropout(q, k, v, 0.3, mask, 0.25), theirs, atol=1e-6)
+
+
+def test_only_dropout_by_a_gpus_kernel_is_said_to_follow_the_layout() -> None:
+    assert not masks_notices(0.1, CPU) and not masks_notices(0.0, torch.device("cuda"))
+    (notice,) = masks_notices(0.1, torch.device("cuda"))
+    assert notice.startswith("--attention-dropout 0.1 on a GPU") and "tensor-parallel" in notice
+
+
+def test_neighbouring_values_are_dropped_independently() -> None:
+    mask = keeping_masks([1, 2, 3, 4], (1 << 16,), 0.5, CPU).double() - 0.5
+    for distance in (1, 2, 3, 4, 5, 8):
+        together = (mask[:, distance:] * mask[:, :-distance]).mean().item() * 4
+        assert abs(together) < 5 / math.sqrt(mask.numel())
+    assert abs((mask[0] * mask[1]).mean().item() * 4) < 5 / math.sqrt(mask.shape[1])
 
 
 def test_a_cpu_without_bf16_multiplies_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +227,7 @@ def test_blocks_are_dealt_to_stages_as_planned() -> None:
         counted = {TransformerBlock, Embedding} if method == BY_BLOCK_AND_EMBEDDING else {TransformerBlock}
         options = parse(to_arguments({**SMALL, "num_layers": layers}))
         shape = ModelShape.of(options, Vocabulary.unpadded(64))
-        kinds = [getattr(spec, "typename", None) for spec in layer_specs(shape, alone(), DropoutClock(1, 0))]
+        kinds = [getattr(spec, "typename", None) for spec in layer_specs(shape, alone(), DropoutClock(1))]
         bounds = partition_balanced([int(kind in counted) for kind in kinds], stages)
         blocks = [kinds[start:stop].count(TransformerBlock) for start, stop in itertools.pairwise(bounds)]
         assert blocks == blocks_per_stage(layers, stages, method)
