@@ -145,14 +145,14 @@ def test_a_training_that_begins_before_what_is_saved_is_refused_before_it_costs_
 
 
 def test_a_missing_latest_beside_checkpoints_is_refused_on_all_ranks(pool: Pool, corpus: str, tmp_path: Path) -> None:
-    pool.run(1, run_training, writing(corpus, tmp_path, train_iters=2))
+    pool.run(1, run_training, {**writing(corpus, tmp_path, train_iters=2), "save_interval": 1})
     (tmp_path / "checkpoints" / "latest").unlink()
     for options in (writing(corpus, tmp_path), {**writing(corpus, tmp_path), "load": None}):
         ranks = pool.run(2, run_training, options)
         assert [(rank.status, rank.losses) for rank in ranks] == [(1, [])] * 2
         root = tmp_path / "checkpoints"
         assert ranks[0].errors == (
-            f"trainer: {root}/latest is missing, and {root} has global_step2; the newest complete checkpoint is "
+            f"trainer: {root}/latest is missing, and {root} has 2 checkpoints; the newest complete checkpoint is "
             "global_step2: opsctl checkpoints repoint makes it the latest\n"
         )
         assert ranks[1].errors == ""

@@ -16,10 +16,11 @@ import torch.distributed as dist
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.checkpoint.destination import Destination, Overtaken, as_checkpoint_error, refuse_if_overtaken
+from trainer.checkpoint.leftovers import clear_leftovers
 from trainer.files import fsync, write_atomically
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
-from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, latest_beyond, tag_of
+from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, latest_beyond, set_aside, tag_of
 
 # What DeepSpeed calls a file with one rank's part of the optimizer's states, and where its programs for those are.
 _SHARD = "_optim_states.pt"
@@ -40,8 +41,7 @@ def make_room(destination: Destination, iteration: int) -> str:
     def make() -> str:
         with as_checkpoint_error(destination.folder):
             destination.make()
-            for leftover in destination.folder.place().glob(f"{TEMPORARY}*"):
-                shutil.rmtree(leftover)
+            clear_leftovers(destination.folder)
         return f"{TEMPORARY}{tag_of(iteration)}.{secrets.token_hex(4)}"
 
     return from_first_rank(make, (CheckpointError,))
@@ -100,7 +100,7 @@ def _publish(destination: Destination, name: str, manifest: Manifest) -> str | N
                 )
             _point_at(root, folder, manifest)
         # Only what this save has replaced: past the lock, the others may be those of a writer that has taken over.
-        for replaced in (folder, _aside(root / tag_of(manifest.iteration))):
+        for replaced in (folder, set_aside(root / tag_of(manifest.iteration))):
             shutil.rmtree(replaced, ignore_errors=True)
     return None
 
@@ -139,10 +139,6 @@ def _put_in_place_of(new: Path, old: Path) -> None:
     with contextlib.suppress(AttributeError):  # a C library without it
         if libc.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
             return
-    # A file system that cannot (NFS): two renames. A crash between them leaves the older one under its `.tmp-` name.
-    old.rename(_aside(old))
+    # A file system that cannot (NFS): two renames. After a crash between them the next save puts the older one back.
+    old.rename(set_aside(old))
     new.rename(old)
-
-
-def _aside(replaced: Path) -> Path:
-    return replaced.with_name(f"{TEMPORARY}replaced-{replaced.name}")

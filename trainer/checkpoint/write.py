@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import xxhash
@@ -14,6 +14,9 @@ import xxhash
 from trainer.files import create_file, make_folder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedFile
+
+# torch.save writes a tensor in one piece and dozens of pieces of some bytes around it: only these are put together.
+_BUFFER_BYTES = 1 << 20
 
 
 def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path) -> dict[str, SavedFile]:
@@ -32,9 +35,10 @@ def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path) -> dict[str, 
 def _write_file(state: Callable[[], Any], target: Path) -> SavedFile:
     sink = None
     try:
-        with os.fdopen(create_file(target), "wb", buffering=0) as file:
+        with os.fdopen(create_file(target), "wb", buffering=_BUFFER_BYTES) as file:
             sink = _HashingSink(file)
             torch.save(state(), sink)  # type: ignore[arg-type]
+            file.flush()
             os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:
         # torch's archive writer turns an error of the file into one of its own, which says nothing of the disk.
@@ -50,7 +54,7 @@ def _cannot_write(target: Path, error: Exception) -> CheckpointError:
 class _HashingSink(io.RawIOBase):
     """What torch.save writes to: passes everything on to a file and into a checksum."""
 
-    def __init__(self, file: io.RawIOBase) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         super().__init__()
         self._file = file
         self.digest = xxhash.xxh64()
@@ -63,10 +67,8 @@ class _HashingSink(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.digest.update(view)
-        left = view
         try:
-            while left:
-                left = left[self._file.write(left) or 0 :]
+            self._file.write(view)
         except OSError as error:
             self.error = error
             raise

@@ -28,6 +28,7 @@ _READABLE = range(1, SCHEMA_VERSION + 1)
 MANIFEST = "manifest.json"
 LATEST = "latest"
 TEMPORARY = ".tmp-"
+_SET_ASIDE = f"{TEMPORARY}replaced-"
 _TAG = re.compile(r"global_step([0-9]{1,18})")
 _CHUNK_BYTES = 1 << 22
 _LARGEST_MANIFEST_BYTES = 1 << 26
@@ -139,6 +140,19 @@ def iteration_of(tag: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def set_aside(folder: Path) -> Path:
+    """Where a checkpoint is, whole, while another one takes its name, on a file system that cannot swap two names.
+
+    A crash may leave it there: whoever asks for the latest finds it, and the next save puts it back.
+    """
+    return folder.with_name(f"{_SET_ASIDE}{folder.name}")
+
+
+def replaced_under(root: Path) -> list[tuple[Path, Path]]:
+    """(where it is, where it was) of all that crashes have left set aside under `root`."""
+    return [(one, root / one.name.removeprefix(_SET_ASIDE)) for one in root.glob(f"{_SET_ASIDE}*")]
+
+
 def checkpoint_folders(root: Path) -> list[Path]:
     """All that is called like a checkpoint, finished or not, the newest first; none where there is no `root`.
 
@@ -179,7 +193,8 @@ def newest_complete(root: Path) -> Found | None:
 def latest_folder(root: Path) -> Path | None:
     """The folder that `root/latest` names, None where there is no such file and no checkpoint either.
 
-    Raises CheckpointError, with the way out, when it names nothing, or is missing where there are checkpoints.
+    A single whole checkpoint needs no such file. Raises CheckpointError, with the way out, when it names nothing, or is
+    missing where there are several checkpoints.
     """
     with _saying_the_way_out(root):
         return _latest_folder(root)
@@ -193,6 +208,8 @@ def _latest_folder(root: Path) -> Path | None:
         there = checkpoint_folders(root)
         if not there:
             return None
+        if len(there) == 1 and fault_of(there[0]) is None:  # the first save was cut off before it could name it
+            return there[0]
         raise CheckpointError(f"{pointer} is missing, and {root} has {_counted(there)}") from None
     except OSError as error:
         raise CheckpointError(f"{pointer} cannot be read: {error.strerror}") from None
@@ -200,6 +217,8 @@ def _latest_folder(root: Path) -> Path | None:
         raise CheckpointError(f"{pointer} names no checkpoint: {tag!r}")
     folder = root / tag
     if not folder.is_dir():
+        if set_aside(folder).is_dir():
+            return set_aside(folder)
         raise CheckpointError(f"{pointer} names {tag}, which is not in {root}")
     return folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +36,8 @@ from trainer.formats.manifest import (
     latest_reached,
     newest_complete,
     read_manifest,
+    replaced_under,
+    set_aside,
     tag_of,
 )
 from trainer.formats.resumable import refuse_other_layout, refuse_other_model, schedule_to_use
@@ -318,6 +321,28 @@ def test_checkpoints_without_a_sound_latest_are_no_fresh_start_and_the_newest_co
     assert str(refused.value).startswith(finding.format(root=tmp_path))
     way_out = f"; the newest complete checkpoint is global_step{newest}: opsctl checkpoints repoint makes it the latest"
     assert str(refused.value).endswith(way_out)
+
+
+def test_a_single_whole_checkpoint_needs_no_latest(tmp_path: Path) -> None:
+    """The first save of a training was killed just before it could name what it had finished."""
+    three_checkpoints(tmp_path)
+    remove_latest(tmp_path)
+    for other in (5, 10):
+        shutil.rmtree(tmp_path / tag_of(other))
+    found = latest_checkpoint(tmp_path)
+    assert found is not None and found.folder == tmp_path / tag_of(100)
+    cut_a_file(tmp_path)
+    with pytest.raises(CheckpointError, match="latest is missing, and"):
+        latest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_that_was_set_aside_and_not_replaced_is_still_the_latest(tmp_path: Path) -> None:
+    three_checkpoints(tmp_path)
+    latest = tmp_path / tag_of(100)
+    latest.rename(set_aside(latest))
+    found = latest_checkpoint(tmp_path)
+    assert found is not None and found.folder == set_aside(latest) and found.manifest.iteration == 100
+    assert replaced_under(tmp_path) == [(set_aside(latest), latest)]
 
 
 def test_what_is_no_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
