@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),
     "alerts": ("alerts", "What was found and told, who looks after it, the channels."),
     "data": ("data", "Turn text into the trainer's data files."),
+    "export": ("export", "Checkpoints in the formats that others read."),
+    "import": ("import_", "What others have published, as a checkpoint."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),
 }
 #: Called by scripts, not by people.
@@ -53,6 +55,8 @@ LOOKS = {
     "watch",
     "metrics",
     "data",
+    "export",
+    "import",
 }
 
 

@@ -68,7 +68,7 @@ TRAINER = {
     "engine": {"model", "optim", "parallel", "recipe"},
     "data": {"formats"},
     "checkpoint": {"formats"},
-    "interchange": {"formats"},
+    "interchange": {"checkpoint", "data", "formats", "recipe"},
     "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
     "pretrain_gpt": {"checkpoint", "data", "engine", "formats", "loop", "parallel", "recipe"},
     "launch": {"formats"},

@@ -71,10 +71,14 @@ def _notes(options: Mapping[str, Any]) -> list[tuple[str, Noted]]:
     return [(prefix, noted) for prefix in prefixes if (noted := read_notes(prefix))]
 
 
-def _tokenizer_vocab_size(name: str) -> int:
+def tokenizer_path(name: str) -> Path:
+    """The file or folder that --tokenizer-name-or-path means. Raises DataError where there is none."""
     path = Path(name)
-    if not path.exists():
-        path = _cached_folder(name)
+    return path if path.exists() else _cached_folder(name)
+
+
+def _tokenizer_vocab_size(name: str) -> int:
+    path = tokenizer_path(name)
     file = path / "tokenizer.json" if path.is_dir() else path
     if file.is_file():
         spec = _json(file)

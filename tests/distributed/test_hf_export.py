@@ -1,0 +1,171 @@
+"""A checkpoint of any layout, exported, is transformers' model: the same tensors, logits, losses and generated text."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.pool import Pool
+from tests.distributed.whole_training import SEQUENCE, TINY, run_training, write_corpus
+
+pytestmark = pytest.mark.distributed
+
+#: Numbers large enough for logits to differ by whole units, with a vocabulary that is padded.
+MODEL: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "vocab_size": 65,
+    "init_method_std": 0.3,
+}
+MODEL |= {"make_vocab_size_divisible_by": 8, "hidden_dropout": 0.0, "attention_dropout": 0.0, "clip_grad": 0.0}
+BLOOM = {**MODEL, "embed_layernorm": True, "layernorm_epsilon": 1e-4}
+GPT2 = {**MODEL, "position_embedding_type": "absolute", "ffn_hidden_size": 48, "no_bias_gelu_fusion": True}
+SAVED_AT = 2
+
+
+def layout(tensor: int, pipeline: int) -> dict[str, Any]:
+    return {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
+
+
+def trained(pool: Pool, ranks: int, folder: Path, options: dict[str, Any]) -> list[float]:
+    """Losses of a training that saved after `SAVED_AT` of its steps and made one more."""
+    lengths = {"train_iters": SAVED_AT + 1, "save_interval": SAVED_AT, "save": str(folder / "saved")}
+    seen = pool.run(ranks, run_training, {"data_path": [write_corpus(folder)], **lengths, **options})
+    assert [one.status for one in seen] == [0] * ranks, [one.errors for one in seen]
+    return list(seen[-1].losses)
+
+
+def program(module: str, *words: str) -> Any:
+    """What one of the programs printed with --json, in a rank."""
+    import importlib
+
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        status = importlib.import_module(f"trainer.interchange.hf.{module}").main([*words, "--json"])
+    assert status == 0, errors.getvalue()
+    return json.loads(printed.getvalue())
+
+
+def tensors_in(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return {name: one for file in folder.glob("*.safetensors") for name, one in load_file(file).items()}
+
+
+def loaded(folder: Path) -> Any:
+    """The exported model, after it was seen that nothing is missing and nothing too much."""
+    from transformers import AutoModelForCausalLM
+
+    read: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    model, found = read
+    assert not any(found.values()), found
+    return model.eval()
+
+
+def same_names_and_shapes_as_their_own_save(model: Any, exported: Path, scratch: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(exported)).save_pretrained(scratch)
+    theirs, ours = tensors_in(scratch), tensors_in(exported)
+    assert {name: one.shape for name, one in ours.items()} == {name: one.shape for name, one in theirs.items()}
+    own = model.config.to_dict()
+    default = type(model.config)().to_dict()
+    assert own["vocab_size"] == MODEL["vocab_size"] and set(default) <= set(own)
+
+
+def our_model(saved: Path, options: dict[str, Any]) -> Any:
+    """The trainer's model in this rank with a checkpoint's weights."""
+    import torch
+
+    from trainer.checkpoint.saved_state import SavedState
+    from trainer.engine import Vocabulary, build_model, initialize
+    from trainer.formats.manifest import read_manifest
+    from trainer.recipe.options import parse, to_arguments
+
+    whole = {**TINY, **options, **layout(1, 1), "train_iters": 1}
+    parsed = parse(to_arguments(whole), 1)
+    state = SavedState(saved, read_manifest(saved))
+    model = build_model(parsed, initialize(parsed), Vocabulary.of(parsed.vocab_size, parsed))
+    in_layer = {f"{one.layer}.{one.name_in_layer}": one.name for one in state.parameters.values()}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            key = name.replace("tied_modules.embed.", "1.")
+            parameter.copy_(state.weight(in_layer[key], tuple(slice(0, size) for size in parameter.shape)))
+    return model.eval()
+
+
+def next_batch(options: dict[str, Any]) -> Any:
+    """The samples of the step after the save, [sample, position]."""
+    import torch
+
+    from trainer.data.build import build_datasets
+    from trainer.recipe.options import Options
+
+    size = options["global_batch_size"]
+    data = build_datasets(Options(options), size * (SAVED_AT + 1), 0, 0).train
+    assert data is not None
+    return torch.stack([torch.as_tensor(data[size * SAVED_AT + one].astype("int64")) for one in range(size)])
+
+
+def loss_on(theirs: Any, samples: Any) -> float:
+    import torch
+
+    logits = theirs(input_ids=samples[:, :-1]).logits
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten()))
+
+
+def compare(folder: Path, options: dict[str, Any], corpus: str) -> dict[str, Any]:
+    """Export, and hold the exported model to the trainer's own, in a rank."""
+    import torch
+
+    exported = folder / "exported"
+    said = program("export_program", str(folder / "saved"), "--step", str(SAVED_AT), "--output", str(exported))
+    theirs, ours = loaded(exported), our_model(folder / "saved" / f"global_step{SAVED_AT}", options)
+    same_names_and_shapes_as_their_own_save(theirs, exported, folder / "scratch")
+
+    def logits(tokens: Any) -> Any:
+        x_bsh, weight_vh = ours(tokens)
+        return (x_bsh @ weight_vh.t())[..., : MODEL["vocab_size"]]
+
+    tokens = torch.randint(0, MODEL["vocab_size"], (4, SEQUENCE), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        own = logits(tokens)
+        difference = float((own - theirs(input_ids=tokens).logits).abs().max())
+        written, greedy = tokens[:, :4], {"max_new_tokens": SEQUENCE - 4, "do_sample": False}
+        generated = theirs.generate(written, attention_mask=torch.ones_like(written), **greedy)
+        while written.shape[1] < SEQUENCE:
+            written = torch.cat((written, logits(written)[:, -1:].argmax(-1)), 1)
+        loss = loss_on(theirs, next_batch({**TINY, **options, "data_path": [corpus]}))
+    return {
+        "said": said["exported"][0],
+        "difference": difference,
+        "spread": float(own.std()),
+        "same text": bool(torch.equal(generated, written)),
+        "loss": loss,
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "options"),
+    [
+        ("bloom", 8, {**BLOOM, **layout(2, 2), "apply_residual_connection_post_layernorm": True}),
+        ("gpt2", 4, {**GPT2, **layout(2, 1)}),
+    ],
+    ids=["bloom", "gpt2"],
+)
+def test_an_exported_training_is_transformers_model(
+    pool: Pool, tmp_path: Path, family: str, ranks: int, options: dict[str, Any]
+) -> None:
+    losses = trained(pool, ranks, tmp_path, options)
+    found = pool.run(1, compare, tmp_path, options, str(tmp_path / "corpus"))[0]
+    assert (found["said"]["format"], found["said"]["dtype"], found["said"]["state"]) == (family, "float32", "written")
+    assert found["difference"] <= 1e-5 < 0.3 < found["spread"]
+    assert found["same text"]
+    # No tensor of ours took part in this number.
+    assert found["loss"] == pytest.approx(losses[SAVED_AT], rel=1e-5)

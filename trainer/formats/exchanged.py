@@ -1,0 +1,41 @@
+"""What the programs that write and read other formats print with `--json`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+
+class ExportedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint as a folder that transformers loads."""
+
+    iteration: Annotated[int, Meta(description="Iterations done when the checkpoint was saved.")]
+    folder: Annotated[str, Meta(description="Absolute path of the folder.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="`written`, `there` (as it would be written, so left alone) or `repaired` (all but the "
+            "weights); with `--dry-run` `would be written` or `would be repaired`."
+        ),
+    ]
+    format: Annotated[str, Meta(description="The family of models, as config.json names it in model_type.")]
+    dtype: Annotated[str, Meta(description="Type of the weights.")]
+    files: Annotated[int, Meta(description="Files of weights.")]
+    parameters: Annotated[int, Meta(description="Parameters, without padding of the vocabulary.")]
+    bytes: Annotated[int, Meta(description="Size of the folder.")]
+    tokenizer: Annotated[bool, Meta(description="Whether it has a tokenizer.")]
+    notices: Annotated[list[str], Meta(description="What is not as one might expect.")]
+
+
+class ImportedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A published model as a checkpoint of weights."""
+
+    folder: Annotated[str, Meta(description="Absolute path of the checkpoint's folder.")]
+    format: Annotated[str, Meta(description="The family of models, as config.json names it in model_type.")]
+    precision: Annotated[str, Meta(description="Type of the weights: fp32, bf16 or fp16.")]
+    parameters: Annotated[int, Meta(description="Parameters, padding of the vocabulary among them.")]
+    bytes: Annotated[int, Meta(description="Size of its files.")]
+    options: Annotated[dict[str, Any], Meta(description="The trainer's options that are this model's.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]

@@ -1,0 +1,161 @@
+"""What a family of published models is: where each parameter of ours lies in it, what its configuration can say.
+
+A family is a table, parameter of ours to parameter of theirs, and three pure functions; `families` lists them. What
+one cannot express is a `Misfit`, named with both values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trainer.formats.errors import CheckpointError
+from trainer.recipe.model_shape import ModelShape
+
+_BLOCK = re.compile(r"layers\.([0-9]+)\.")
+#: In a family's table this stands for the number of a block.
+_ANY_BLOCK = "{}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter of ours lies in their model, and how."""
+
+    name: str
+    transposed: bool = False  # [in, out], as GPT-2's linear layers have it; ours are [out, in]
+    blocked: bool = False  # all queries, all keys, all values; ours are query, key, value head by head
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Something that a family's models cannot be."""
+
+    option: str
+    ours: Any
+    theirs: Any
+
+    def __str__(self) -> str:
+        return f"{self.option} is {_said(self.ours)} here and {_said(self.theirs)} there"
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of transformers' models.
+
+    places: our parameter's name, `{}` for the number of a block, to theirs.
+    misfits: what of a shape the family cannot be. config: what `config.json` says of one that it can be.
+    options: the trainer's options for a `config.json`; raises CheckpointError for a model that the trainer has not.
+    leftovers: a pattern of names in their files that are no parameters.
+    """
+
+    name: str  # as `config.json` has it in model_type
+    architecture: str
+    prefix: str  # of every name; left out in files of the model without its output layer
+    places: Mapping[str, Place]
+    misfits: Callable[[ModelShape], list[Misfit]]
+    config: Callable[[ModelShape, int], dict[str, Any]]
+    options: Callable[[Mapping[str, Any]], dict[str, Any]]
+    leftovers: re.Pattern[str]
+
+    def place_of(self, name: str) -> Place | None:
+        """Where our parameter `name` lies in their model; None where it has no place."""
+        block = _BLOCK.match(name)
+        if block is None:
+            return self.places.get(name)
+        place = self.places.get(f"layers.{_ANY_BLOCK}.{name[block.end() :]}")
+        return None if place is None else Place(place.name.format(block[1]), place.transposed, place.blocked)
+
+
+def pairs(places: Mapping[str, Place | str]) -> dict[str, Place]:
+    """The table of a family whose layers all have a `weight` and a `bias`, which is never transposed."""
+    return {f"{ours}.{kind}": place for ours, to in places.items() for kind, place in _pair(to)}
+
+
+def _pair(to: Place | str) -> Iterator[tuple[str, Place]]:
+    place = Place(to) if isinstance(to, str) else to
+    yield "weight", Place(f"{place.name}.weight", place.transposed, place.blocked)
+    yield "bias", Place(f"{place.name}.bias", blocked=place.blocked)
+
+
+def their_shape(place: Place, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape that a parameter of ours has in their model."""
+    return tuple(reversed(shape)) if place.transposed else tuple(shape)
+
+
+def to_theirs(place: Place, tensor: Tensor, heads: int) -> Tensor:
+    """A parameter of ours as it lies in their model, contiguous; itself where nothing is to be done."""
+    if place.blocked:
+        tensor = _exchanged(tensor, heads, 3)
+    return (tensor.t() if place.transposed else tensor).contiguous()
+
+
+def to_ours(place: Place, tensor: Tensor, heads: int) -> Tensor:
+    """What `to_theirs` gave, back, bit for bit."""
+    if place.transposed:
+        tensor = tensor.t()
+    return (_exchanged(tensor, 3, heads) if place.blocked else tensor).contiguous()
+
+
+def _exchanged(rows: Tensor, outer: int, inner: int) -> Tensor:
+    """Rows that are grouped [outer, inner, ...] as [inner, outer, ...]."""
+    grouped = rows.reshape(outer, inner, -1, *rows.shape[1:])
+    return grouped.transpose(0, 1).reshape(rows.shape)
+
+
+def differing(wanted: Iterable[tuple[str, Any, Any]]) -> list[Misfit]:
+    """Misfits of (option, our value, the only value there) where the two differ."""
+    return [Misfit(option, ours, theirs) for option, ours, theirs in wanted if ours != theirs]
+
+
+class Config:
+    """A `config.json` that is read value by value; a wrong type or value is refused by name."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def size(self, *names: str) -> int:
+        """The whole number above 0 under the first of the names that is there."""
+        value = self._first(names)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(f"config.json: {names[0]} is {_said(value)}, no size of a model")
+        return value
+
+    def size_or(self, default: int, *names: str) -> int:
+        """The same, `default` where none is there or it is null."""
+        return default if self._first(names) is None else self.size(*names)
+
+    def number(self, name: str, default: float) -> float:
+        """A number from 0 on."""
+        value = self._values.get(name, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+            raise CheckpointError(f"config.json: {name} is {_said(value)}, no number from 0 on")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self._values.get(name, default)
+        if not isinstance(value, bool):
+            raise CheckpointError(f"config.json: {name} is {_said(value)}, neither true nor false")
+        return value
+
+    def one_of(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
+        """A value of those that the trainer's models can have."""
+        value = self._values.get(name, default)
+        if value not in allowed:
+            can_be = " or ".join(map(_said, allowed))
+            raise CheckpointError(f"config.json: {name} is {_said(value)}, a model of the trainer has {can_be}")
+        return value
+
+    def _first(self, names: Iterable[str]) -> Any:
+        return next((self._values[name] for name in names if self._values.get(name) is not None), None)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "missing"}[value]
+    text = str(value)[:80]
+    return text if text.isprintable() else ascii(text)

@@ -1,0 +1,58 @@
+"""What the programs of this folder share: sizes on the command line, interruptions, errors as one line and a code."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from trainer.formats.errors import CheckpointError
+
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(B|KB|MB|GB|TB|KIB|MIB|GIB|TIB)", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def size_in_bytes(text: str) -> int:
+    """`5GB` is 5 x 10^9, `5GiB` 5 x 2^30. Raises ArgumentTypeError."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!a} is no size: give one with its unit, e.g. 5GB or 500MiB")
+    unit = match[2].upper()
+    base = 1024 if unit.endswith("IB") else 1000
+    size = int(float(match[1]) * base ** _POWERS[unit.removesuffix("B").removesuffix("I")])
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!a} is nothing: give a size above 0")
+    return size
+
+
+def run_program(work: Callable[[], None]) -> int:
+    """Do `work`; 0 done, 1 failed, 130 interrupted, with one line of why."""
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        work()
+    except CheckpointError as error:
+        return failed(str(error), 1)
+    except OSError as error:
+        where = f"{printable(str(error.filename))}: " if error.filename else ""
+        return failed(f"{where}{error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        return failed("interrupted; what was being written is gone", 130)
+    return 0
+
+
+def failed(text: str, code: int) -> int:
+    """Say why on stderr; returns the code."""
+    sys.stderr.write(f"opsctl: {printable(' '.join(text.split()))}\n")
+    return code
+
+
+def printable(text: str) -> str:
+    """Without what would steer a terminal."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _interrupted(_number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt

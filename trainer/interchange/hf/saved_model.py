@@ -1,0 +1,103 @@
+"""A saved model as one of a family's: every tensor of theirs, read from the checkpoint when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint.saved_state import SavedState
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import Manifest
+from trainer.interchange.hf.families import family_of
+from trainer.interchange.hf.family import Family, Place, their_shape, to_theirs
+from trainer.interchange.hf.tensor_file import TensorEntry
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import Options
+from trainer.recipe.vocabulary import Vocabulary
+
+#: As people and `config.json` name them.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+#: As a manifest names them.
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where one of their tensors comes from."""
+
+    name: str
+    place: Place
+    part: tuple[slice, ...] | None
+
+
+class SavedModel:
+    """One checkpoint's model. Raises CheckpointError where it is of no family, or not of the one that is wanted.
+
+    dtype: as in DTYPES; None is that of the saved weights. Other types come from the fp32 weights of the optimizer
+    where they were saved.
+    """
+
+    def __init__(self, state: SavedState, manifest: Manifest, wanted: str | None, dtype: str | None) -> None:
+        client_state = state.client_state()
+        self.options = saved_options(client_state, manifest)
+        self.shape = _shape(self.options, client_state, manifest)
+        self.family: Family = family_of(self.shape, list(state.parameters), wanted)
+        self.saved_dtype = PRECISIONS[manifest.precision]
+        self.dtype = dtype or self.saved_dtype
+        self._state = state
+        self._from_optimizer = self.dtype != self.saved_dtype != "float32" and state.has_optimizer
+        self._sources: dict[str, _Source] = {}
+        entries = []
+        for name, parameter in state.parameters.items():
+            place = self.family.place_of(name)
+            assert place is not None, "a family has a place for every parameter"
+            shape, part = tuple(parameter.shape), None
+            if parameter.token_rows is not None and self.shape.tokens < shape[0]:
+                shape = (self.shape.tokens, *shape[1:])
+                part = tuple(slice(0, size) for size in shape)
+            self._sources[place.name] = _Source(name, place, part)
+            entries.append(TensorEntry(place.name, their_shape(place, shape), DTYPES[self.dtype]))
+        self.entries: tuple[TensorEntry, ...] = tuple(entries)
+
+    @property
+    def widened(self) -> bool:
+        """Whether the tensors have more digits than anything that was saved."""
+        return self.dtype == "float32" != self.saved_dtype and not self._from_optimizer
+
+    def tensor(self, name: str) -> Tensor:
+        """One of their tensors. Raises CheckpointError when a value of it does not fit the type, OSError."""
+        source = self._sources[name]
+        if self._from_optimizer:
+            saved = self._state.optimizer(source.name, "fp32", source.part)
+        else:
+            saved = self._state.weight(source.name, source.part)
+        cast = saved.to(DTYPES[self.dtype])
+        if cast.dtype == torch.float16 != saved.dtype and bool((cast.isinf() & saved.isfinite()).any()):
+            largest = float(saved[saved.isfinite()].abs().max())
+            raise CheckpointError(
+                f"{source.name} has values up to {largest:.4g}, float16 ends at 65504: give --dtype bfloat16 or float32"
+            )
+        return to_theirs(source.place, cast, self.shape.heads)
+
+
+def saved_options(client_state: Mapping[str, Any], manifest: Manifest) -> Options:
+    """The options of the training that saved, its model as the manifest has it.
+
+    Raises CheckpointError for a checkpoint that does not say them.
+    """
+    arguments = client_state.get("args")
+    if not isinstance(arguments, Mapping):
+        raise CheckpointError("it does not say with which options it was trained, so its GeLU and epsilon are unknown")
+    return Options({**arguments, **{name: value for name, value in manifest.model.items() if name in arguments}})
+
+
+def _shape(options: Options, client_state: Mapping[str, Any], manifest: Manifest) -> ModelShape:
+    rows = manifest.model["padded_vocab_size"]
+    known = client_state.get("checkpoint_info") or {}
+    # A manifest of the first schema has the padded size alone.
+    tokens = manifest.model.get("vocab_size") or known.get("original_vocab_size") or options["vocab_size"] or rows
+    return ModelShape.of(options, Vocabulary(tokens, rows))
