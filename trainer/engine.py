@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +73,7 @@ def build_model(options: Options, parallel: Parallel, vocabulary: Vocabulary) ->
         blocks_per_checkpoint=options.checkpoint_num_layers if recompute else 0,
         synchronize_replicated=options.sync_tp_duplicated_parameters,
         split_checkpoints=options.partition_activations or options.distribute_checkpointed_activations,
+        masks_labels=options.eod_mask_loss,
     )
 
 
@@ -96,7 +99,7 @@ def train_step(engine: PipelineEngine, items: Iterator[EngineItem] | None, learn
         group["lr"] = learning_rate
     engine.module.begin_step()
     skipped_before = engine.skipped_steps
-    loss = engine.train_batch(data_iter=items)
+    loss = engine.train_batch(data_iter=_counted(engine, items, engine.micro_batches))
     scale = float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None
     return StepResult(float(loss), gradient_norm(engine), scale, engine.skipped_steps > skipped_before)
 
@@ -106,7 +109,23 @@ def evaluate_step(
 ) -> float:
     """Mean loss of one global batch without training on it; of `micro_batches` per replica when given. Collective."""
     _expect(engine, training=False)
+    items = _counted(engine, items, micro_batches or engine.micro_batches)
     return float(engine.eval_batch(items, num_micro_batches=micro_batches))
+
+
+def _counted(
+    engine: PipelineEngine, items: Iterator[EngineItem] | None, micro_batches: int
+) -> Iterator[EngineItem] | None:
+    """The same items. Where some labels do not count, all of a global batch are read ahead to say how many do.
+
+    Otherwise a label in a micro-batch with few of them would weigh more, and the loss depend on micro-batch and DP.
+    """
+    module = engine.module
+    if not module.masks_labels or not module.parallel.is_last_stage or items is None:
+        return items
+    ahead = list(itertools.islice(items, micro_batches))
+    module.counts(math.fsum(float(mask_bs.sum()) for _, (_, mask_bs) in ahead), micro_batches)
+    return iter(ahead)
 
 
 def _expect(engine: PipelineEngine, training: bool) -> None:

@@ -236,6 +236,20 @@ def test_evaluation_has_no_dropout_and_changes_nothing(pool: Pool, stages: int) 
     assert evaluated[0] == pytest.approx(losses(pool, 1, 1)[0], rel=1e-6)
 
 
+def evaluated_with_masked_labels(changes: dict[str, Any]) -> float:
+    from trainer.engine import evaluate_step
+
+    options, parallel, engine = tiny_engine(eod_mask_loss=True, **changes)
+    items = step_items(options, parallel, 0, training=False)
+    return evaluate_step(engine, iter(items), len(items))
+
+
+def test_an_evaluation_weighs_every_label_that_counts_alike(pool: Pool) -> None:
+    alone = pool.run(1, evaluated_with_masked_labels, {"micro_batch_size": 8})[0]
+    split = {"micro_batch_size": 1, "pipeline_model_parallel_size": 2}
+    assert pool.run(4, evaluated_with_masked_labels, split) == pytest.approx([alone] * 4, rel=1e-6)
+
+
 def differing_replicas() -> tuple[list[str], list[str]]:
     """Parameters that tensor ranks should hold alike and do not: after training; after one was spoilt and mended."""
     import torch

@@ -18,7 +18,7 @@ LAYOUTS = [(1, 1, 1, 4), (2, 1, 1, 2), (1, 2, 1, 1), (1, 1, 2, 4), (2, 2, 1, 2),
 PADDED = {"vocab_size": 61, "make_vocab_size_divisible_by": 21}
 KINDS: dict[str, dict[str, Any]] = {
     "alibi": {"position_embedding_type": "alibi", "embed_layernorm": True, "hidden_dropout": 0.1, **PADDED},
-    "learned": {"position_embedding_type": "absolute", "hidden_dropout": 0.1, "attention_dropout": 0.1},
+    "learned": {"hidden_dropout": 0.1, "attention_dropout": 0.1, "eod_mask_loss": True},
 }
 
 

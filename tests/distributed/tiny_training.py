@@ -60,7 +60,8 @@ def batch_items(options: Any, parallel: Any, consumed_samples: int, batch: int, 
             start, stride = torch.randint(0, options.vocab_size, (2,), generator=generator).tolist()
             rows.append((torch.arange(options.seq_length + 1) * (stride % 5 + 1) + start) % options.vocab_size)
         place = consumed_samples + first if has_dropout(options) and training else None
-        items.append(engine_item(torch.stack(rows), first_sample=place))
+        end_of_document = 7 if options.eod_mask_loss else None
+        items.append(engine_item(torch.stack(rows), end_of_document, first_sample=place))
     return items
 
 

@@ -40,7 +40,8 @@ class GPTPipeline(PipelineModule):
     """This rank's stage of the model.
 
     A model with dropout trains on (inputs, [index in the training of the micro-batch's first sample]), and each stage
-    passes the index on to the next; evaluation and models without dropout have the inputs alone.
+    passes the index on to the next; evaluation and models without dropout have the inputs alone. With `masks_labels`
+    the loss of a micro-batch is a part of its global batch's mean over the labels that count, which `counts` told it.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class GPTPipeline(PipelineModule):
         blocks_per_checkpoint: int = 0,
         synchronize_replicated: bool = False,
         split_checkpoints: bool = False,
+        masks_labels: bool = False,
     ) -> None:
         self.shape, self.parallel = shape, parallel
         self.clock = DropoutClock(shape.seed)
         self.synchronize_replicated, self.split_checkpoints = synchronize_replicated, split_checkpoints
-        self.has_dropout = has_dropout(shape)
+        self.has_dropout, self.masks_labels = has_dropout(shape), masks_labels
         # DeepSpeed prints its plan, which `opsctl plan` shows better; and it broadcasts tied weights, which autograd
         # would otherwise note and warn of in every backward pass.
         with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
@@ -72,6 +74,15 @@ class GPTPipeline(PipelineModule):
         """Before every training step: average what tensor-parallel ranks hold in common, when asked for. Collective."""
         if self.synchronize_replicated and self.parallel.tensor_size > 1:
             average_replicated(self, self.parallel)
+
+    def counts(self, labels: float, micro_batches: int) -> None:
+        """Before a global batch: in its `micro_batches`, on this replica of the model, so many labels count.
+
+        Collective over the replicas, on the last pipeline stage.
+        """
+        counted = torch.tensor(labels, dtype=torch.float64, device=self.parallel.device)
+        dist.all_reduce(counted, group=self.parallel.data_group)
+        self.loss_fn.counted = (counted / (micro_batches * self.parallel.data_size)).float()
 
     def forward(self, forward_input: Any) -> Any:
         """What this stage passes on, with the index beside it when it came with one and another stage follows.
@@ -114,11 +125,14 @@ class _Loss:
 
     def __init__(self, vocabulary: int, parallel: Parallel) -> None:
         self.vocabulary, self.parallel = vocabulary, parallel
+        self.counted: Tensor | None = None  # labels in a micro-batch of the global batch, on average, where some do not
 
     def __call__(self, outputs: tuple[Tensor, Tensor], labels: tuple[Tensor, Tensor]) -> Tensor:
         x_bsh, weight_vh = outputs
         labels_bs, mask_bs = labels
-        return masked_mean_cross_entropy(x_bsh, weight_vh, labels_bs, mask_bs, self.vocabulary, self.parallel)
+        return masked_mean_cross_entropy(
+            x_bsh, weight_vh, labels_bs, mask_bs, self.vocabulary, self.parallel, self.counted
+        )
 
 
 def layer_specs(shape: ModelShape, parallel: Parallel, clock: DropoutClock) -> list[Any]:

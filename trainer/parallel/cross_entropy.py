@@ -22,15 +22,22 @@ _CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 def masked_mean_cross_entropy(
-    x_bsh: Tensor, weight_vh: Tensor, labels_bs: Tensor, mask_bs: Tensor, vocabulary: int, parallel: Parallel
+    x_bsh: Tensor,
+    weight_vh: Tensor,
+    labels_bs: Tensor,
+    mask_bs: Tensor,
+    vocabulary: int,
+    parallel: Parallel,
+    counted: Tensor | None = None,
 ) -> Tensor:
-    """sum(mask * -log softmax(x @ weight.T)[label]) / sum(mask), fp32; 0 when the mask is all 0.
+    """sum(mask * -log softmax(x @ weight.T)[label]) / counted, fp32; 0 when the mask is all 0.
 
+    counted: fp32 scalar, how many labels count in a micro-batch of this global batch, on average; sum(mask) without it.
     weight_vh: this rank's rows of the word embedding. mask_bs: 1 where the label counts. vocabulary: how many tokens
     there are; the rows from there on, counted over all ranks, are padding. The same value on every rank.
     """
     mask_t = mask_bs.reshape(-1).float()
-    share_t = mask_t / mask_t.sum().clamp(min=1e-20)
+    share_t = mask_t / (mask_t.sum() if counted is None else counted).clamp(min=1e-20)
     x_th = copy_to_tensor_ranks(x_bsh.reshape(-1, x_bsh.shape[-1]), parallel)
     loss: Tensor = _LinearCrossEntropy.apply(x_th, weight_vh, labels_bs.reshape(-1), share_t, vocabulary, parallel)
     return loss
