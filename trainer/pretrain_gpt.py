@@ -46,6 +46,7 @@ from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
 from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
 from trainer.loop.log import Log
 from trainer.loop.refusing import leave_error_file, refuse
+from trainer.loop.replicas import ReplicaCheck, Replicas
 from trainer.loop.resuming import (
     Resumption,
     data_facts_everywhere,
@@ -193,11 +194,15 @@ def _build(
         curves,
         Evaluations(options, datasets, evaluated, tell, curves),
     ]
+    is_due = SaveSchedule.of(options).is_due
+    if options.check_replicas_interval and parallel.world_size > 1:
+        replicas = Replicas(engine, parallel, shape.layers)
+        observers.append(ReplicaCheck(replicas, options.check_replicas_interval, is_due))
     if destination is not None:
         contents = contents_of(options, identity, resumption.schedule, resumption.history, loss)
         whole = engine, destination, contents, not options.no_save_optim
         begin = beginner(*whole) if options.async_save else None
-        is_due, saved = SaveSchedule.of(options).is_due, _saved_iteration(options, resumption)
+        saved = _saved_iteration(options, resumption)
         observers.append(Saves(saver(*whole), is_due, saved, tell, curves, begin))
     return Training(
         engine=engine,

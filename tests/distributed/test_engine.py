@@ -31,6 +31,25 @@ def test_recomputed_blocks_give_the_same_losses(pool: Pool, with_dropout: list[f
     assert again == with_dropout
 
 
+def train_deterministically(steps: int, changes: dict[str, Any]) -> tuple[list[tuple[float, float]], list[Any]]:
+    """What `train` measures in a rank, and what is switched on meanwhile."""
+    import os
+
+    import torch
+
+    measured = train(steps, {**changes, "deterministic": True})
+    on = [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
+    return measured, [*on, os.environ["CUBLAS_WORKSPACE_CONFIG"], os.environ["NCCL_ALGO"].startswith("^NVLS")]
+
+
+def test_deterministic_runs_everything_a_training_does_and_gives_the_same_bits_again(pool: Pool) -> None:
+    layout = {"tensor_model_parallel_size": 2, "checkpoint_activations": True, "bf16": True, **DROPOUT}
+    first = pool.run(2, train_deterministically, 3, layout)
+    assert pool.run(2, train_deterministically, 3, layout) == first
+    assert first[0][1] == [True, False, ":4096:8", True]
+    assert pool.run(2, train, 3, layout) == [measured for measured, _ in first]  # on a CPU nothing is slower for it
+
+
 @pytest.mark.parametrize("pipeline", [1, 2])
 def test_split_recomputation_inputs_give_the_same_bits(pool: Pool, pipeline: int) -> None:
     layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": pipeline, "checkpoint_activations": True}

@@ -64,7 +64,8 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
 
     disturb: after_step (this process's own count) with any of move=(FROM, TO), touch=PATH, append=(PATH, TEXT) or
     wait=PATH, which is made and waited for until it is gone (first rank, in this order), signal=NUMBER (every rank) or
-    kill_rank=RANK (with -9), or loss=VALUE, which stands for that step's loss.
+    kill_rank=RANK (with -9), flip=(RANK, NAME), a bit in the fp32 weight whose name ends so, or loss=VALUE, which
+    stands for that step's loss.
     """
     from trainer import pretrain_gpt
     from trainer.engine import train_step
@@ -79,6 +80,8 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
         seen.learning_rates.append(learning_rate)
         seen.batch_sizes.append(engine.train_batch_size())
         if disturb and len(seen.losses) == disturb["after_step"]:
+            if "flip" in disturb:
+                _flip_a_bit(engine, *disturb["flip"])
             result = _disturbed(result, disturb)
         return result
 
@@ -89,6 +92,14 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
     setattr(loop, "train_step", train_step)  # noqa: B010
     seen.output, seen.errors = output.getvalue(), errors.getvalue()
     return seen
+
+
+def _flip_a_bit(engine: Any, rank: int, name: str) -> None:
+    import torch
+
+    if int(os.environ["RANK"]) == rank:
+        weight = next(one for full, one in engine.module.named_parameters() if full.endswith(name))
+        weight.data.view(-1).view(torch.int32)[0] ^= 1
 
 
 def _disturbed(result: Any, disturb: dict[str, Any]) -> Any:

@@ -26,6 +26,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 
+from trainer.parallel.determinism import be_deterministic  # noqa: E402
+
 
 @dataclass(frozen=True)
 class Parallel:
@@ -100,6 +102,8 @@ def initialize(options: Options) -> Parallel:
     import deepspeed
 
     _set_log_level(options)
+    if options.deterministic:
+        be_deterministic()
     for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1")):
         os.environ.setdefault(name, alone)
     world_size, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])

@@ -62,6 +62,7 @@ SETTINGS: tuple[str, ...] = (
     "attention_dropout",
     "hidden_dropout",
     "sync_tp_duplicated_parameters",
+    "deterministic",
     "micro_batch_size",
     "global_batch_size",
     "rampup_batch_size",

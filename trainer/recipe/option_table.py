@@ -165,6 +165,15 @@ OPTIONS: tuple[Option, ...] = (
             unit="iterations",
             at_least=1,
         ),
+        _flag("--deterministic", "The same bits from the same start: no faster way whose order of sums may differ."),
+        _option(
+            "--check-replicas-interval",
+            int,
+            100,
+            "Compare what several ranks hold in common this often and before each save; 0: never.",
+            unit="iterations",
+            at_least=0,
+        ),
         _option("--seed", int, 1234, "Seed of weights, dropout and data order.", at_least=0, below=2**32),
         _flag(
             "--checkpoint-activations",

@@ -103,6 +103,7 @@ OTHER_SETTINGS: dict[str, tuple[dict[str, Any], Any]] = {
     "attention_dropout": ({}, 0.0),
     "hidden_dropout": ({}, 0.0),
     "sync_tp_duplicated_parameters": ({}, True),
+    "deterministic": ({}, True),
     "micro_batch_size": ({}, 2),
     "global_batch_size": ({}, 16),
     "rampup_batch_size": ({}, [4, 4, 100]),

@@ -1,0 +1,114 @@
+"""Drifted replicas: one bit in one rank's share of anything that others have too is found, and named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.pool import Pool
+from tests.distributed.tiny_training import step_items, tiny_engine
+from tests.distributed.whole_training import run_training, write_corpus
+
+pytestmark = pytest.mark.distributed
+
+NORM, EMBEDDING, SPLIT = "input_layernorm.weight", "word_embeddings.weight", "mlp.dense_h_to_4h.weight"
+
+
+def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[str]:
+    """In a rank: what a comparison says after one bit of (rank, end of the parameter's name, what of it) is flipped.
+
+    Each is flipped back before the next; "" where nothing is found, which is also what undisturbed ranks begin with.
+    """
+    import torch
+
+    from trainer.agreement import Refusal
+    from trainer.engine import train_step
+    from trainer.loop.replicas import Replicas
+
+    options, parallel, engine = tiny_engine(**changes)
+    replicas = Replicas(engine, parallel, options.num_layers)
+
+    def compared() -> str:
+        try:
+            replicas.compare(2)
+        except Refusal as refusal:
+            return str(refusal)
+        return ""
+
+    def flip(rank: int, name: str, what: str) -> None:
+        if parallel.rank != rank:
+            return
+        parameter: Any = next(one for full, one in engine.module.named_parameters() if full.endswith(name))
+        if what == "weight":
+            held = parameter.data
+        else:
+            mapping, base = parameter._hp_mapping, engine.optimizer.optimizer
+            flat = base.param_groups[mapping.param_group_index]["params"][0]
+            address = mapping.hp_fragment_address
+            state = flat.data if what == "master weight" else base.state[flat][what]
+            held = state.narrow(0, address.start, address.numel)
+        bits = held.view(-1).view({2: torch.int16, 4: torch.int32}[held.element_size()])
+        bits[bits.numel() // 2] ^= 1
+
+    for step in range(2):
+        items = iter(step_items(options, parallel, step)) if parallel.needs_data else None
+        train_step(engine, items, options.lr)
+    said = [compared()]
+    for one in flips:
+        flip(*one)
+        said.append(compared())
+        flip(*one)
+    said.append(compared())
+    return said
+
+
+def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[str]:
+    """What all ranks say alike of each flip, without what stands around it in the line."""
+    ranks = pool.run(4, found_by_flipping, changes, flips)
+    assert all(said == ranks[0] for said in ranks)
+    first, *found, last = ranks[0]
+    assert first == last == ""
+    assert all(text.startswith("after iteration 2 ranks hold different numbers") for text in found)
+    return [text.split("the same: ")[1].split(". Nothing is saved")[0] for text in found]
+
+
+@pytest.mark.parametrize("precision", [{}, {"bf16": True}], ids=["fp32", "bf16"])
+def test_one_bit_in_what_tensor_parallel_ranks_have_whole_is_named(pool: Pool, precision: dict[str, Any]) -> None:
+    """TP 2 x DP 2: rank 0 and 1 are the first replica."""
+    layer = f"layers.0.{NORM}"
+    flips = [(2, NORM, "weight"), (3, SPLIT, "weight"), (1, NORM, "master weight"), (1, NORM, "exp_avg_sq")]
+    assert named(pool, {"tensor_model_parallel_size": 2, **precision}, flips) == [
+        f"weight of {layer} on rank 2 differs from ranks 0, 1 and 3",
+        f"weight of layers.0.{SPLIT} differs: rank 1 against rank 3",
+        f"master weight of {layer} differs: rank 0 against rank 1",
+        f"exp_avg_sq of {layer} differs: rank 0 against rank 1",
+    ]
+
+
+def test_one_bit_in_the_tied_embedding_is_named_wherever_its_shares_are_cut(pool: Pool) -> None:
+    """PP 2 x DP 2: ranks 0 and 1 are the first stage, whose ZeRO shares are cut elsewhere than the last stage's."""
+    flips = [(3, EMBEDDING, "weight"), (0, EMBEDDING, "exp_avg"), (2, EMBEDDING, "master weight")]
+    assert named(pool, {"pipeline_model_parallel_size": 2, "bf16": True}, flips) == [
+        f"weight of {EMBEDDING} on rank 3 differs from ranks 0 to 2",
+        f"exp_avg of {EMBEDDING} differs: ranks 0 and 1 against ranks 2 and 3",
+        f"master weight of {EMBEDDING} differs: ranks 0 and 1 against ranks 2 and 3",
+    ]
+
+
+def test_a_training_that_drifts_ends_with_the_reason_and_saves_nothing_of_it(pool: Pool, tmp_path: Path) -> None:
+    options = {"data_path": [write_corpus(tmp_path)], "train_iters": 8, "save": str(tmp_path / "ck")}
+    options |= {"load": str(tmp_path / "ck"), "check_replicas_interval": 3, "save_interval": 2}
+    options |= {"tensor_model_parallel_size": 2, "sync_tp_duplicated_parameters": True}
+    told = r"after iteration 4 ranks hold different numbers .*: weight of layers\.0\.input_layernorm\.weight differs: "
+    ends = pool.run(2, run_training, options, {"after_step": 4, "flip": (1, NORM)})
+    assert [seen.status for seen in ends] == [1, 1]
+    assert re.match(rf"trainer: {told}rank 0 against rank 1\. Nothing is saved of it: .*\n$", ends[0].errors)
+    assert ends[1].errors == ""
+    assert (tmp_path / "ck" / "latest").read_text() == "global_step2"
+    assert not (tmp_path / "ck" / "global_step4").exists()
+
+    unseen = pool.run(2, run_training, {**options, "check_replicas_interval": 0}, {"after_step": 1, "flip": (1, NORM)})
+    assert [seen.status for seen in unseen] == [0, 0]

@@ -1,0 +1,141 @@
+"""Comparing what several ranks hold in common, so that a rank whose numbers drift is found and not averaged away.
+
+Compared are: every weight over the data-parallel replicas; what tensor-parallel ranks have whole (LayerNorms, biases of
+row-parallel layers, positions), its fp32 master weights and moments; the tied embedding on the first and the last
+pipeline stage, its master weights and moments; the optimizer's step counts and the loss scale over all ranks. ZeRO
+shards master weights and moments over data-parallel ranks, so that of the rest of them there is no second copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from torch import Tensor
+
+from trainer.agreement import Refusal
+from trainer.formats.progress import Progress
+from trainer.loop.drift import Item, drift_line, drifts
+from trainer.loop.observer import Answer, Observer, Step
+from trainer.parallel.bit_sums import bits_of, bits_of_part
+from trainer.parallel.process_groups import Parallel
+from trainer.recipe.parameters import FIRST_BLOCK_LAYER
+
+_TIED = "tied_modules.embed."
+_MASTER = "master weight"
+
+
+class ReplicaCheck(Observer):
+    """Compares after every `interval` iterations, and before what `saves_at` says is saved, asked for or left with.
+
+    Raises Refusal on every rank, naming ranks and parameters, before anything of what has drifted is saved.
+    """
+
+    def __init__(self, replicas: Replicas, interval: int, saves_at: Callable[[int], bool]) -> None:
+        self._replicas, self._interval, self._saves_at = replicas, interval, saves_at
+        self._compared_at: int | None = None
+        self._has_trained = False
+
+    def after_step(self, step: Step) -> None:
+        """Compare where it is due."""
+        self._has_trained = True
+        iteration = step.progress.iteration
+        if iteration % self._interval == 0 or self._saves_at(iteration):
+            self._compare(step.progress)
+
+    def when_asked_to_save(self, progress: Progress, answer: Answer) -> bool:
+        """Compare what is going to be saved; it saves nothing itself."""
+        self._compare(progress)
+        return False
+
+    def before_leaving(self, progress: Progress) -> None:
+        """Compare what is going to be saved."""
+        self._compare(progress)
+
+    def _compare(self, progress: Progress) -> None:
+        if self._has_trained and self._compared_at != progress.iteration:
+            self._replicas.compare(progress.iteration)
+            self._compared_at = progress.iteration
+
+
+class Replicas:
+    """All that this rank holds and others too."""
+
+    def __init__(self, engine: PipelineEngine, parallel: Parallel, layers: int) -> None:
+        self._engine, self._parallel, self._layers = engine, parallel, layers
+        self._items_by_rank: list[list[Item]] = []
+
+    def compare(self, iteration: int) -> None:
+        """Collective: one gathering of sums, and the first time one of what they are of. Raises Refusal."""
+        own = list(self._own())
+        items = [item for item, _ in own]
+        if not self._items_by_rank:
+            self._items_by_rank = [[] for _ in range(self._parallel.world_size)]
+            dist.all_gather_object(self._items_by_rank, items)
+        found = drifts(self._items_by_rank, self._gathered(torch.stack([value for _, value in own])))
+        if found:
+            raise Refusal(drift_line(found, iteration))
+
+    def _gathered(self, own: Tensor) -> list[list[int]]:
+        """Every rank's sums; stages differ in how many there are."""
+        counts = [len(items) for items in self._items_by_rank]
+        padded = torch.nn.functional.pad(own, (0, max(counts) - len(own)))
+        of_all = padded.new_empty(len(counts) * len(padded))
+        dist.all_gather_into_tensor(of_all, padded)
+        rows = of_all.view(len(counts), -1).tolist()
+        return [row[:count] for row, count in zip(rows, counts, strict=True)]
+
+    def _own(self) -> Iterator[tuple[Item, Tensor]]:
+        parallel = self._parallel
+        for name, parameter in self._engine.module.named_parameters():
+            full_name, tied = self._full_name(name), name.startswith(_TIED)
+            split = (parallel.tensor_rank,) if getattr(parameter, "tensor_model_parallel", False) else ()
+            yield Item(full_name, "weight", split), bits_of(parameter)
+            if tied and parallel.pipeline_size > 1 and name == f"{_TIED}word_embeddings.weight":
+                for what, value in self._states(parameter):
+                    yield Item(full_name, what, split, holder=parallel.pipeline_rank), value
+            elif not split and parallel.tensor_size > 1:
+                place = (parallel.data_rank,)
+                for what, value in self._states(parameter):
+                    yield Item(full_name, what, place), value
+        yield from self._scalars()
+
+    def _states(self, parameter: Any) -> Iterator[tuple[str, Tensor]]:
+        """Sums of this rank's share of the parameter's master weights and moments; 0 where it has none of it."""
+        base, mapping = self._engine.optimizer.optimizer, parameter._hp_mapping
+        group = base.param_groups[mapping.param_group_index if mapping else 0]
+        flat = group["params"][0]
+        states = {_MASTER: flat, **base.state[flat]}
+        for what, state in states.items():
+            if not torch.is_tensor(state) or state.shape != flat.shape:
+                continue
+            if mapping is None:
+                yield what, torch.zeros((), dtype=torch.int64, device=flat.device)
+            else:
+                here, there = mapping.hp_fragment_address, mapping.lp_fragment_address
+                yield what, bits_of_part(state.narrow(0, here.start, here.numel), there.start)
+
+    def _scalars(self) -> Iterator[tuple[Item, Tensor]]:
+        """The optimizer's step counts, and with fp16 the loss scale."""
+        optimizer = self._engine.optimizer
+        for number, group in enumerate(optimizer.optimizer.param_groups):
+            step = optimizer.optimizer.state[group["params"][0]].get("step")
+            if step is not None:
+                yield Item(f"parameter group {number}", "step count"), self._whole(step)
+        if self._engine.fp16_enabled():
+            yield Item("all parameters", "loss scale"), self._whole(optimizer.cur_scale)
+
+    def _whole(self, number: Any) -> Tensor:
+        value = torch.as_tensor(float(number), dtype=torch.float64, device=self._parallel.device)
+        return value.view(torch.int64)
+
+    def _full_name(self, name: str) -> str:
+        """The module's name for a parameter as the table of parameters has it."""
+        if name.startswith(_TIED):
+            return name.removeprefix(_TIED)
+        layer, _, rest = name.partition(".")
+        block = int(layer) - FIRST_BLOCK_LAYER
+        return f"layers.{block}.{rest}" if block < self._layers else f"final_layernorm.{rest}"
