@@ -31,6 +31,7 @@ from trainer.checkpoint.destination import (
     open_destination,
     refuse_if_overtaken,
 )
+from trainer.checkpoint.step_back import step_back
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.engine import Vocabulary, build_engine, configuration_notices, initialize, masks_notices
 from trainer.files import make_folder, write_atomically
@@ -155,6 +156,8 @@ def _build(
     resumption = find_resumption(options, identity, schedule)
     destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None
     if destination is not None:
+        if resumption.fell_back is not None and _saves_where_it_loads(options):
+            step_back(destination, resumption.fell_back)
         open_destination(destination, resumption.progress.iteration)
     leaving.look_while_building()
     datasets = build_datasets(
@@ -228,8 +231,11 @@ def _last_save_s(options: Options) -> float:
 
 def _saved_iteration(options: Options, resumption: Resumption) -> int | None:
     """The iteration that --save's latest checkpoint has already: the one that was loaded from there."""
-    resumes_own = options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve()
-    return resumption.saved_iteration if resumes_own and not options.finetune else None
+    return resumption.saved_iteration if _saves_where_it_loads(options) and not options.finetune else None
+
+
+def _saves_where_it_loads(options: Options) -> bool:
+    return bool(options.load and options.save and Path(options.load).resolve() == Path(options.save).resolve())
 
 
 def _recomputes(options: Options) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from opsctl.attempts.ending import STARTED_NOTHING
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.lost import CLOCK_TOLERANCE
-from opsctl.checkpoints.rollbacks import Rollback
+from trainer.formats.rollbacks import Rollback
 
 
 def went_back(latest: int | None, attempts: Sequence[Attempt], rollbacks: Sequence[Rollback]) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.formats.errors import CheckpointError
+from trainer.formats.fallback import fall_back
 from trainer.formats.manifest import latest_folder, latest_reached, read_manifest
 
 
@@ -30,12 +31,15 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
     return Checkpoint(folder, reached.iteration, reached.consumed_train_samples)
 
 
-def latest_problem(checkpoints: Path) -> str | None:
+def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:
     """Why nobody can tell which checkpoint a training goes on from, and the way out; None when that can be told.
 
     Checkpoints without a `latest`, one that names nothing, and a manifest that cannot be read are not "none yet".
+    falls_back: the training goes on from an earlier one where the latest is damaged.
     """
     try:
+        if falls_back and fall_back(checkpoints, {}) is not None:
+            return None
         folder = latest_folder(checkpoints)
         if folder is not None:
             read_manifest(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opsctl.runs.expanded import ExpandedRun
 from trainer.formats.errors import CheckpointError
+from trainer.formats.fallback import fall_back
 from trainer.formats.manifest import latest_checkpoint
 from trainer.formats.resumable import Identity, schedule_to_resume_with
 from trainer.recipe.schedule import LearningRateSchedule
@@ -14,7 +15,8 @@ def resumption_problem(run: ExpandedRun) -> str | None:
     """Why the trainer would refuse the newest checkpoint, in its own words; None when there is none or it would not."""
     options = run.options
     try:
-        found = latest_checkpoint(run.paths.checkpoints)
+        fell_back = fall_back(run.paths.checkpoints, {}) if options.load_fallback else None
+        found = fell_back.instead if fell_back else latest_checkpoint(run.paths.checkpoints)
         if found is None:
             return None
         manifest = found.manifest

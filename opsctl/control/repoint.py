@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.account import account_and_host, account_name
-from opsctl.checkpoints.rollbacks import Rollback, append_rollback
+from opsctl.checkpoints.rollbacks import append_rollback
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
@@ -27,6 +27,7 @@ from trainer.formats.manifest import (
     newest_complete,
     tag_of,
 )
+from trainer.formats.rollbacks import Rollback
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from opsctl.attempts.lost import checkpoint_of, close_lost_attempts
 from opsctl.attempts.outcome import StepEnd, closed
 from opsctl.attempts.went_back import went_back
 from opsctl.checkpoints.inventory import last_checkpoint
-from opsctl.checkpoints.rollbacks import Rollback, read_rollbacks
+from opsctl.checkpoints.rollbacks import read_rollbacks
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.asked_end import ToEnd
 from opsctl.job.followed import FollowedPaths
@@ -43,6 +43,7 @@ from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from trainer.formats.leave_lines import Reason, leave_line, nothing_left_line
+from trainer.formats.rollbacks import Rollback
 
 #: How long a task waits for Slurm to be done with the one before it, which the brake has to count.
 _COMPLETING_S = 15.0

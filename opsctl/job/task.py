@@ -59,8 +59,9 @@ class Task:
 
     def checkpoint_problem(self) -> str | None:
         """Why nobody can tell where the trainer would go on, so that it must not start."""
-        load = self.options.load if isinstance(self.options, Options) else None
-        return latest_problem(Path(load)) if load else None
+        if not isinstance(self.options, Options) or not self.options.load:
+            return None
+        return latest_problem(Path(self.options.load), self.options.load_fallback)
 
 
 def this_task(

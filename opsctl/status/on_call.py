@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from opsctl.attempts.cause import describe
 from opsctl.attempts.events import Attempt
-from opsctl.checkpoints.rollbacks import Rollback
 from opsctl.moments import to_the_second
 from opsctl.records.alert_log import Event
 from opsctl.records.cancels import Cancel
@@ -31,6 +30,7 @@ from opsctl.status.overview import Overview
 from opsctl.status.queue import PrintedJob, printed_job
 from opsctl.watch.snapshot import queue_order
 from trainer.formats.json_text import Moment
+from trainer.formats.rollbacks import Rollback
 
 _CHECKPOINT = "checkpoint"
 

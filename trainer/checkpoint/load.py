@@ -10,11 +10,12 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from trainer.agreement import from_first_rank, on_every_rank
+from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.checkpoint.read import read_data
 from trainer.formats.errors import CheckpointError
+from trainer.formats.fallback import FellBack, fall_back
 from trainer.formats.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
-from trainer.formats.manifest import LATEST, Found, check_checksums, latest_checkpoint
+from trainer.formats.manifest import LATEST, WAY_OUT, Found, check_checksums, latest_checkpoint
 from trainer.say import say
 
 
@@ -29,9 +30,33 @@ def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
             say(write_fresh_start(root / LATEST))
         return None
     if with_checksums:
-        part, parts = dist.get_rank(), dist.get_world_size()
-        on_every_rank(lambda: check_checksums(found.folder, found.manifest, part, parts), (CheckpointError, OSError))
+        _check_checksums(found)
     return found
+
+
+def find_instead_of_a_damaged_one(root: Path, with_checksums: bool) -> FellBack | None:
+    """The newest sound checkpoint before the latest of `root`, where that one is damaged; None where it is sound.
+
+    Collective. Raises Refusal where there is no such checkpoint.
+    """
+    damaged: dict[str, str] = {}
+    while True:
+        fell_back = from_first_rank(lambda: fall_back(root, damaged), (CheckpointError,))
+        found = fell_back.instead if fell_back else from_first_rank(lambda: latest_checkpoint(root), (CheckpointError,))
+        if found is None or not with_checksums:
+            return fell_back
+        try:
+            _check_checksums(found)
+        except Refusal as refusal:
+            damaged[found.folder.name] = str(refusal).partition(WAY_OUT)[0]
+        else:
+            return fell_back
+
+
+def _check_checksums(found: Found) -> None:
+    """Every rank reads some of the files. Raises Refusal."""
+    part, parts = dist.get_rank(), dist.get_world_size()
+    on_every_rank(lambda: check_checksums(found.folder, found.manifest, part, parts), (CheckpointError, OSError))
 
 
 def load_checkpoint(

@@ -28,6 +28,8 @@ _READABLE = range(1, SCHEMA_VERSION + 1)
 MANIFEST = "manifest.json"
 LATEST = "latest"
 TEMPORARY = ".tmp-"
+#: Between what is wrong with a checkpoint and what to do about it.
+WAY_OUT = "; "
 _SET_ASIDE = f"{TEMPORARY}replaced-"
 _TAG = re.compile(r"global_step([0-9]{1,18})")
 _CHUNK_BYTES = 1 << 22
@@ -297,7 +299,7 @@ def _saying_the_way_out(root: Path, but: Path | None = None) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; {_way_out(root, but)}") from None
+        raise CheckpointError(f"{error}{WAY_OUT}{_way_out(root, but)}") from None
 
 
 def _way_out(root: Path, but: Path | None) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal, from_first_rank
-from trainer.checkpoint.load import find_latest, load_checkpoint
+from trainer.checkpoint.load import find_instead_of_a_damaged_one, find_latest, load_checkpoint
 from trainer.checkpoint.random_states import restore_random_states
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
@@ -18,11 +18,12 @@ from trainer.data.sample_order import sample_order
 from trainer.formats.changes import ALLOW, changes, refuse_other_training, said, training_changes
 from trainer.formats.data_identity import data_facts
 from trainer.formats.errors import CheckpointError
+from trainer.formats.fallback import FellBack
 from trainer.formats.history import Start
 from trainer.formats.manifest import Found, latest_folder, read_manifest
 from trainer.formats.origin import started_now
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import Identity, schedule_to_resume_with
+from trainer.formats.resumable import Identity, refuse_other_model, schedule_to_resume_with
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -35,6 +36,7 @@ class Resumption:
     progress: Progress
     schedule: LearningRateSchedule
     start: Start  # this one, with all that changed
+    fell_back: FellBack | None = None  # from a damaged one
 
     @property
     def history(self) -> tuple[Start, ...]:
@@ -46,7 +48,8 @@ class Resumption:
         if self.found is None:
             return []
         name = self.found.folder.name
-        lines = [f"changed since {name} was saved: {said(change)}" for change in self.start.changes]
+        lines = [self.fell_back.said()] if self.fell_back else []
+        lines += [f"changed since {name} was saved: {said(change)}" for change in self.start.changes]
         if not self.found.manifest.training:
             lines.append(
                 f"{name} does not say of which seed, data and settings it is (it was saved by an older trainer): "
@@ -77,11 +80,13 @@ def data_facts_everywhere(options: Options) -> dict[str, Any]:
 
 def find_resumption(options: Options, identity: Identity, schedule: LearningRateSchedule) -> Resumption:
     """Look at --load, collectively. Raises Refusal when its checkpoint is damaged or another training's."""
-    found = find_latest(Path(options.load), options.verify_checkpoint_checksums) if options.load else None
+    found, fell_back = _find(options)
     if found is None:
         return Resumption(None, Progress.none(), schedule, _start("began", Progress.none(), identity))
     folder, manifest = found.folder, found.manifest
     try:
+        if fell_back is not None and fell_back.model is not None:
+            refuse_other_model(fell_back.damaged, fell_back.model, identity.model)
         schedule = schedule_to_resume_with(folder, manifest, identity, schedule, options)
     except CheckpointError as error:  # every rank has read the same manifest and comes to the same end
         raise Refusal(str(error)) from None
@@ -93,10 +98,21 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
         progress,
         identity,
         loaded_from=str(folder),
-        changes=differing,
+        changes=(*differing, *([fell_back.change] if fell_back else [])),
         allowed_by=_allowed_by(options) if is_other else None,
     )
-    return Resumption(found, progress, schedule, start)
+    return Resumption(found, progress, schedule, start, fell_back)
+
+
+def _find(options: Options) -> tuple[Found | None, FellBack | None]:
+    """The checkpoint to go on from, and in whose place where --load-fallback had to choose."""
+    if not options.load:
+        return None, None
+    root, with_checksums = Path(options.load), options.verify_checkpoint_checksums
+    if not options.load_fallback:
+        return find_latest(root, with_checksums), None
+    fell_back = find_instead_of_a_damaged_one(root, with_checksums)
+    return (fell_back.instead, fell_back) if fell_back else (find_latest(root), None)
 
 
 def _start(kind: str, progress: Progress, identity: Identity, **more: Any) -> Start:

@@ -418,6 +418,10 @@ OPTIONS: tuple[Option, ...] = (
             nargs="+",
         ),
         _flag("--verify-checkpoint-checksums", "Compare every file's checksum before loading, not only its size."),
+        _flag(
+            "--load-fallback",
+            "Where the latest checkpoint is damaged, go on from the newest complete one before it, on record.",
+        ),
         table="checkpoints",
     ),
     *_group(
