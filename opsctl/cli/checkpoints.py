@@ -1,9 +1,10 @@
-"""`opsctl checkpoints`: what there is to go on from, and choosing another. Needs no Slurm."""
+"""`opsctl checkpoints`: what there is to go on from, and choosing another; `checkpoints_care` has the rest."""
 
 from __future__ import annotations
 
 import click
 
+from opsctl.cli import checkpoints_care
 from opsctl.cli.selection import json_option, pick, run_argument
 
 _LONGEST_REASON = 1000
@@ -11,7 +12,11 @@ _LONGEST_REASON = 1000
 
 @click.group()
 def command() -> None:
-    """Look at a run's checkpoints, and choose the one to go on from."""
+    """Look at a run's checkpoints, choose the one to go on from, remove what need not stay."""
+
+
+command.add_command(checkpoints_care.prune)
+command.add_command(checkpoints_care.rollback)
 
 
 @command.command("list")

@@ -14,10 +14,12 @@ from opsctl.checkpoints.listing import ListedCheckpoint
 from opsctl.control.printed import (
     CancelledJobs,
     PrintedChain,
+    PrunedRun,
     RefilledRun,
     RenderedFiles,
     RepointedCheckpoints,
     RevisedRun,
+    RolledBackRun,
     WouldSubmit,
 )
 from opsctl.cron.look import PrintedCron, PrintedCronJob
@@ -74,6 +76,8 @@ PRINTED = (
     Printed("attempts", "attempts", list[PrintedAttempt]),
     Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),
     Printed("checkpoints repoint", "repointed", RepointedCheckpoints),
+    Printed("checkpoints prune", "pruned", list[PrunedRun]),
+    Printed("checkpoints rollback", "rolled_back", RolledBackRun),
     *(
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)
         for verb in ("arm", "trigger", "deactivate", "status")

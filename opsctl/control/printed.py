@@ -20,6 +20,30 @@ class RepointedCheckpoints(Struct, frozen=True, kw_only=True):
     dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
 
 
+class PrunedRun(Struct, frozen=True, kw_only=True):
+    """What a prune removed of one run, or with `--dry-run` would."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
+    dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
+    kept: Annotated[dict[str, list[str]], Meta(description="Iteration, as text, to every reason why it stays.")]
+    pruned: Annotated[list[int], Meta(description="Iterations of what is gone.")]
+    problems: Annotated[list[str], Meta(description="What could not be done, and why; then the command exits 1.")]
+
+
+class RolledBackRun(Struct, frozen=True, kw_only=True):
+    """What a rollback set aside, or its undoing brought back; with `--dry-run` what it would."""
+
+    number: Annotated[int | None, Meta(description="The rollback's number; null where nothing was to do.")]
+    before: Annotated[int | None, Meta(description="Iteration of the latest before; null where nobody could tell.")] = (
+        field(name="from")
+    )
+    to: Annotated[int, Meta(description="Iteration of the one that the next task goes on from.")]
+    checkpoints: Annotated[list[int], Meta(description="Iterations that were moved.")]
+    events: Annotated[list[str], Meta(description="TensorBoard's files that were moved, by name.")]
+    folder: Annotated[str | None, Meta(description="Where what is set aside lies.")]
+    dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
+
+
 class RenderedFiles(Struct, frozen=True, kw_only=True):
     """What a submit would hand to Slurm and publish: file name to text."""
 

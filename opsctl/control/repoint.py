@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.account import account_and_host, account_name
 from opsctl.checkpoints.rollbacks import append_rollback
+from opsctl.checkpoints.set_aside import refuse_unfinished
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
@@ -28,6 +30,9 @@ from trainer.formats.manifest import (
     tag_of,
 )
 from trainer.formats.rollbacks import Rollback
+
+#: How the lease calls those who change the latest by hand; both hold the run's lock as long as they have it.
+_BY_HAND = ("repoint by ", "rollback by ")
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,13 @@ def repoint(paths: RunPaths, name: str, to: int | None, why: str, dry_run: bool 
     """
     if dry_run:
         found = _chosen(paths, to)
-        _refuse_beside_a_training(paths, name)
+        refuse_beside_a_training(paths, name)
         return found
     try:
         make_folder(paths.output, paths.state)
         with locked(paths.output, paths.lock, LOCK_WAIT_S, f"repoint {name}"):
             warning = settle_identity(paths)
+            refuse_unfinished(paths)
             found = _chosen(paths, to)
             if not found.is_same:
                 _write(paths, name, found, why)
@@ -77,7 +83,7 @@ def repoint(paths: RunPaths, name: str, to: int | None, why: str, dry_run: bool 
 def _chosen(paths: RunPaths, to: int | None) -> Repointed:
     root = paths.checkpoints
     try:
-        folder = _newest(root) if to is None else _of_iteration(root, to)
+        folder = _newest(root) if to is None else complete_checkpoint(root, to)
     except CheckpointError as error:
         raise OpsctlError(str(error)) from None
     try:
@@ -97,7 +103,8 @@ def _newest(root: Path) -> Path:
     return found.folder
 
 
-def _of_iteration(root: Path, iteration: int) -> Path:
+def complete_checkpoint(root: Path, iteration: int) -> Path:
+    """The folder of that checkpoint. Raises OpsctlError where there is none, or it is not complete."""
     folder = root / tag_of(iteration)
     if folder not in checkpoint_folders(root):
         raise OpsctlError(f"{root} has no {folder.name}: opsctl checkpoints list shows what there is")
@@ -108,34 +115,49 @@ def _of_iteration(root: Path, iteration: int) -> Path:
 
 
 def _write(paths: RunPaths, name: str, found: Repointed, why: str) -> None:
-    """On record first, then so, as the one who has the lease: what is left of an older writer publishes no more."""
-    silent = _refuse_beside_a_training(paths, name)
-
-    def why_over(held: lease.Held) -> str | None:
-        return "its heartbeat stood still" if held.holder.number == silent else None
-
-    own = lease.take(paths, f"repoint by {account_and_host()}", None, account_name(), why_over)
-    if isinstance(own, lease.Held):
-        raise OpsctlError(f"cannot repoint {name}: {own.holder.named()} has just begun to write there")
-    try:
+    """On record first, then so."""
+    with sole_writer(paths, name, "repoint"):
         rollback = Rollback(found.to, found.before, account_and_host(), now().replace(microsecond=0), why)
         append_rollback(paths, rollback)
         write_atomically(paths.output, paths.checkpoints / LATEST, found.folder.name)
+
+
+@contextlib.contextmanager
+def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
+    """Be the one who has the lease: what is left of an older writer publishes no more, and a task waits.
+
+    what: `repoint` or `rollback`. The caller holds the run's lock. Raises OpsctlError while somebody trains.
+    """
+    silent = refuse_beside_a_training(paths, name, is_locked=True)
+
+    def why_over(held: lease.Held) -> str | None:
+        return "its heartbeat stood still, or its process is gone" if held.holder.number == silent else None
+
+    own = lease.take(paths, f"{what} by {account_and_host()}", None, account_name(), why_over)
+    if isinstance(own, lease.Held):
+        raise OpsctlError(f"cannot {what} {name}: {own.holder.named()} has just begun to write there")
+    try:
+        yield
     finally:
         with contextlib.suppress(OSError):  # silence ends it as well
-            own.end("repointed")
+            own.end(what)
 
 
-def _refuse_beside_a_training(paths: RunPaths, name: str) -> int | None:
-    """The number of a lease that is held and silent. Raises OpsctlError for one that is alive."""
+def refuse_beside_a_training(paths: RunPaths, name: str, is_locked: bool = False) -> int | None:
+    """The number of a lease that is held and over: silent, or of a repoint or rollback whose process is gone.
+
+    is_locked: the caller holds the run's lock, without which neither of those two is at work. Raises OpsctlError for a
+    lease that is alive.
+    """
     try:
         seen = lease.look(paths)
     except OSError as error:
         where = error.filename or paths.lease
         raise OpsctlError(f"who trains {name} cannot be seen: {where}: {error.strerror}; mend that first") from None
-    if seen.holder is not None and not seen.is_silent:
+    is_left_behind = is_locked and seen.holder is not None and seen.holder.attempt.startswith(_BY_HAND)
+    if seen.holder is not None and not seen.is_silent and not is_left_behind:
         raise OpsctlError(
-            f"cannot repoint while {name} is being trained by {seen.told()}: opsctl kill-switch trigger ends that; "
-            f"a job that is gone must have been silent for {SILENT_S:.0f} s"
+            f"cannot change the latest while {name} is being trained by {seen.told()}: opsctl kill-switch trigger "
+            f"ends that; a job that is gone must have been silent for {SILENT_S:.0f} s"
         )
     return seen.holder.number if seen.holder else None

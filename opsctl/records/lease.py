@@ -171,6 +171,16 @@ def look(paths: RunPaths) -> Seen:
 
 
 @contextlib.contextmanager
+def publishing_held_off(paths: RunPaths, wait_s: float = LOCK_WAIT_S) -> Iterator[bool]:
+    """While this lasts nobody who has the lease publishes a checkpoint; False where that cannot be had in time.
+
+    For moments: a save waits no longer than its own patience. Raises OSError.
+    """
+    with _opened(paths, wait_s) as opened:
+        yield opened.is_locked
+
+
+@contextlib.contextmanager
 def _opened(paths: RunPaths, wait_s: float) -> Iterator[OpenLease]:
     """The lease's file, made where there is none, with its lock if that is to be had. Raises OSError, Untrusted."""
     with (

@@ -198,7 +198,7 @@ def _flat(file: RunFile) -> dict[str, Any]:
     return {
         f"{table}.{key}": value
         for table, values in msgspec.to_builtins(file).items()
-        for key, value in values.items()
+        for key, value in (values or {}).items()  # a table that is not written
         if value is not None
     }
 

@@ -20,7 +20,7 @@ from opsctl.runs import expansion, values
 from opsctl.runs.desk_values import check_desk
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import profile
-from opsctl.runs.schema import ArrayTable, ExpectTable, RunFile, RunTable, SlurmTable
+from opsctl.runs.schema import ArrayTable, ExpectTable, RetentionTable, RunFile, RunTable, SlurmTable
 from opsctl.runs.shape import check_tables
 from opsctl.runs.toml_file import parse_toml, toml_bytes
 
@@ -70,6 +70,7 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
             trainer=written.get("trainer", {}),
             data=written.get("data", {}),
             checkpoints=written.get("checkpoints", {}),
+            retention=msgspec.convert(written.get("retention"), RetentionTable | None),
             expect=msgspec.convert(written.get("expect", {}), ExpectTable),
             watch=written.get("watch", {}),
             alerts=written.get("alerts", {}),

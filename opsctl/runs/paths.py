@@ -27,6 +27,16 @@ class RunPaths:
         return self.checkpoints / "rollbacks.jsonl"
 
     @property
+    def prunes(self) -> Path:
+        """A line for each checkpoint that was pruned; only added to."""
+        return self.checkpoints / "prunes.jsonl"
+
+    @property
+    def set_aside(self) -> Path:
+        """A folder for each rollback, with what lies after the point that it went back to."""
+        return self.output / "set-aside"
+
+    @property
     def logs(self) -> Path:
         """What is written as the training goes on, by the ranks, the jobs and the watch."""
         return self.output / "logs"

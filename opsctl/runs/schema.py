@@ -47,6 +47,16 @@ class ArrayTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_queued: int = 2  # arrays that `opsctl refill` keeps behind the live one; 0: it leaves the run alone
 
 
+class RetentionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[retention]: which checkpoints `opsctl checkpoints prune` leaves. 0 where a rule is not wanted."""
+
+    last: int = 15  # the newest complete ones; never fewer than two
+    every: int = 0  # iterations that this divides, for ever
+    full_percent: float = 10.0  # of the training, after which there is a full one again, with optimizer states
+    until_backed_up: int = 1000  # iterations that this divides, until they are backed up
+    pinned: tuple[int, ...] = ()  # iterations, beside those of --save-iterations
+
+
 class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[watch]: what the checks hold the run against. None: what the run itself has shown so far."""
 
@@ -128,6 +138,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trainer: dict[str, Any] = {}
     data: dict[str, Any] = {}
     checkpoints: dict[str, Any] = {}
+    retention: RetentionTable | None = None  # None: nothing says what may go
     expect: ExpectTable = ExpectTable()
     watch: dict[str, Any] = {}
     alerts: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from opsctl.runs.schema import (
     ArrayTable,
     CronTable,
     ExpectTable,
+    RetentionTable,
     RunFile,
     RunTable,
     SlurmTable,
@@ -28,6 +29,7 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "run": RunTable,
     "slurm": SlurmTable,
     "array": ArrayTable,
+    "retention": RetentionTable,
     "expect": ExpectTable,
     "watch": WatchTable,
     "alerts": AlertsTable,
@@ -42,6 +44,7 @@ _ALLOWED = {
     "float": "a number",
     "bool": "true or false",
     "tuple": 'a list of texts, like ["...", "..."]',
+    "tuple[int": "a list of whole numbers",
 }
 
 
@@ -154,7 +157,7 @@ def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written:
 
 def _allowed(type_: Any) -> str:
     text = str(type_)
-    for name in ("tuple", "float", "bool", "int", "str"):
+    for name in ("tuple[int", "tuple", "float", "bool", "int", "str"):
         if name in text:
             return _ALLOWED[name]
     return text

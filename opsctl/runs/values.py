@@ -1,4 +1,4 @@
-"""What the values of `[run]`, `[slurm]`, `[array]`, `[expect]` and `[env]` may be, beyond their types."""
+"""What the values of a run file's own tables may be, `[watch]` and `[alerts]` apart, beyond their types."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORL
 
 def check_values(path: Path, file: RunFile) -> None:
     """Raise RunFileError for the first value that cannot be."""
-    problem = _run(file) or _slurm(file) or _times(file) or _extra(file) or _array(file) or _expect(file) or _env(file)
+    rules = (_run, _slurm, _times, _extra, _array, _retention, _expect, _env)
+    problem = next((found for rule in rules if (found := rule(file))), None)
     if problem:
         raise RunFileError(f"{path}: {problem}")
 
@@ -129,6 +130,22 @@ def _own_option(name: str) -> str | None:
 def _array(file: RunFile) -> str | None:
     problem = array_problem(file.array.tasks)
     return f"[array] tasks = {shown(file.array.tasks)}: {problem}" if problem else None
+
+
+def _retention(file: RunFile) -> str | None:
+    table = file.retention
+    if table is None:
+        return None
+    if table.last < 2:
+        return f"[retention] last = {shown(table.last)}: allowed is a whole number from 2 on"
+    for key in ("every", "until_backed_up"):
+        if getattr(table, key) < 0:
+            return f"[retention] {key} = {shown(getattr(table, key))}: allowed is a whole number from 0 on"
+    if not 0 <= table.full_percent <= 100:  # false for nan
+        return f"[retention] full_percent = {shown(table.full_percent)}: allowed is a number from 0 to 100"
+    if any(one < 1 for one in table.pinned):
+        return f"[retention] pinned = {shown(list(table.pinned))}: allowed are iterations from 1 on"
+    return None
 
 
 def _expect(file: RunFile) -> str | None:

@@ -38,7 +38,14 @@ def test_it_holds_every_template_inside_the_package(names: set[str]) -> None:
 def test_it_holds_every_job_of_the_pseudo_cron_inside_the_package(names: set[str]) -> None:
     jobs = {path.relative_to(ROOT) for path in (ROOT / "cron").rglob("*") if path.is_file()}
     assert {f"opsctl/_shipped/{path}" for path in jobs} <= names
-    assert {path.stem for path in jobs} >= {"slurm-status", "progress", "refill", "requests", "fs-watchdog"}
+    assert {path.stem for path in jobs} >= {
+        "slurm-status",
+        "progress",
+        "refill",
+        "requests",
+        "fs-watchdog",
+        "checkpoint-rotation",
+    }
 
 
 def test_it_holds_nothing_else(names: set[str]) -> None:

@@ -18,3 +18,4 @@ class Rollback(msgspec.Struct, frozen=True):
     by: str = ""  # user@host
     at: Moment | None = None
     why: str = ""
+    set_aside: int | None = None  # number of the rollback whose folder has what came after; None: that stayed

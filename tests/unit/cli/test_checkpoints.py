@@ -14,10 +14,13 @@ import pytest
 from opsctl.account import account_and_host
 from opsctl.checkpoints.inventory import latest_problem
 from opsctl.records import lease
+from opsctl.records.locate import remember_run
 from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint, write_run
 from tests.unit.cli.called import go_into, opsctl
+from tests.unit.control.checkpoint_runs import care_run, save, there
+from tests.unit.control.test_rollback import curve, write_curve
 
 
 @pytest.fixture
@@ -156,3 +159,65 @@ def test_repoint_writes_through_no_link(folder: Path, capsys: pytest.CaptureFixt
     assert "rollbacks.jsonl" in line and "link" in line
     assert (folder / "thesis.txt").read_text() == "thesis"
     assert not (folder / "output" / "checkpoints" / "latest").exists()
+
+
+class TestCare:
+    """`prune` and `rollback`, typed."""
+
+    @pytest.fixture
+    def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        care_run(tmp_path)
+        for iteration in (10, 20, 30, 40):
+            save(tmp_path, iteration)
+        return go_into(tmp_path, monkeypatch)
+
+    def test_a_prune_says_what_goes_and_why_the_rest_stays_and_removes_nothing_unasked(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for words in ((), ("--dry-run",)):
+            assert opsctl("checkpoints", "prune", *words) == 0
+            said = capsys.readouterr().err
+            assert "global_step10 (" in said and "goes" in said
+            assert "global_step40 (" in said and "stays: the latest; one of the last 2" in said
+        assert there(run) == [10, 20, 30, 40]
+        assert opsctl("checkpoints", "prune", "--yes", "--json") == 0
+        (answer,) = printed("checkpoints prune", capsys.readouterr().out)
+        assert (answer["pruned"], list(answer["kept"]), answer["problems"]) == ([10, 20], ["30", "40"], [])
+        assert there(run) == [30, 40]
+        assert opsctl("checkpoints", "prune", "--yes", "--dry-run") == 2
+
+    def test_the_cron_job_prunes_what_has_a_policy_and_leaves_others_alone(
+        self, run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        other = tmp_path / "other"
+        write_run(other, name="other")
+        write_checkpoint(other, 10, 80)
+        remember_run("tiny", run / "run.toml")
+        remember_run("other", other / "run.toml")
+        remember_run("gone", tmp_path / "gone" / "run.toml")
+        assert opsctl("checkpoints", "prune", "--all-runs", "--yes", "--json") == 0
+        assert [one["run"] for one in printed("checkpoints prune", capsys.readouterr().out)] == ["tiny"]
+        assert there(run) == [30, 40] and there(other) == [10]
+
+    def test_a_rollback_and_its_undoing(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert opsctl("checkpoints", "rollback", "--to", "20", "--reason", "a spike", "--json") == 0
+        told = capsys.readouterr()
+        answer = printed("checkpoints rollback", told.out)
+        assert (answer["from"], answer["to"], answer["checkpoints"], answer["number"]) == (40, 20, [30, 40], 1)
+        assert "the latest was global_step40, and is now global_step20; 2 checkpoints and 0 event files set" in told.err
+        assert opsctl("on-call", "--since", "1h") in (0, 1)
+        assert "a spike" in capsys.readouterr().out
+        assert opsctl("checkpoints", "rollback", "--undo") == 0
+        assert (
+            there(run) == [10, 20, 30, 40] and "2 checkpoints and 0 event files brought back" in capsys.readouterr().err
+        )
+        assert opsctl("checkpoints", "rollback", "--undo") == 1
+        assert "no rollback to undo" in capsys.readouterr().err
+        assert opsctl("checkpoints", "rollback") == opsctl("checkpoints", "rollback", "--to", "1", "--undo") == 2
+
+    def test_curves_are_read_by_the_trainers_program(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        name = write_curve(run, 1, 30, 2.0)
+        assert opsctl("checkpoints", "rollback", "--to", "20", "--json") == 0
+        assert printed("checkpoints rollback", capsys.readouterr().out)["events"] == [name]
+        assert [step for step, _ in curve(run)] == list(range(1, 21))

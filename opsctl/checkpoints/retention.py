@@ -1,0 +1,110 @@
+"""Which checkpoints stay, each with every reason, and which may go. Pure; what is unsure stays.
+
+Whatever the policy says, these are never pruned: the latest, the two newest complete ones, what a training may be
+loading from, what is pinned, what is not complete, and what is later than the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from opsctl.runs.schema import RetentionTable
+
+#: Complete ones that no policy takes: the latest may turn out to be damaged.
+LEAST = 2
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint as the rules see it."""
+
+    iteration: int
+    consumed_samples: int
+    is_full: bool = True  # with optimizer states
+    is_pinned: bool = False  # as its manifest says
+    problem: str = ""  # why it is not complete, or not to be judged; empty when it is complete
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a decision needs to know of the training."""
+
+    latest: int  # iteration of what the next task goes on from
+    train_samples: int | None  # of the whole training; None where nobody knows
+    loading: Collection[int] = ()  # iterations that somebody may be loading from now, beside the latest
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one checkpoint."""
+
+    iteration: int
+    reasons: tuple[str, ...]  # to keep it; none: it may go
+
+    @property
+    def goes(self) -> bool:
+        """Whether it may go."""
+        return not self.reasons
+
+
+def never_backed_up(_iteration: int) -> bool:
+    """Whether a checkpoint is backed up: nothing keeps a record of that yet, so none is."""
+    return False
+
+
+def verdicts(
+    found: Sequence[Kept],
+    policy: RetentionTable,
+    progress: Progress,
+    is_backed_up: Callable[[int], bool] = never_backed_up,
+) -> list[Verdict]:
+    """What becomes of each, oldest first."""
+    in_order = sorted(found, key=lambda one: one.iteration)
+    complete = [one for one in in_order if not one.problem and one.iteration <= progress.latest]
+    newest = [one.iteration for one in complete[-max(policy.last, LEAST) :]]
+    spaced = _spaced(complete, policy, progress)
+
+    def reasons(one: Kept) -> list[str]:
+        number = one.iteration
+        rules = (
+            (bool(one.problem), "not complete"),
+            (number == progress.latest, "the latest"),
+            (number > progress.latest, "later than the latest"),
+            (number in progress.loading, "a training may be loading it"),
+            (one.is_pinned or number in policy.pinned, "pinned"),
+            (number in newest, f"one of the last {len(newest)}"),
+            (_divides(policy.every, number), f"a multiple of {policy.every:,}"),
+            (number in spaced, f"a full one each {policy.full_percent:g} % of the training"),
+            (
+                _divides(policy.until_backed_up, number) and not is_backed_up(number),
+                f"a multiple of {policy.until_backed_up:,}, not backed up",
+            ),
+        )
+        return [words for holds, words in rules if holds]
+
+    return [Verdict(one.iteration, tuple(reasons(one))) for one in in_order]
+
+
+def _divides(interval: int, iteration: int) -> bool:
+    return interval > 0 and iteration % interval == 0
+
+
+def _spaced(complete: Sequence[Kept], policy: RetentionTable, progress: Progress) -> set[int]:
+    """Full ones of which each follows the one before within so much of the training, wherever there is such a one.
+
+    From the training's beginning on always the last that is near enough. A later look, which has only what this one
+    left and newer ones, chooses the same: the newest stay anyway. All where the training's length is not known.
+    """
+    full = [one for one in complete if one.is_full]
+    if not policy.full_percent:
+        return set()
+    if progress.train_samples is None:
+        return {one.iteration for one in full}
+    apart = progress.train_samples * policy.full_percent / 100
+    chosen, reached = set(), 0
+    for one, after in zip(full, [*full[1:], None], strict=False):
+        if after is None or after.consumed_samples - reached > apart:
+            chosen.add(one.iteration)
+            reached = one.consumed_samples
+    return chosen

@@ -1,0 +1,214 @@
+"""`opsctl checkpoints prune` and `rollback`: what may change of a run's checkpoints. Neither needs Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.control.printed import PrunedRun
+    from opsctl.control.prune import Plan
+    from opsctl.control.rollback import EventFile, Point, RolledBack
+    from opsctl.records.run_view import RunView
+
+_LONGEST_REASON = 1000
+
+
+@click.command()
+@run_argument
+@all_runs_option
+@click.option("--dry-run", is_flag=True, help="Say what would go and why the rest stays; change nothing.")
+@click.option("--yes", is_flag=True, help="Do remove them: without it nothing is, as with --dry-run.")
+@json_option
+@click.pass_context
+def prune(
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    all_runs: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Remove the checkpoints that the run file's [retention] does not keep.
+
+    Never the latest, the two newest complete ones, pinned ones, or what is not complete; nothing where it is not sure
+    what may go. It may be called while the training goes on. Each one is on record in checkpoints/prunes.jsonl.
+    With --all-runs only runs that are yours and have a [retention].
+    """
+    from opsctl.output import message, print_json
+
+    chosen = pick(run_argument, run)
+    if all_runs and chosen:
+        raise click.UsageError(f"--all-runs, or the one run {chosen}: give one of them")
+    if yes and dry_run:
+        raise click.UsageError("--yes, or --dry-run: give one of them")
+    done = _prune_all(not yes) if all_runs else [_prune_one(chosen, not yes)]
+    if not (yes or dry_run) and any(one.pruned for one in done):
+        message("nothing was removed: --yes removes them")
+    if as_json:
+        print_json("pruned", done)
+    ctx.exit(1 if any(one.problems for one in done) else 0)
+
+
+def _prune_one(chosen: str | None, dry_run: bool) -> PrunedRun:
+    from opsctl.records.run_view import view
+
+    return _prune(view(chosen), dry_run)
+
+
+def _prune_all(dry_run: bool) -> list[PrunedRun]:
+    """Every run of this account's with a policy. One that fails stops no other."""
+    from opsctl.control.printed import PrunedRun
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message
+    from opsctl.records.register import all_runs, may_act_for, paths_of
+    from opsctl.records.run_view import view_known
+
+    done = []
+    for known in all_runs():
+        try:
+            paths = paths_of(known)
+            seen = view_known(Path(known.run_file), paths.output)
+            is_ours = may_act_for(known, paths) and seen.revision is not None
+            if not is_ours or seen.revision is None or seen.revision.file.retention is None:
+                continue
+        except (OpsctlError, OSError) as error:  # gone, broken or closed: for the checks of all runs to say
+            message(f"{known.name}: left alone: {error}")
+            continue
+        try:
+            done.append(_prune(seen, dry_run))
+        except OpsctlError as error:
+            message(f"{known.name}: {error}")
+            done.append(PrunedRun(run=known.name, dry_run=dry_run, kept={}, pruned=[], problems=[str(error)]))
+    return done
+
+
+def _prune(run: RunView, dry_run: bool) -> PrunedRun:
+    from opsctl.control.printed import PrunedRun
+    from opsctl.control.prune import plan_prune, prune
+    from opsctl.output import message
+
+    name = run.table.name
+    plan = plan_prune(run)
+    for warning in plan.warnings:
+        message(f"{name}: warning: {warning}")
+    _show(name, plan)
+    gone, problems = [one.kept.iteration for one in plan.going], []
+    if not dry_run and (plan.going or plan.leftovers):
+        done = prune(run, lambda line: message(f"{name}: {line}"))
+        gone, problems = list(done.removed), list(done.problems)
+        for problem in problems:
+            message(f"{name}: {problem}")
+    kept = {str(one.iteration): list(one.reasons) for one in plan.verdicts if not one.goes}
+    return PrunedRun(run=name, dry_run=dry_run, kept=kept, pruned=gone, problems=problems)
+
+
+def _show(name: str, plan: Plan) -> None:
+    from opsctl.output import message
+
+    for one, verdict in zip(plan.seen, plan.verdicts, strict=True):
+        size = f" ({one.bytes / 1e9:.3g} GB)" if one.bytes else ""
+        message(f"{one.folder.name}{size}: {'goes' if verdict.goes else 'stays: ' + '; '.join(verdict.reasons)}")
+    total = sum(one.bytes for one in plan.going) / 1e9
+    left = f", and what is left of {len(plan.leftovers)} that an earlier prune took" if plan.leftovers else ""
+    message(f"{name}: {len(plan.going)} of {len(plan.seen)} checkpoints may go, {total:.3g} GB{left}")
+
+
+@click.command()
+@run_argument
+@click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="The checkpoint to go on from.")
+@click.option(
+    "--undo",
+    is_flag=False,
+    flag_value="newest",
+    metavar="[NUMBER]",
+    help="Bring back what the newest rollback, or that one, has set aside.",
+)
+@click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
+@click.option("--keep-curves", is_flag=True, help="Leave TensorBoard's files as they are.")
+@click.option("--dry-run", is_flag=True, help="Say what would be set aside; change nothing.")
+@json_option
+def rollback(
+    run_argument: str | None,
+    run: str | None,
+    to: int | None,
+    undo: str | None,
+    reason: str,
+    keep_curves: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Go back to an earlier checkpoint, and set aside what came after it.
+
+    Later checkpoints, and what TensorBoard's files have from then on, move to set-aside/NUMBER in the output folder;
+    nothing is deleted, and --undo brings it back. Nobody may be training. It is on record in
+    checkpoints/rollbacks.jsonl. The training log stays as it is.
+    """
+    from opsctl.control.printed import RolledBackRun
+    from opsctl.control.rollback import rollback as roll_back
+    from opsctl.control.rollback import undo as bring_back
+    from opsctl.output import message, print_json, printable
+    from opsctl.records.run_view import glance
+
+    if (to is None) == (undo is None):
+        raise click.UsageError("give --to ITERATION, or --undo")
+    if undo is not None and undo != "newest" and not undo.isdecimal():
+        raise click.UsageError(f"--undo {undo}: give the number of a rollback, or none for the newest")
+    seen = glance(pick(run_argument, run))
+    name, read = seen.table.name, _no_curves if keep_curves else _curves
+    if to is not None:
+        done = roll_back(seen.paths, name, to, printable(reason)[:_LONGEST_REASON], read, dry_run)
+    else:
+        number = None if undo in (None, "newest") else int(undo)
+        done = bring_back(seen.paths, name, number, read, dry_run)
+    for line in (*done.finished, *([f"warning: {done.warning}"] if done.warning else [])):
+        message(f"{name}: {line}")
+    message(f"{name}: {_words(done, undo is not None, dry_run)}")
+    if as_json:
+        answer = RolledBackRun(
+            number=done.number,
+            before=done.before,
+            to=done.to,
+            checkpoints=list(done.checkpoints),
+            events=list(done.events),
+            folder=str(done.folder) if done.folder else None,
+            dry_run=dry_run,
+        )
+        print_json("rolled_back", answer)
+
+
+def _words(done: RolledBack, is_undo: bool, dry_run: bool) -> str:
+    if not done.checkpoints and not done.events and done.before == done.to:
+        return f"global_step{done.to} is the latest already, and nothing is later"
+    was = "could not be told" if done.before is None else f"was global_step{done.before}"
+    moved = f"{len(done.checkpoints)} checkpoints and {len(done.events)} event files"
+    aside = "brought back" if is_undo else "set aside"
+    where = f" in {done.folder}" if done.folder and not is_undo else ""
+    verb = "would be" if dry_run else "is now"
+    number = "" if is_undo or done.number is None or dry_run else f"; rollback --undo {done.number} brings them back"
+    return f"the latest {was}, and {verb} global_step{done.to}; {moved} {aside}{where}{number}"
+
+
+def _no_curves(_folder: Path, _point: Point, _output: Path | None) -> Sequence[EventFile]:
+    return ()
+
+
+def _curves(folder: Path, point: Point, output: Path | None) -> Sequence[EventFile]:
+    """The event files in `folder`, read by a program of the trainer's. Raises OpsctlError."""
+    from opsctl.cli.trainer_program import output_of_trainer_program
+    from opsctl.control.rollback import EventFile
+    from opsctl.records.state_files import parsed
+
+    if not any(folder.rglob("*tfevents*")):
+        return ()
+    counted = {"iteration": point.iteration, "samples": point.samples, "tokens": point.tokens}
+    arguments = [f"--folder={folder}", *(f"--{unit}={value}" for unit, value in counted.items())]
+    arguments += [f"--output={output}"] if output else []
+    told = output_of_trainer_program("trainer.loop.rewind", arguments, needed=("tensorboard",))
+    return [parsed(line, EventFile) for line in told.splitlines()]

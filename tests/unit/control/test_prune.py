@@ -1,0 +1,178 @@
+"""Removing checkpoints that the policy does not keep."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from opsctl.checkpoints.prunes import read_prunes
+from opsctl.control import prune as pruning
+from opsctl.control.prune import plan_prune, prune
+from opsctl.errors import OpsctlError
+from opsctl.records import lease
+from tests.killed_in_python import killed_at_every_step
+from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there
+from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
+from trainer.formats.manifest import fault_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run that keeps its last two, with six checkpoints."""
+    care_run(tmp_path)
+    for iteration in range(10, 70, 10):
+        save(tmp_path, iteration)
+    return tmp_path
+
+
+def prune_now(folder: Path) -> pruning.Done:
+    return prune(seen(folder), lambda _line: None)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "output" / "checkpoints").iterdir()}
+
+
+def test_what_the_policy_does_not_keep_is_gone_and_on_record(folder: Path) -> None:
+    save(folder, 25, pinned=True)
+    (folder / "output" / "checkpoints" / "latest").write_text("global_step60")
+    said: list[str] = []
+    done = prune(seen(folder), said.append)
+    assert done.removed == (10, 20, 30, 40) and done.problems == ()
+    assert there(folder) == [25, 50, 60] and said[0] == "global_step10 is gone"
+    assert names(folder) == {"latest", "prunes.jsonl", "global_step25", "global_step50", "global_step60"}
+    assert [one.iteration for one in read_prunes(seen(folder).paths)] == [10, 20, 30, 40]
+
+
+def test_nothing_goes_where_nothing_says_what_stays(folder: Path) -> None:
+    run_file = folder / "run.toml"
+    run_file.write_text(run_file.read_text().replace("last = 2\nfull_percent = 0", "last = 15"))
+    assert plan_prune(seen(folder)).warnings == (
+        "the run file's [retention] is not what is published: opsctl revise publishes it",
+    )
+    shutil.rmtree(folder / "output" / ".opsctl" / "revisions")
+    run_file.write_text(run_file.read_text().replace("[retention]\nlast = 15", ""))
+    with pytest.raises(OpsctlError, match=r"tiny has no \[retention\], which says what stays"):
+        prune_now(folder)
+    assert len(there(folder)) == 6
+
+
+@pytest.mark.parametrize("damage", ["latest", "manifest", "file"])
+def test_nothing_goes_where_it_is_not_sure_what_the_training_goes_on_from(folder: Path, damage: str) -> None:
+    checkpoints = folder / "output" / "checkpoints"
+    if damage == "latest":
+        (checkpoints / "latest").unlink()
+    elif damage == "manifest":
+        (checkpoints / "global_step60" / "manifest.json").write_text("{")
+    else:
+        (checkpoints / "global_step60" / "layer_01-model_00-model_states.pt").unlink()
+    with pytest.raises(OpsctlError, match="nothing is pruned: "):
+        prune_now(folder)
+    assert len(there(folder)) == 6
+
+
+def test_what_is_not_complete_or_a_link_stays_and_counts_for_none(folder: Path) -> None:
+    checkpoints = folder / "output" / "checkpoints"
+    (checkpoints / "global_step50" / "manifest.json").unlink()
+    elsewhere = folder / "elsewhere"
+    (checkpoints / "global_step20").rename(elsewhere)
+    (checkpoints / "global_step20").symlink_to(elsewhere)
+    assert prune_now(folder).removed == (10, 30)
+    assert (
+        there(folder) == [20, 40, 50, 60]
+        and fault_of(elsewhere) is not None
+        and (elsewhere / "manifest.json").is_file()
+    )
+
+
+def test_a_link_inside_a_checkpoint_leads_nobody_out_of_it(folder: Path) -> None:
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("1")
+    (folder / "output" / "checkpoints" / "global_step10" / "linked").symlink_to(outside)
+    assert 10 in prune_now(folder).removed
+    assert (outside / "precious").read_text() == "1"
+
+
+def test_a_training_that_publishes_meanwhile_is_waited_for_and_its_latest_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = pruning.plan_prune
+
+    def and_then_one_is_saved(run: object) -> pruning.Plan:
+        decided = plan(run)  # type: ignore[arg-type]
+        old = folder / "output" / "checkpoints" / "global_step40"
+        shutil.rmtree(old)
+        save(folder, 40, consumed_valid_samples=1)  # the same name, another one: as after a repoint to 30
+        save(folder, 70)
+        return decided
+
+    monkeypatch.setattr(pruning, "plan_prune", and_then_one_is_saved)
+    done = prune_now(folder)
+    assert done.problems == ("global_step40 is another one now, and stays",)
+    assert there(folder) == [40, 50, 60, 70] and latest(folder) == "global_step70"
+
+
+def test_who_publishes_has_the_lease_and_is_not_disturbed(folder: Path) -> None:
+    paths = seen(folder).paths
+    own = lease.take(paths, "attempt", 1, "ada", lambda _held: None)
+    assert isinstance(own, lease.OwnLease)
+    with held_by_a_stopped_process(paths.lease):
+        with pytest.raises(OpsctlError, match="tiny is trained, and the lease's lock is not to be had"):
+            prune(seen(folder), lambda _line: None, lease_wait_s=0.1)
+        assert len(there(folder)) == 6
+    assert prune_now(folder).removed == (10, 20, 30, 40)
+
+
+def test_a_checkpoint_that_a_chain_is_told_to_load_stays(folder: Path) -> None:
+    run = seen(folder)
+    assert run.revision is not None
+    if "load_step" in run.revision.options():
+        run.paths.chains.write_text(
+            json.dumps({"chain": 7, "submitted_at": "2026-01-01T00:00:00Z", "user": "ada", "array": "1-2%1"})[:-1]
+            + ', "arguments": ["--load-step", "20"]}\n'
+        )
+        assert prune_now(folder).removed == (10, 30, 40)
+
+
+def test_two_at_once_take_each_checkpoint_once(folder: Path) -> None:
+
+    pids = []
+    for _ in range(2):
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                prune_now(folder)
+                code = 0
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+    assert there(folder) == [50, 60]
+    assert [one.iteration for one in read_prunes(seen(folder).paths)] == [10, 20, 30, 40]
+
+
+def test_killed_at_any_step_it_leaves_whole_checkpoints_and_the_next_one_clears_up(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    care_run(folder)
+
+    def begin() -> None:
+        for iteration in (10, 20, 30, 40):
+            save(folder, iteration)
+
+    begin()
+    steps = 0
+    for steps in killed_at_every_step(lambda: prune_now(folder)):
+        checkpoints = folder / "output" / "checkpoints"
+        for iteration in there(folder):
+            assert fault_of(checkpoints / f"global_step{iteration}") is None, f"half of one after step {steps}"
+        assert latest(folder) == "global_step40" and {30, 40} <= set(there(folder))
+        prune_now(folder)
+        assert names(folder) == {"latest", "prunes.jsonl", "global_step30", "global_step40"}
+        begin()
+    assert steps > 10

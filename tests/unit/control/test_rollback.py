@@ -1,0 +1,241 @@
+"""Going back to an earlier checkpoint, and forward again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+
+from opsctl.checkpoints import set_aside
+from opsctl.checkpoints.rollbacks import read_rollbacks
+from opsctl.control.prune import prune
+from opsctl.control.repoint import repoint
+from opsctl.control.rollback import EventFile, Point, RolledBack, rollback, undo
+from opsctl.errors import OpsctlError
+from opsctl.records import lease
+from opsctl.records.state_files import parsed
+from tests.killed_in_python import killed_at_every_step
+from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there
+
+LOSS = "lm-loss-training/lm loss"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run with checkpoints of iteration 10 to 40, and one that was never finished."""
+    return begun(tmp_path)
+
+
+def begun(folder: Path, iterations: Sequence[int] = (10, 20, 30, 40)) -> Path:
+    care_run(folder)
+    for iteration in iterations:
+        save(folder, iteration)
+    (folder / "output" / "checkpoints" / "global_step50").mkdir()
+    return folder
+
+
+def no_curves(_folder: Path, _point: Point, _output: Path | None) -> Sequence[EventFile]:
+    return ()
+
+
+def read_curves(folder: Path, point: Point, output: Path | None) -> Sequence[EventFile]:
+    """As `opsctl checkpoints rollback` reads them."""
+    given = [f"--iteration={point.iteration}", f"--samples={point.samples}", f"--tokens={point.tokens}"]
+    given += [f"--output={output}"] if output else []
+    command = [sys.executable, "-m", "trainer.loop.rewind", f"--folder={folder}", *given]
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return [parsed(line, EventFile) for line in lines]
+
+
+def back(folder: Path, to: int = 20, **more: object) -> RolledBack:
+    paths = seen(folder).paths
+    return rollback(paths, "tiny", to, "a spike", more.pop("curves", no_curves), **more)  # type: ignore[arg-type]
+
+
+def forward(folder: Path, number: int | None = None, **more: object) -> RolledBack:
+    return undo(seen(folder).paths, "tiny", number, more.pop("curves", no_curves), **more)  # type: ignore[arg-type]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of the checkpoints and curves with what it holds."""
+    output = folder / "output"
+    files = [path for name in ("checkpoints", "tensorboard") for path in (output / name).rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(output)): path.read_bytes()
+        for path in files
+        if not path.name.startswith((".", "rollbacks"))
+    }
+
+
+def write_curve(folder: Path, first: int, last: int, loss: float) -> str:
+    """The event file of one start, with points after each iteration as the trainer writes them; its name."""
+    where = folder / "output" / "tensorboard"
+    known = {path.name for path in where.iterdir()} if where.is_dir() else set()
+    writer = SummaryWriter(str(where), filename_suffix=f".{first}")
+    for iteration in range(first, last + 1):
+        writer.add_scalar("steps-vs-samples/y=steps,x=samples", iteration, 8 * iteration)
+        writer.add_scalar(LOSS, loss, iteration)
+        writer.add_scalar(f"{LOSS} vs samples", loss, 8 * iteration)
+        writer.add_scalar(f"{LOSS} vs tokens", loss, 128 * iteration)
+        writer.add_scalar(f"{LOSS} vs gigaflos (without embeddings)", loss, 999 * iteration)
+    writer.close()
+    (made,) = {path.name for path in where.iterdir()} - known
+    return made
+
+
+def curve(folder: Path, tag: str = LOSS) -> list[tuple[int, float]]:
+    read = EventAccumulator(str(folder / "output" / "tensorboard"))
+    read.Reload()
+    return [(point.step, point.value) for point in read.Scalars(tag)]
+
+
+def test_what_came_after_is_set_aside_and_the_next_task_goes_on_from_there(folder: Path) -> None:
+    before = contents(folder)
+    done = back(folder)
+    assert (done.to, done.before, done.checkpoints, done.number) == (20, 40, (30, 40, 50), 1)
+    assert there(folder) == [10, 20] and latest(folder) == "global_step20"
+    aside = folder / "output" / "set-aside" / "0001" / "checkpoints"
+    assert {path.name for path in aside.iterdir()} == {"global_step30", "global_step40", "global_step50"}
+    (line,) = read_rollbacks(seen(folder).paths)
+    assert (line.to, line.before, line.why, line.set_aside) == (20, 40, "a spike", 1)
+    brought = forward(folder)
+    assert (brought.to, brought.before, brought.checkpoints) == (40, 20, (30, 40, 50))
+    assert contents(folder) == before and there(folder) == [10, 20, 30, 40, 50]
+    assert [(one.to, one.before) for one in read_rollbacks(seen(folder).paths)] == [(20, 40), (40, 20)]
+    with pytest.raises(OpsctlError, match="no rollback to undo; there are: none"):
+        forward(folder)
+
+
+def test_a_dry_run_and_one_with_nothing_later_change_nothing(folder: Path) -> None:
+    before = contents(folder)
+    assert back(folder, dry_run=True).checkpoints == (30, 40, 50)
+    (folder / "output" / "checkpoints" / "global_step50").rmdir()
+    assert back(folder, to=40).number is None
+    assert contents(folder) == before and not (folder / "output" / "set-aside").exists()
+
+
+def test_curves_show_nothing_of_what_was_abandoned_and_come_back_bit_for_bit(folder: Path) -> None:
+    (kept, cut, whole) = (write_curve(folder, *part) for part in ((1, 15, 3.0), (16, 25, 2.0), (26, 45, 9.0)))
+    before = contents(folder)
+    done = back(folder, curves=read_curves)
+    assert set(done.events) == {cut, whole}
+    assert curve(folder) == [(step, 3.0) for step in range(1, 16)] + [(step, 2.0) for step in range(16, 21)]
+    assert [step for step, _ in curve(folder, f"{LOSS} vs samples")] == [8 * step for step in range(1, 21)]
+    assert len(curve(folder, f"{LOSS} vs gigaflos (without embeddings)")) == 20
+    assert (folder / "output" / "tensorboard" / kept).read_bytes() == before[f"tensorboard/{kept}"]
+    assert not (folder / "output" / "tensorboard" / whole).exists()
+    newer = write_curve(folder, 21, 22, 1.5)
+    assert curve(folder)[-2:] == [(21, 1.5), (22, 1.5)]
+    with pytest.raises(OpsctlError, match=f"gone on since that rollback: {newer} is new; opsctl checkpoints rollback"):
+        forward(folder, curves=read_curves)
+    assert back(folder, curves=read_curves).number == 2  # as that says
+    forward(folder, 1, curves=read_curves)
+    assert contents(folder) == before
+    assert (folder / "output" / "set-aside" / "0002" / "tensorboard" / newer).is_file()
+
+
+def test_half_a_record_at_the_end_of_a_curve_is_no_hindrance(folder: Path) -> None:
+    name = write_curve(folder, 1, 30, 3.0)
+    path = folder / "output" / "tensorboard" / name
+    path.write_bytes(path.read_bytes()[:-7])
+    back(folder, curves=read_curves)
+    assert [step for step, _ in curve(folder)] == list(range(1, 21))
+
+
+def test_nobody_goes_back_while_somebody_trains_or_to_what_is_not_whole(folder: Path) -> None:
+    paths = seen(folder).paths
+    own = lease.take(paths, "attempt", 7, "ada", lambda _held: None)
+    assert isinstance(own, lease.OwnLease)
+    for change in (back, forward):
+        with pytest.raises(OpsctlError, match=r"being trained by job 7 of ada|no rollback to undo"):
+            change(folder)
+    own.end("done")
+    for to, why in ((50, "is not complete"), (25, "has no global_step25")):
+        with pytest.raises(OpsctlError, match=why):
+            back(folder, to=to)
+    assert there(folder) == [10, 20, 30, 40, 50] and not (folder / "output" / "set-aside").exists()
+
+
+def test_checkpoints_of_a_new_branch_are_never_mixed_with_the_old_one(folder: Path) -> None:
+    back(folder)
+    save(folder, 30, consumed_valid_samples=5)
+    with pytest.raises(OpsctlError, match="global_step30 is new; opsctl checkpoints rollback --to 20 sets that aside"):
+        forward(folder)
+    assert back(folder).checkpoints == (30,)
+    assert forward(folder, 1).checkpoints == (30, 40, 50)
+    assert latest(folder) == "global_step40"
+
+
+def test_a_latest_that_named_nothing_is_given_by_the_rollback(folder: Path) -> None:
+    (folder / "output" / "checkpoints" / "latest").write_text("nonsense")
+    assert back(folder).before is None and latest(folder) == "global_step20"
+    assert forward(folder).to == 20 and there(folder) == [10, 20, 30, 40, 50]
+
+
+def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run", (20, 40))
+    write_curve(folder, 1, 30, 3.0)
+    before = contents(folder)
+    prepared = read_curves(seen(folder).paths.tensorboard, Point(20, 160, 2560), tmp_path / "prepared")
+
+    (name,) = {one.name for one in prepared}
+    size = len(before[f"tensorboard/{name}"])
+
+    def copied(curves: Path, _point: Point, output: Path | None) -> Sequence[EventFile]:
+        """As the program tells it and writes it, without starting one each time."""
+        if (curves / name).stat().st_size != size:
+            return ()
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tmp_path / "prepared" / name, output / name)
+        return prepared
+
+    for step in killed_at_every_step(lambda: back(folder, curves=copied)):
+        told = set_aside.read_all(seen(folder).paths)
+        if any(one.is_unfinished for one in told):
+            with pytest.raises(OpsctlError, match="was cut off: opsctl checkpoints rollback --to 20 finishes it"):
+                prune(seen(folder), lambda _line: None)
+            with pytest.raises(OpsctlError, match="was cut off"):
+                repoint(seen(folder).paths, "tiny", 20, "")
+        assert latest(folder) in ("global_step20", "global_step40")
+        done = back(folder, curves=copied)
+        assert bool(done.finished) == any(one.is_unfinished for one in told), step
+        assert there(folder) == [20] and latest(folder) == "global_step20"
+        assert contents(folder)[f"tensorboard/{name}"] == (tmp_path / "prepared" / name).read_bytes(), step
+        forward(folder)
+        assert contents(folder) == before, step
+        assert read_rollbacks(seen(folder).paths)[-1].to == 40
+
+    for step in killed_at_every_step(lambda: forward(folder)):
+        done_of = {one.state for one in set_aside.read_all(seen(folder).paths)}
+        if set_aside.DONE not in done_of:
+            back(folder, to=40)  # finishes the undoing; there is nothing later but what was never finished
+            assert set_aside.UNDOING not in {one.state for one in set_aside.read_all(seen(folder).paths)}
+            forward(folder)
+        else:
+            forward(folder)
+        assert contents(folder) == before, step
+        back(folder, curves=copied)
+
+
+def test_two_at_once_are_one_after_the_other(folder: Path) -> None:
+    pids = []
+    for _ in range(2):
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                back(folder)
+                code = 0
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+    assert len(set_aside.read_all(seen(folder).paths)) == 1 and there(folder) == [10, 20]
