@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,17 @@ def test_a_checkpoint_of_another_training_is_refused_in_one_line(
     assert refused.errors.count("\n") == 1
 
 
-def test_a_checkpoint_of_another_layout_is_refused_on_every_rank(pool: Pool, corpus: str, saved: Path) -> None:
-    ranks = resumed(pool, corpus, saved, world_size=2)
+def test_files_of_another_checkpoint_are_refused_on_every_rank_and_none_waits(
+    pool: Pool, corpus: str, saved: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "global_step2"
+    # Of the same size, so that only who opens it sees that it is the other block's.
+    shutil.copy(folder / "layer_03-model_00-model_states.pt", folder / "layer_04-model_00-model_states.pt")
+    ranks = resumed(pool, corpus, tmp_path, world_size=2)
     assert [rank.status for rank in ranks] == [1, 1]
-    assert "was saved with TP 1 x PP 1 x DP 1, this training has TP 1 x PP 1 x DP 2" in ranks[0].errors
-    assert ranks[1].errors == ""
+    assert ".weight are not its optimizer's: one is another checkpoint's" in ranks[0].errors
+    assert ranks[0].errors.count("\n") == 1 and ranks[1].errors == ""
 
 
 def test_a_changed_learning_rate_goes_on_when_told_which_one_to_believe(pool: Pool, corpus: str, saved: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,16 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal, from_first_rank, on_every_rank
-from trainer.checkpoint.read import read_data
+from trainer.checkpoint.into_engine import fill_loss_scaler, fill_optimizer, fill_weights
+from trainer.checkpoint.saved_state import SavedState
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import FellBack, fall_back
 from trainer.formats.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
 from trainer.formats.manifest import LATEST, WAY_OUT, Found, check_checksums, latest_checkpoint
 from trainer.say import say
+
+#: What the engine counts, by DeepSpeed's names, in the engine and in the checkpoint.
+_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
 def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
@@ -62,36 +65,29 @@ def _check_checksums(found: Found) -> None:
 def load_checkpoint(
     engine: PipelineEngine, found: Found, with_optimizer: bool = True, weights_only: bool = False
 ) -> Mapping[str, Any]:
-    """Load what `find_latest` found into the engine; returns the client state saved with it.
+    """Load what `find_latest` found into the engine, whatever layout saved it; returns the state saved beside it.
 
-    Collective. Raises CheckpointError.
+    with_optimizer: its moments, step and loss scale; without, the fp32 weights are the checkpoint's all the same.
+    weights_only: nothing else; the engine begins to count anew. What options set (rate, betas, decay, clipping) is the
+    engine's. Collective. Raises Refusal.
     """
-    folder = found.folder
-    try:
-        with _reading_data_only(engine):
-            path, client_state = engine.load_checkpoint(
-                str(folder.parent),
-                tag=folder.name,
-                load_optimizer_states=with_optimizer and not weights_only,
-                load_lr_scheduler_states=False,
-                load_module_only=weights_only,
-            )
-    except (OSError, EOFError, KeyError, RuntimeError, ValueError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{folder} cannot be loaded: {reason}") from error
-    if path is None:
-        raise CheckpointError(f"{folder} cannot be loaded: DeepSpeed found no model states in it")
+
+    def fill() -> Mapping[str, Any]:
+        state = SavedState(found.folder, found.manifest)
+        precision = "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
+        fill_weights(engine, state, precision_changes=not weights_only and found.manifest.precision != precision)
+        if weights_only or not state.has_optimizer:
+            engine.optimizer._restore_from_bit16_weights()
+        else:
+            fill_optimizer(engine, state, with_moments=with_optimizer)
+        if with_optimizer and not weights_only and engine.fp16_enabled():
+            fill_loss_scaler(engine, state)
+        return {} if weights_only else state.client_state()
+
+    client_state = on_every_rank(fill, (CheckpointError,))
+    if not weights_only:
+        for counter in _COUNTERS:
+            setattr(engine, counter, int(client_state.get(counter, 0)))
     if dist.get_rank() == 0:
-        say(write_checkpoint_line(CheckpointLoaded(found.manifest.iteration, str(folder.parent))))
-    return client_state or {}
-
-
-@contextlib.contextmanager
-def _reading_data_only(engine: PipelineEngine) -> Iterator[None]:
-    """DeepSpeed's own reader runs whatever a file asks for."""
-    usual: Any = engine.checkpoint_engine
-    usual.load = read_data
-    try:
-        yield
-    finally:
-        del usual.load
+        say(write_checkpoint_line(CheckpointLoaded(found.manifest.iteration, str(found.folder.parent))))
+    return client_state

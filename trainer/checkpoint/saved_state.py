@@ -79,29 +79,36 @@ class SavedState:
         """Whether there are optimizer states."""
         return bool(self.moments)
 
-    def weight(self, name: str, part: Part | None = None, out: Tensor | None = None) -> Tensor:
+    @property
+    def tensor_ranks(self) -> int:
+        """How many shared each split parameter."""
+        return self._cut.tensor
+
+    def weight(self, name: str, part: Part | None = None, out: Tensor | None = None, copy: int = 0) -> Tensor:
         """The part of a parameter (None: the whole), in the model's dtype; put into `out` where that is given.
 
-        out: of the part's shape, contiguous, of any dtype, on any device.
+        out: of the part's shape, contiguous, of any dtype, on any device. copy: which tensor rank's, of a parameter
+        that all of them had whole.
         """
-        return self._gathered(name, part, out, self._dtype, self._weight_runs)
+        return self._gathered(name, part, out, copy, self._dtype, self._weight_runs)
 
-    def optimizer(self, name: str, which: str, part: Part | None = None, out: Tensor | None = None) -> Tensor:
+    def optimizer(
+        self, name: str, which: str, part: Part | None = None, out: Tensor | None = None, copy: int = 0
+    ) -> Tensor:
         """The part of what the optimizer has of a parameter, fp32: "fp32" or one of `moments`; zeros before any step.
 
-        `out` as for `weight`.
+        `out` and `copy` as for `weight`.
         """
         if which != MASTER and which not in self.moments:
             has = f"{MASTER}, {', '.join(self.moments)}" if self.has_optimizer else "no optimizer states"
             raise CheckpointError(f"{self.folder} has no {which}: it has {has}")
 
-        runs = partial(self._optimizer_runs, which)
-        return self._gathered(name, part, out, torch.float32, runs)
+        return self._gathered(name, part, out, copy, torch.float32, partial(self._optimizer_runs, which))
 
-    def step(self, name: str) -> float:
+    def step(self, name: str, copy: int = 0) -> float:
         """How many steps the optimizer has counted for a parameter; 0 for one that does not count."""
         number, fragments = self._place(self._parameter(name))
-        states = self._optimizer_states(self._stage[name], 0, fragments[0].data_rank)
+        states = self._optimizer_states(self._stage[name], copy, fragments[0].data_rank)
         return states.step(number)
 
     def loss_scaler(self) -> Mapping[str, Any]:
@@ -129,6 +136,7 @@ class SavedState:
         name: str,
         part: Part | None,
         out: Tensor | None,
+        copy: int,
         dtype: torch.dtype,
         runs: Callable[[SavedParameter, int, range], Iterator[Run]],
     ) -> Tensor:
@@ -140,7 +148,7 @@ class SavedState:
             raise ValueError(f"{name}: a part of shape {shape} does not fit into {tuple(found.shape)}")
         matrix = found.detach().view(wanted.rows, wanted.columns)
         rows, columns = _as_matrix(rank_shape(parameter, self._cut.tensor))
-        for tensor_rank in range(1 if parameter.split_dim is None else self._cut.tensor):
+        for tensor_rank in (copy,) if parameter.split_dim is None else range(self._cut.tensor):
             up = tensor_rank * rows if parameter.split_dim == 0 else 0
             back = tensor_rank * columns if parameter.split_dim == 1 else 0
             own = wanted.moved(-up, -back)

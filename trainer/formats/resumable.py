@@ -97,6 +97,8 @@ def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any
         stored = manifest.model.get(name)
         if name == "vocab_size" and stored is None:  # of the first schema, which has the padded size alone
             continue
+        if name == "padded_vocab_size" and manifest.model.get("vocab_size") == model.get("vocab_size") is not None:
+            continue  # padding is cut off or added as the layout needs it
         if stored != value:
             raise CheckpointError(
                 f"{folder}: {name} value from checkpoint ({stored}) is not equal to the input argument "
@@ -107,18 +109,7 @@ def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any
 def refuse_other_layout(
     folder: Path, manifest: Manifest, layout: Mapping[str, Any], precision: str, with_optimizer: bool
 ) -> None:
-    """Raise CheckpointError unless the files are cut as this training needs them. Weights alone do not depend on DP."""
-    own_parts = ("tensor", "pipeline", "data") if with_optimizer else ("tensor", "pipeline")
-    if any(manifest.layout.get(part) != layout[part] for part in own_parts):
-        raise CheckpointError(
-            f"{folder} was saved with {_named(manifest.layout)}, this training has {_named(layout)}: "
-            "start it with the checkpoint's layout"
-        )
-    if layout["pipeline"] > 1 and manifest.layout.get("partition_method") != layout["partition_method"]:
-        raise CheckpointError(
-            f"{folder} was saved with --pp-partition-method {manifest.layout.get('partition_method')}, "
-            f"this training has {layout['partition_method']}: give the checkpoint's"
-        )
+    """Raise CheckpointError unless the optimizer's states are this training's. How ranks share them is all one."""
     if not with_optimizer:
         return
     if manifest.precision != precision:
@@ -129,12 +120,11 @@ def refuse_other_layout(
         )
     if manifest.layout.get("optimizer") == NO_OPTIMIZER:
         raise CheckpointError(f"{folder} was saved without optimizer states (--no-save-optim): give --no-load-optim")
-    for part in ("zero_stage", "optimizer"):
-        if manifest.layout.get(part) != layout[part]:
-            raise CheckpointError(
-                f"{folder} was saved with --{part.replace('_', '-')} {manifest.layout.get(part)}, this training has "
-                f"{layout[part]}: give the checkpoint's, or --no-load-optim"
-            )
+    if manifest.layout.get("optimizer") != layout["optimizer"]:
+        raise CheckpointError(
+            f"{folder} was saved with --optimizer {manifest.layout.get('optimizer')}, this training has "
+            f"{layout['optimizer']}: give the checkpoint's, or --no-load-optim"
+        )
 
 
 def schedule_to_use(
@@ -157,7 +147,3 @@ def schedule_to_use(
             "to take the new one or --use-checkpoint-lr-scheduler to keep the checkpoint's"
         )
     return given
-
-
-def _named(layout: Mapping[str, Any]) -> str:
-    return f"TP {layout.get('tensor')} x PP {layout.get('pipeline')} x DP {layout.get('data')}"

@@ -1,0 +1,174 @@
+"""A checkpoint as parameters: whatever cut it is in, any part comes back; what disagrees is refused by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from tests.unit.trainer.checkpoint.small_checkpoint import FACTS, PARAMETERS, STEP, publish_small, value, write_small
+from tests.unit.trainer.checkpoint.test_read import Calls
+from trainer.checkpoint.saved_state import SavedState
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import Manifest
+from trainer.formats.partitions import Cut
+
+BY_BLOCK = "type:transformer"
+CUT = Cut(2, 2, 2, BY_BLOCK)
+NAME = "layers.1.mlp.dense_4h_to_h.weight"
+
+
+@pytest.mark.parametrize("cut", [Cut(1, 1, 1, BY_BLOCK), CUT, Cut(4, 1, 3, "type:transformer|embedding")])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_parameter_comes_back_whole_and_in_parts(tmp_path: Path, cut: Cut, precision: str) -> None:
+    state = SavedState(tmp_path / "one", write_small(tmp_path / "one", cut, precision))
+    assert list(state.parameters) == [one.name for one in PARAMETERS]
+    for one in PARAMETERS:
+        part = (slice(1, 13), slice(3, None))[: len(one.shape)]
+        for which in ("fp32", "exp_avg", "exp_avg_sq"):
+            whole = value(one.name, which, one.shape)
+            assert torch.equal(state.optimizer(one.name, which), whole)
+            assert torch.equal(state.optimizer(one.name, which, part), whole[part])
+            if which == "fp32":
+                dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+                assert torch.equal(state.weight(one.name), whole.to(dtype))
+                out = torch.empty(whole[part].shape, dtype=torch.float64)
+                assert state.weight(one.name, part, out) is out
+                assert torch.equal(out, whole[part].to(dtype).double())
+        assert state.step(one.name) == STEP
+    assert state.client_state()["global_steps"] == STEP
+
+
+def test_of_a_file_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SavedState(tmp_path / "one", write_small(tmp_path / "one", CUT))
+    state.optimizer(NAME, "exp_avg")
+    asked, usual = [], os.preadv
+
+    def watched(fd: int, views: list[memoryview], place: int) -> int:
+        asked.append(len(views[0]))
+        return usual(fd, views, place)
+
+    monkeypatch.setattr(os, "preadv", watched)
+    state.optimizer(NAME, "exp_avg", (slice(2, 4), slice(0, 12)))
+    assert sum(asked) == 2 * 12 * 4, "the first tensor rank has columns 0 to 11: whole rows of its part"
+
+
+def test_without_moments_there_are_none_and_of_sgd_there_is_its_own(tmp_path: Path) -> None:
+    bare = SavedState(tmp_path / "bare", write_small(tmp_path / "bare", CUT, optimizer="none"))
+    assert not bare.has_optimizer
+    with pytest.raises(CheckpointError, match="bare was saved without optimizer states"):
+        bare.optimizer(NAME, "fp32")
+    sgd = SavedState(tmp_path / "sgd", write_small(tmp_path / "sgd", CUT, optimizer="sgd"))
+    assert sgd.step(NAME) == 0
+    assert torch.equal(sgd.optimizer(NAME, "momentum_buffer"), value(NAME, "momentum_buffer", (16, 24)))
+    with pytest.raises(CheckpointError, match="sgd has no exp_avg: it has fp32, momentum_buffer"):
+        sgd.optimizer(NAME, "exp_avg")
+
+
+def test_a_checkpoint_of_the_first_schema_names_its_parameters_by_its_model(tmp_path: Path) -> None:
+    write_small(tmp_path / "one", CUT)
+    old = publish_small(tmp_path / "one", CUT, schema_version=1, parameters=())
+    assert torch.equal(SavedState(tmp_path / "one", old).weight(NAME), value(NAME, "fp32", (16, 24)))
+    facts = {name: fact for name, fact in FACTS.items() if name != "padded_vocab_size"}
+    with pytest.raises(CheckpointError, match="does not say 'padded_vocab_size'"):
+        SavedState(tmp_path / "one", publish_small(tmp_path / "one", CUT, parameters=(), model=facts))
+
+
+def edited(path: Path, change: Callable[[Any], Any]) -> None:
+    state = torch.load(path, weights_only=False)
+    change(state)
+    torch.save(state, path)
+
+
+def first_mapping(state: Any) -> Any:
+    return state["optimizer_state_dict"]["param_slice_mappings"][0]
+
+
+OPTIMIZER = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+LAYER = "layer_04-model_00-model_states.pt"
+#: file, what is done to it, what is said of it
+DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "missing": (LAYER, Path.unlink, "No such file"),
+    "short": (LAYER, lambda path: path.write_bytes(path.read_bytes()[:-2000]), "cannot be read: "),
+    "hostile": (LAYER, lambda path: torch.save(Calls(os.system, "touch ran"), path), r"asks for posix\.system"),
+    "a list": (LAYER, lambda path: torch.save([1], path), "has no mapping: it is not what it is called"),
+    "another layer's": (
+        LAYER,
+        lambda path: path.write_bytes((path.parent / "layer_08-model_00-model_states.pt").read_bytes()),
+        r"input_layernorm\.weight has shape none, the manifest's parameters give \(16,\)",
+    ),
+    "another precision": (
+        LAYER,
+        lambda path: edited(path, lambda state: state.update({n: t.half() for n, t in state.items()})),
+        r"has 192 elements of torch\.float16 instead of 192 elements of torch\.float32",
+    ),
+    "another layout": (
+        OPTIMIZER,
+        lambda path: edited(path, lambda state: state["optimizer_state_dict"].update(partition_count=[4, 4])),
+        r"cut for \[4, 4\] data-parallel ranks, the manifest's layout has \[2, 2\]",
+    ),
+    "wrong mapping": (
+        OPTIMIZER,
+        lambda path: edited(
+            path, lambda state: setattr(first_mapping(state)["4.mlp.dense_4h_to_h.weight"], "start", 1)
+        ),
+        r"4\.mlp\.dense_4h_to_h\.weight has \(start, elements\) \(1, 192\), the manifest's parameters give \(",
+    ),
+    "no mapping": (
+        OPTIMIZER,
+        lambda path: edited(path, lambda state: state["optimizer_state_dict"].pop("param_slice_mappings")),
+        "does not say which parameters it has",
+    ),
+    "short partition": (
+        OPTIMIZER,
+        lambda path: edited(
+            path,
+            lambda state: state["optimizer_state_dict"]["base_optimizer_state"]["state"][0].update(
+                exp_avg=torch.zeros(5)
+            ),
+        ),
+        r"exp_avg of group 0 has 5 elements of torch\.float32 instead of \d+ elements",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_is_not_the_manifests_is_refused_in_one_line_with_both_values(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, (name, act, said) = tmp_path / "one", DAMAGES[damage]
+    manifest = write_small(folder, CUT)
+    act(folder / name)
+    with pytest.raises(CheckpointError, match=said) as refused:
+        state = SavedState(folder, manifest)
+        state.weight(NAME)
+        state.optimizer(NAME, "exp_avg")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "ran").exists(), "what a member put there runs nothing as whoever trains next"
+    assert str(folder / name) in str(refused.value)
+
+
+def with_shape(manifest: Manifest, shape: tuple[int, ...]) -> Manifest:
+    table = [msgspec.structs.replace(one, shape=shape) if one.name == NAME else one for one in manifest.parameters]
+    return msgspec.structs.replace(manifest, parameters=tuple(table))
+
+
+def test_a_manifest_whose_parameters_disagree_with_the_files_is_refused_with_both_values(tmp_path: Path) -> None:
+    manifest = write_small(tmp_path / "one", CUT)
+    with pytest.raises(CheckpointError, match=r"shape \(16, 12\), the manifest's parameters give \(16, 16\)"):
+        SavedState(tmp_path / "one", with_shape(manifest, (16, 32))).weight(NAME)
+    with pytest.raises(CheckpointError, match=r"elements\) \(0, 128\), the manifest's parameters give \(0, 96\)"):
+        SavedState(tmp_path / "one", with_shape(manifest, (16, 32))).optimizer(NAME, "fp32")
+    with pytest.raises(CheckpointError, match="25 is not divisible by TP 2"):
+        SavedState(tmp_path / "one", with_shape(manifest, (16, 25)))
+    with pytest.raises(CheckpointError, match="has no parameter another"):
+        SavedState(tmp_path / "one", manifest).weight("another")
+    layout = {**manifest.layout, "pipeline": 3}
+    with pytest.raises(CheckpointError, match="4 layers do not divide by 3 pipeline stages"):
+        SavedState(tmp_path / "one", msgspec.structs.replace(manifest, layout=layout))

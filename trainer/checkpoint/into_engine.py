@@ -1,0 +1,200 @@
+"""Filling one rank's engine from a checkpoint of any layout: of every parameter the part that the rank has, no more.
+
+Weights go into the model, fp32 weights and moments straight into the partition of the optimizer that is this data
+rank's. Nothing here talks to other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from torch import Tensor, nn
+
+from trainer.checkpoint.optimizer_states import MASTER
+from trainer.checkpoint.pieces import boxes_of_run
+from trainer.checkpoint.saved_state import SavedState
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import SavedParameter
+from trainer.formats.partitions import engine_name
+
+# Of the loss scaler: where it has come to. What it goes by is the command line's.
+_SCALER_COUNTERS = ("cur_iter", "last_overflow_iter")
+_COMPARED_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Own:
+    """What one rank has of one of the engine's parameters."""
+
+    saved: SavedParameter
+    parameter: nn.Parameter
+    tensor_rank: int
+    copy: int  # which tensor rank's file it comes from where all have it whole
+
+    @property
+    def rows(self) -> int:
+        """Of the rank's part; a vector's elements."""
+        return int(self.parameter.shape[0])
+
+    @property
+    def columns(self) -> int:
+        """Of the rank's part; 1 for a vector."""
+        return int(self.parameter.shape[1]) if self.parameter.dim() == 2 else 1
+
+    def part(self, top: int, bottom: int, left: int, right: int) -> tuple[slice, ...]:
+        """Rows and columns of the rank's part as those of the whole; beyond the end where that has fewer."""
+        down = self.tensor_rank * self.rows if self.saved.split_dim == 0 else 0
+        along = self.tensor_rank * self.columns if self.saved.split_dim == 1 else 0
+        whole = (slice(down + top, down + bottom), slice(along + left, along + right))
+        return whole[: self.parameter.dim()]
+
+
+def own_parameters(engine: PipelineEngine, state: SavedState) -> list[Own]:
+    """What the rank needs. Raises CheckpointError, with both shapes, where the checkpoint is another model's."""
+    saved = {engine_name(one): one for one in state.parameters.values()}
+    parallel = engine.module.parallel
+    copy = parallel.tensor_rank if state.tensor_ranks == parallel.tensor_size else 0
+    found = []
+    for name, parameter in engine.module.named_parameters():
+        if name not in saved:
+            raise CheckpointError(f"{state.folder} has no {name}: it is another model's")
+        found.append(Own(saved[name], parameter, parallel.tensor_rank, copy))
+        _refuse_other_shape(state, found[-1], parallel.tensor_size)
+    return found
+
+
+def _refuse_other_shape(state: SavedState, own: Own, tensor: int) -> None:
+    is_split = getattr(own.parameter, "tensor_model_parallel", False)
+    split = getattr(own.parameter, "partition_dim", None) if is_split else None
+    shape = [size * (tensor if dim == split else 1) for dim, size in enumerate(own.parameter.shape)]
+    saved = list(own.saved.shape)
+    if own.saved.token_rows is not None and shape[0] >= own.saved.token_rows:
+        shape[0] = saved[0]  # the rest is padding, which may be longer or shorter here
+    if saved != shape or (tensor > 1 and split != own.saved.split_dim):
+        raise CheckpointError(
+            f"{state.folder}: {own.saved.name} was saved as {saved} split along {own.saved.split_dim}, this training "
+            f"has {shape} split along {split}: it is another model's"
+        )
+
+
+def fill_weights(engine: PipelineEngine, state: SavedState, precision_changes: bool) -> None:
+    """Set the model's weights. precision_changes: take them from the fp32 ones, where there are any, and round these.
+
+    Raises CheckpointError.
+    """
+    for own in own_parameters(engine, state):
+        target = own.parameter.detach()
+        if precision_changes and state.has_optimizer:
+            fill_run(state, own, MASTER, 0, target.view(-1))
+        else:
+            fill_run(state, own, None, 0, target.view(-1))
+
+
+def fill_optimizer(engine: PipelineEngine, state: SavedState, with_moments: bool) -> None:
+    """Set this data rank's fp32 weights and, `with_moments`, all else that the optimizer keeps. Raises CheckpointError.
+
+    The weights must be there: those that are not the fp32 ones rounded are another checkpoint's.
+    """
+    optimizer = engine.optimizer.optimizer
+    groups = list(_partitioned(engine, own_parameters(engine, state)))
+    for group, owned in zip(optimizer.param_groups, groups, strict=True):
+        partition = group["params"][0]
+        _fill_partition(state, owned, MASTER, partition.detach())
+        for own, start, first, elements in owned:
+            _refuse_unlike(state, own, partition.detach()[start : start + elements], first)
+    if not with_moments:
+        return
+    for group, owned in zip(optimizer.param_groups, groups, strict=True):
+        partition = group["params"][0]
+        kept: dict[str, Tensor] = {}
+        for which in state.moments:
+            kept[which] = torch.empty_like(partition, requires_grad=False)
+            _fill_partition(state, owned, which, kept[which])
+        if "betas" in group:
+            steps = {state.step(own.saved.name, own.copy) for own, *_ in owned} or {_any_step(state)}
+            if len(steps) > 1:
+                raise CheckpointError(
+                    f"{state.folder}: its optimizer has counted {sorted(steps)} steps of one training"
+                )
+            on_device = group.get("fused") or group.get("capturable")
+            device = partition.device if on_device else torch.device("cpu")
+            kept["step"] = torch.tensor(steps.pop(), dtype=torch.float32, device=device)
+        optimizer.state[partition] = kept
+
+
+def fill_loss_scaler(engine: PipelineEngine, state: SavedState) -> None:
+    """Go on with the fp16 loss scale that had been found, where both scale dynamically. Raises CheckpointError."""
+    scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
+    if scaler is None or not scaler.dynamic:
+        return
+    saved = state.loss_scaler()
+    if not saved.get("dynamic"):
+        return
+    scaler.cur_scale = max(saved["cur_scale"], scaler.min_scale)
+    scaler.cur_hysteresis = min(saved["cur_hysteresis"], scaler.delayed_shift)
+    for name in _SCALER_COUNTERS:
+        setattr(scaler, name, saved[name])
+
+
+def _any_step(state: SavedState) -> float:
+    return state.step(next(iter(state.parameters)))
+
+
+#: (what, start in the partition, first of its own elements, elements)
+_Placed = tuple[Own, int, int, int]
+
+
+def _partitioned(engine: PipelineEngine, owned: list[Own]) -> Iterator[list[_Placed]]:
+    """Of each of the optimizer's groups: what this data rank's partition has, in the partition's order."""
+    optimizer: Any = engine.optimizer
+    by_parameter = {own.parameter: own for own in owned}
+    for group in optimizer.bf16_groups if engine.bfloat16_enabled() else optimizer.bit16_groups:
+        placed = []
+        for parameter in group:
+            here = parameter._hp_mapping
+            if here is not None:
+                own, stored = here.lp_fragment_address, here.hp_fragment_address
+                placed.append((by_parameter[parameter], stored.start, own.start, stored.numel))
+        yield sorted(placed, key=lambda one: one[1])
+
+
+def _fill_partition(state: SavedState, placed: list[_Placed], which: str, flat: Tensor) -> None:
+    end = 0
+    for own, start, first, elements in placed:
+        flat[end:start] = 0
+        fill_run(state, own, which, first, flat[start : start + elements])
+        end = start + elements
+    flat[end:] = 0
+
+
+def fill_run(state: SavedState, own: Own, which: str | None, first: int, out: Tensor) -> None:
+    """Fill the flat `out` with the rank's elements from `first` on, row after row; which: None for the weights."""
+    place = 0
+    for box in boxes_of_run(first, out.numel(), own.columns):
+        target = out[place : place + box.rows * box.columns]
+        part = own.part(box.top, box.bottom, box.left, box.right)
+        rows = len(range(*part[0].indices(own.saved.shape[0])))  # those behind the last one saved are padding
+        target[rows * box.columns :] = 0
+        shape = (rows, box.columns)[: len(part)]
+        wanted = target[: rows * box.columns].view(shape)
+        if which is None:
+            state.weight(own.saved.name, part, wanted, own.copy)
+        else:
+            state.optimizer(own.saved.name, which, part, wanted, own.copy)
+        place += box.rows * box.columns
+
+
+def _refuse_unlike(state: SavedState, own: Own, master: Tensor, first: int) -> None:
+    """Refuse weights that are not the fp32 ones rounded."""
+    weights = own.parameter.detach().view(-1)[first : first + master.numel()]
+    for start in range(0, master.numel(), _COMPARED_AT_ONCE):
+        part = weights[start : start + _COMPARED_AT_ONCE]
+        rounded = master[start : start + _COMPARED_AT_ONCE].to(part.dtype)
+        if not torch.equal(part, rounded) and not torch.equal(part.nan_to_num(), rounded.nan_to_num()):
+            raise CheckpointError(
+                f"{state.folder}: the weights of {own.saved.name} are not its optimizer's: one is another checkpoint's"
+            )
