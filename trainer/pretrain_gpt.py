@@ -150,10 +150,12 @@ def _build(
     """
     tokens = vocab_size(options)
     with _as_options_error():
-        wanted, schedule = Lengths.of(options), LearningRateSchedule.of(options)
+        schedule = LearningRateSchedule.of(options)
         vocabulary = Vocabulary.of(tokens, options)
     identity = Identity.of(options, parallel.world_size, vocabulary, data_facts_everywhere(options))
     resumption = find_resumption(options, identity, schedule)
+    with _as_options_error():
+        wanted = Lengths.of(options, resumption.progress, resumption.progress.consumed_valid_samples)
     destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None
     if destination is not None:
         if resumption.fell_back is not None and _saves_where_it_loads(options):
@@ -162,7 +164,7 @@ def _build(
     leaving.look_while_building()
     datasets = build_datasets(
         options,
-        wanted.train_samples,
+        wanted.samples_to_read,
         wanted.valid_samples,
         wanted.test_samples,
         is_builder=parallel.rank == 0,
@@ -262,6 +264,8 @@ def _leaving_settings(options: Options) -> LeavingSettings:
         exit_report_path=path(options.exit_report_path),
         exit_duration_minutes=options.exit_duration_in_mins,
         exit_interval=options.exit_interval,
+        exit_after_iterations=options.exit_after_iters,
+        exit_samples=options.exit_samples,
     )
 
 

@@ -15,6 +15,7 @@ class Ending(StrEnum):
     STOP_REQUEST = Reason.STOP_REQUEST.value
     EXIT_DURATION = Reason.EXIT_DURATION.value
     EXIT_INTERVAL = Reason.EXIT_INTERVAL.value
+    EXIT_SAMPLES = Reason.EXIT_SAMPLES.value
     OVERTAKEN = Reason.OVERTAKEN.value
     FINISHED = Reason.FINISHED.value
     SIGNAL = Reason.SIGNAL.value  # one ended a rank, or srun

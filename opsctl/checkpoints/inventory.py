@@ -17,6 +17,7 @@ class Checkpoint:
     folder: Path
     iteration: int
     consumed_train_samples: int
+    consumed_train_tokens: int = 0
 
 
 def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
@@ -28,7 +29,7 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
     if found is None:
         return None
     folder, reached = found
-    return Checkpoint(folder, reached.iteration, reached.consumed_train_samples)
+    return Checkpoint(folder, reached.iteration, reached.consumed_train_samples, reached.consumed_train_tokens)
 
 
 def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:

@@ -1,20 +1,38 @@
-"""Whether a training is at its end: from its options and its last checkpoint, never stored. Pure."""
+"""Whether a training is at its end, and where that is: from its options and its last checkpoint, never stored. Pure."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from opsctl.checkpoints.inventory import Checkpoint
+from trainer.recipe.lengths import BEGINNING, End
 from trainer.recipe.options import Options
-from trainer.recipe.schedule import BatchRamp
+
+
+class Length(NamedTuple):
+    """How long a training is, as its options ask; None: it is not counted in these."""
+
+    samples: int | None
+    iterations: int | None
 
 
 def is_finished(options: Options, checkpoint: Checkpoint | None) -> bool:
-    """Whether `checkpoint` has reached the samples or iterations that the trainer's options ask for.
+    """Whether the trainer would take no further step from `checkpoint`."""
+    end = _end(options)
+    return checkpoint is not None and end is not None and end.is_reached(checkpoint)
 
-    Samples that fill no further global batch are never trained on, so a training can end just short of them.
-    """
-    if checkpoint is None:
-        return False
-    if options.train_samples is not None:
-        consumed = checkpoint.consumed_train_samples
-        return bool(options.train_samples - consumed < BatchRamp.of(options).batch_at(consumed))
-    return options.train_iters is not None and bool(checkpoint.iteration >= options.train_iters)
+
+def length(options: Options, checkpoint: Checkpoint | None) -> Length:
+    """What the options ask for, tokens as samples."""
+    end = _end(options)
+    if end is None:
+        return Length(None, None)
+    return Length(end.samples_in_all(checkpoint or BEGINNING), end.iterations)
+
+
+def _end(options: Options) -> End | None:
+    """None where the options do not say it, or cannot be: then no task could train."""
+    try:
+        return End.of(options)
+    except (TypeError, ValueError):
+        return None

@@ -54,13 +54,19 @@ def look(paths: RunPaths, cluster: Cluster, client: SlurmLooks) -> Seen:
 
 
 def refuse_to_start(run: ExpandedRun) -> None:
-    """Raise OpsctlError when tasks of `run` would leave at once: it is finished, or its kill switch triggered."""
+    """Raise OpsctlError when tasks of `run` would leave at once: it is finished or stopped."""
     paths, name = run.paths, run.file.run.name
     checkpoint = last_checkpoint(paths.checkpoints)
     if checkpoint is not None and is_finished(run.options, checkpoint):
         raise OpsctlError(
             f"{name} is finished: {checkpoint.folder.name} has consumed {checkpoint.consumed_train_samples} samples; "
-            "to train on, raise train_samples or train_iters in the run file"
+            "to train on, raise train_samples, train_tokens or train_iters in the run file"
+        )
+    limit = run.options.exit_samples
+    if checkpoint is not None and limit is not None and checkpoint.consumed_train_samples >= limit:
+        raise OpsctlError(
+            f"{name} has come to its exit_samples, {limit}: {checkpoint.folder.name} has consumed "
+            f"{checkpoint.consumed_train_samples}, so its tasks would leave at once; raise it, or leave it out"
         )
     switch = kill_switch.state(paths)
     if switch.is_triggered:

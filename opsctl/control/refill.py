@@ -18,7 +18,7 @@ from opsctl.attempts.supply import arrays_behind, arrays_missing
 from opsctl.attempts.unseen import CANNOT_SEE
 from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint
-from opsctl.checkpoints.progress import is_finished
+from opsctl.checkpoints.progress import is_finished, length
 from opsctl.control import live, overlap, writer
 from opsctl.control.published import Further, further_chain, send_further
 from opsctl.control.sending import Submitted
@@ -237,11 +237,10 @@ def per_task_s(slurm: SlurmTable) -> float:
 
 
 def _left_s(files: Files, further: Further) -> float | None:
-    options, saved = further.run.options, files.checkpoint
+    saved = files.checkpoint
     return training_left_s(
         files.measured,
-        options.train_samples,
-        options.train_iters,
+        *length(further.run.options, saved),
         saved.consumed_train_samples if saved else None,
         saved.iteration if saved else None,
     )

@@ -20,6 +20,7 @@ class Reason(enum.StrEnum):
     SIGNAL = "signal"
     EXIT_DURATION = "exit-duration"
     EXIT_INTERVAL = "exit-interval"
+    EXIT_SAMPLES = "exit-samples"
     OVERTAKEN = "overtaken"
     FINISHED = "finished"
 
@@ -60,6 +61,11 @@ _FORMS = (
         Reason.EXIT_DURATION,
         "exiting program after {detail} minutes",
         r"exiting program after (?P<detail>[\d.]+(?:e[+-]?\d+)?) minutes",
+    ),
+    _Form(
+        Reason.EXIT_SAMPLES,
+        "exiting program after {detail} samples",
+        r"exiting program after (?P<detail>\d+) samples",
     ),
     _Form(
         Reason.SIGNAL,

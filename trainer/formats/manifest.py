@@ -95,6 +95,7 @@ class Reached(msgspec.Struct, frozen=True):
 
     iteration: int
     consumed_train_samples: int = 0
+    consumed_train_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ class LeavingSettings:
     exit_duration_minutes: float | None
     exit_interval: int | None
     save_request_path: Path | None = None
+    exit_after_iterations: int | None = None  # of this start
+    exit_samples: int | None = None  # consumed
 
 
 class LeavesEarly(Exception):
@@ -97,7 +99,7 @@ class Leaving:
         """Since the earliest rank started."""
         return (time.time() - self._started_at) / 60
 
-    def reason(self, iteration: int, steps_done: int) -> tuple[Reason, str] | None:
+    def reason(self, iteration: int, steps_done: int, consumed_samples: int = 0) -> tuple[Reason, str] | None:
         """Why to leave now, and the line that says so; None to go on. Collective: one small all-reduce.
 
         `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
@@ -125,8 +127,18 @@ class Leaving:
         for reason, is_seen in zip(_AGREED, agreed, strict=False):
             if is_seen:
                 return (Reason.STOP_REQUEST if reason == Reason.SIGNAL else reason), self._line(reason, longest)
-        interval = self._settings.exit_interval
-        if interval and steps_done and iteration % interval == 0:
+        return self._counted(iteration, steps_done, consumed_samples)
+
+    def _counted(self, iteration: int, steps_done: int, consumed_samples: int) -> tuple[Reason, str] | None:
+        """The reasons that every rank counts for itself."""
+        interval, own, samples = (
+            self._settings.exit_interval,
+            self._settings.exit_after_iterations,
+            self._settings.exit_samples,
+        )
+        if samples and consumed_samples >= samples:
+            return Reason.EXIT_SAMPLES, leave_line(Reason.EXIT_SAMPLES, consumed_samples)
+        if steps_done and ((interval and iteration % interval == 0) or (own and steps_done >= own)):
             return Reason.EXIT_INTERVAL, leave_line(Reason.EXIT_INTERVAL, iteration)
         return None
 

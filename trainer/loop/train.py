@@ -76,8 +76,8 @@ def _steps(training: Training) -> tuple[Reason, str] | None:
     progress, steps_done = training.progress, 0
     items = training.open_items(progress.consumed_train_samples)
     try:
-        while progress.iteration < training.lengths.train_iterations:
-            leave = training.leaving.reason(progress.iteration, steps_done)
+        while not training.lengths.end.is_reached(progress):
+            leave = training.leaving.reason(progress.iteration, steps_done, progress.consumed_train_samples)
             if leave is not None:
                 return leave
             if training.leaving.asked_saves.are_due:

@@ -68,6 +68,7 @@ SETTINGS: tuple[str, ...] = (
     "rampup_batch_size",
     "train_samples",
     "train_iters",
+    "train_tokens",
     "eval_interval",
     "eval_iters",
     "separate_last_epoch_threshold",

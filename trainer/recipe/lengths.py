@@ -1,29 +1,138 @@
-"""How long a training is and how much it evaluates on: from the options. Without torch."""
+"""How long a training is and how much it evaluates on: from the options and how far it is. Without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from trainer.recipe.schedule import BatchRamp, samples_to_train, train_iterations
+from trainer.recipe.schedule import BatchRamp, samples_of_tokens, samples_to_train
+
+
+class Counted(Protocol):
+    """How far a training is, as manifests and the training itself say."""
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done."""
+
+    @property
+    def consumed_train_samples(self) -> int:
+        """Samples consumed."""
+
+    @property
+    def consumed_train_tokens(self) -> int:
+        """Tokens consumed."""
+
+
+class _Beginning(NamedTuple):
+    iteration: int = 0
+    consumed_train_samples: int = 0
+    consumed_train_tokens: int = 0
+
+
+#: Where every training begins.
+BEGINNING: Counted = _Beginning()
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a training ends: with the first of its limits, of which it has one at least.
+
+    At `samples` it ends when no further global batch fits; samples that fill none are never trained on. At `tokens` it
+    ends with the step that reaches them, as in Megatron.
+    """
+
+    ramp: BatchRamp
+    sequence_length: int
+    iterations: int | None = None
+    samples: int | None = None
+    tokens: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> End:
+        """As the options say. Needs `global_batch_size`. Raises ValueError for a wrong ramp, and without any limit."""
+        limits = options["train_iters"], options["train_samples"], options["train_tokens"]
+        if limits == (None, None, None):
+            raise ValueError("neither --train-iters nor --train-samples nor --train-tokens is given")
+        return cls(BatchRamp.of(options), options["seq_length"], *limits)
+
+    def is_reached(self, at: Counted) -> bool:
+        """Whether a training that is so far takes no further step. The one truth, for the trainer and for opsctl."""
+        if self.iterations is not None and at.iteration >= self.iterations:
+            return True
+        if self.tokens is not None and at.consumed_train_tokens >= self.tokens:
+            return True
+        consumed = at.consumed_train_samples
+        return self.samples is not None and self.samples - consumed < self.ramp.batch_at(consumed)
+
+    def iterations_left(self, at: Counted) -> int:
+        """Steps from there on until it is reached."""
+        left = []
+        if self.iterations is not None:
+            left.append(self.iterations - at.iteration)
+        if self.samples is not None:
+            left.append(self.ramp.walk(at.consumed_train_samples, self.samples).steps)
+        if (by_tokens := self._samples_by_tokens(at)) is not None:
+            walked = self.ramp.walk(at.consumed_train_samples, by_tokens)
+            left.append(walked.steps + (walked.reached < by_tokens))
+        return max(0, min(left))
+
+    def samples_in_all(self, at: Counted) -> int | None:
+        """Samples that it is counted in; None for one that is counted in iterations."""
+        known = [one for one in (self.samples, self._samples_by_tokens(at)) if one is not None]
+        return min(known, default=None)
+
+    def samples_to_read(self, at: Counted) -> int:
+        """Samples that there must be, from the very beginning on: those of a whole last step too.
+
+        Where the batch size never changed it says the same at every start, and so the data is shuffled alike.
+        """
+        batch, by_tokens = self.ramp.global_batch_size, self._samples_by_tokens(at)
+        enough = [] if self.samples is None else [self.samples]
+        if by_tokens is not None:
+            enough.append(by_tokens + batch - 1)
+        if self.iterations is not None:
+            enough.append(at.consumed_train_samples + max(0, self.iterations - at.iteration) * batch)
+        return min(enough)
+
+    def _samples_by_tokens(self, at: Counted) -> int | None:
+        """Samples consumed when the tokens are, at this sequence length from here on."""
+        if self.tokens is None:
+            return None
+        left = self.tokens - at.consumed_train_tokens
+        return at.consumed_train_samples + samples_of_tokens(left, self.sequence_length, up=True)
 
 
 @dataclass(frozen=True)
 class Lengths:
     """All in samples or iterations of the whole training, from its very beginning."""
 
-    ramp: BatchRamp
+    end: End
     train_iterations: int
-    train_samples: int  # what those iterations consume
+    train_samples: int  # as the options ask for them
+    samples_to_read: int  # that the training data must have
     valid_samples: int  # of each validation group
     test_samples: int
 
+    @property
+    def ramp(self) -> BatchRamp:
+        """The batch size as it grows."""
+        return self.end.ramp
+
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Lengths:
-        """Needs `global_batch_size`, and `train_samples` or `train_iters`. Raises ValueError for a wrong ramp."""
-        ramp, samples = BatchRamp.of(options), samples_to_train(options)
-        iterations = train_iterations(ramp, samples) if options["train_samples"] else options["train_iters"]
-        evaluated = options["eval_iters"] * ramp.global_batch_size
-        evaluations = iterations // options["eval_interval"] + 1
-        return cls(ramp, iterations, samples, evaluations * evaluated, evaluated)
+    def of(cls, options: Mapping[str, Any], at: Counted = BEGINNING, consumed_valid_samples: int = 0) -> Lengths:
+        """Of a training that is so far. Needs `global_batch_size` and a length. Raises ValueError as `End.of`."""
+        end = End.of(options)
+        iterations = at.iteration + end.iterations_left(at)
+        evaluated = options["eval_iters"] * end.ramp.global_batch_size
+        interval = options["eval_interval"]
+        evaluations = iterations // interval - at.iteration // interval + 1
+        return cls(
+            end=end,
+            train_iterations=iterations,
+            train_samples=samples_to_train(options),
+            samples_to_read=end.samples_to_read(at),
+            valid_samples=consumed_valid_samples + evaluations * evaluated,
+            test_samples=evaluated,
+        )

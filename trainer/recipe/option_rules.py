@@ -17,8 +17,10 @@ _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "
 def missing_errors(options: Mapping[str, Any]) -> list[str]:
     """Options that no training can do without."""
     errors = [f"{_name(key)} is missing" for key in _REQUIRED if options[key] is None]
-    if options["train_iters"] is None and options["train_samples"] is None:
-        errors.append("--train-iters or --train-samples is missing: one of them gives the training its length")
+    if not any(options[key] for key in ("train_iters", "train_samples", "train_tokens")):
+        errors.append(
+            "--train-iters, --train-samples or --train-tokens is missing: one of them gives the training its length"
+        )
     # Prepared data may say the size of its vocabulary; without any data nothing does.
     if not any(options[key] for key in ("vocab_size", "vocab_file", "tokenizer_name_or_path", "data_path")):
         errors.append("no vocabulary: give --vocab-size, --vocab-file with --merge-file, or --tokenizer-name-or-path")
@@ -93,7 +95,7 @@ def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[st
     micro, batch, ramp = options["micro_batch_size"], options["global_batch_size"], options["rampup_batch_size"]
     if ramp is not None:
         start, increment, _ = ramp
-        if options["train_samples"] is None:
+        if options["train_iters"] is not None or not (options["train_samples"] or options["train_tokens"]):
             errors.append("--rampup-batch-size needs --train-samples: with --train-iters the batch cannot grow")
         if batch is None:
             errors.append("--rampup-batch-size needs --global-batch-size, the batch it grows to")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 DECAY_STYLES = ("constant", "linear", "cosine")
 
@@ -22,6 +22,13 @@ class RampStage:
     first_step: int  # 1-based
     nominal_steps: int | None  # floor(floor(samples per interval) / batch size); None for the stage after the ramp
     actual_steps: int | None  # by the trainer's rule; None for the stage after the ramp
+
+
+class Walked(NamedTuple):
+    """Steps taken, and the samples consumed after them."""
+
+    steps: int
+    reached: int
 
 
 @dataclass(frozen=True)
@@ -90,10 +97,13 @@ class BatchRamp:
         per_interval = self.ramp_samples / self.intervals
         return self.start + int(consumed_samples / per_interval) * self.increment
 
-    def stages(self) -> tuple[RampStage, ...]:
-        """Every batch size really used, in order; the last is the global batch size, whose steps have no end here."""
+    def stages(self, consumed: int = 0) -> tuple[RampStage, ...]:
+        """Every batch size really used from `consumed` samples on, in order; steps count from there.
+
+        The last is the global batch size, whose steps have no end here.
+        """
         stages = []
-        consumed, step = 0, 1
+        step = 1
         while self.is_ramp and consumed <= self.ramp_samples and self.batch_at(consumed) < self.global_batch_size:
             batch = self.batch_at(consumed)
             steps = self._steps_in_stage(consumed, batch)
@@ -101,6 +111,18 @@ class BatchRamp:
             consumed += steps * batch
             step += steps
         return (*stages, RampStage(self.global_batch_size, consumed, step, None, None))
+
+    def walk(self, consumed: int, samples: int) -> Walked:
+        """The steps that fit whole between `consumed` and `samples`."""
+        steps = 0
+        for stage in self.stages(consumed):
+            fitting = max(0, samples - consumed) // stage.batch_size
+            taken = fitting if stage.actual_steps is None else min(stage.actual_steps, fitting)
+            steps += taken
+            consumed += taken * stage.batch_size
+            if taken != stage.actual_steps:
+                break
+        return Walked(steps, consumed)
 
     def nominal_steps_through(self) -> list[int]:
         """Steps, as people count them, from the start through each stage of the ramp.
@@ -130,25 +152,28 @@ def train_iterations(ramp: BatchRamp, train_samples: int) -> int:
 
     A training that ends inside its ramp counts the steps that fit whole.
     """
-    iterations, consumed = 0, 0
-    for stage in ramp.stages()[:-1]:
-        assert stage.actual_steps is not None
-        fitting = min(stage.actual_steps, max(0, train_samples - consumed) // stage.batch_size)
-        iterations += fitting
-        consumed += fitting * stage.batch_size
-        if fitting < stage.actual_steps:
-            return iterations
-    return iterations + max(0, train_samples - consumed) // ramp.global_batch_size
+    return ramp.walk(0, train_samples).steps
 
 
-def samples_of_tokens(tokens: int, sequence_length: int) -> int:
-    """Samples that hold `tokens` tokens, rounded down."""
-    return int(tokens) // sequence_length
+def samples_of_tokens(tokens: int, sequence_length: int, up: bool = False) -> int:
+    """Samples that hold `tokens` tokens, rounded down; `up`: so many that all of them are in."""
+    return -(-int(tokens) // sequence_length) if up else int(tokens) // sequence_length
 
 
 def samples_to_train(options: Mapping[str, Any]) -> int:
-    """Samples of the whole training. Iterations count a global batch each: what is counted in them has no ramp."""
-    return int(options["train_samples"] or options["train_iters"] * options["global_batch_size"])
+    """Samples of the whole training, the fewest where it has several lengths.
+
+    Iterations count a global batch each: what is counted in them has no ramp. Raises ValueError without any length.
+    """
+    samples, tokens, iterations = options["train_samples"], options["train_tokens"], options["train_iters"]
+    lengths = [samples] if samples else []
+    if tokens:
+        lengths.append(samples_of_tokens(tokens, options["seq_length"], up=True))
+    if iterations:
+        lengths.append(iterations * options["global_batch_size"])
+    if not lengths:
+        raise ValueError("neither --train-iters nor --train-samples nor --train-tokens is given")
+    return int(min(lengths))
 
 
 def samples_to_decay(options: Mapping[str, Any]) -> int:

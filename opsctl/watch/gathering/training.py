@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opsctl.checkpoints.inventory import last_checkpoint, latest_problem
-from opsctl.checkpoints.progress import is_finished
+from opsctl.checkpoints.progress import Length, is_finished, length
 from opsctl.logs.measured import recent, recent_and_series
 from opsctl.watch.gathering.asked import Asked, changed_at
 from opsctl.watch.snapshot import Part, Snapshot
@@ -20,6 +20,7 @@ def progress(seen: Snapshot, asked: Asked) -> Snapshot:
     run = asked.run
     problem = run.revision.damage if run.revision else ""
     options, checkpoint = None if problem else run.options, last_checkpoint(run.paths.checkpoints)
+    asked_for = length(options, checkpoint) if options else Length(None, None)
     return replace(
         seen,
         revision_problem=problem or None,
@@ -27,8 +28,8 @@ def progress(seen: Snapshot, asked: Asked) -> Snapshot:
         checkpoint_problem=latest_problem(run.paths.checkpoints),
         checkpoint_at=changed_at(checkpoint.folder / MANIFEST) if checkpoint else None,
         is_finished=options is not None and is_finished(options, checkpoint),
-        total_samples=options.train_samples if options else None,
-        total_iterations=options.train_iters if options else None,
+        total_samples=asked_for.samples,
+        total_iterations=asked_for.iterations,
     )
 
 

@@ -109,6 +109,7 @@ OTHER_SETTINGS: dict[str, tuple[dict[str, Any], Any]] = {
     "rampup_batch_size": ({}, [4, 4, 100]),
     "train_samples": ({}, 900),
     "train_iters": ({"train_samples": None, "train_iters": 10}, 11),
+    "train_tokens": ({}, 5_000),
     "eval_interval": ({}, 500),
     "eval_iters": ({}, 5),
     "separate_last_epoch_threshold": ({}, 0.95),

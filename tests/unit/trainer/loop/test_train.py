@@ -50,7 +50,8 @@ class Counting:
 
     def __init__(self) -> None:
         self.optimizer = SimpleNamespace(param_groups=[{"lr": None}])
-        self.module = SimpleNamespace(has_dropout=False, begin_step=lambda: None)
+        self.module = SimpleNamespace(has_dropout=False, masks_labels=False, begin_step=lambda: None)
+        self.micro_batches = BATCH // 2
         self.skipped_steps = 0
         self.steps = 0
 
@@ -75,8 +76,8 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
     sizes = {"seq_length": SEQUENCE, "micro_batch_size": 2, "global_batch_size": BATCH}
     options = parse(to_arguments({**shape, **sizes, "lr": 1e-3, "train_iters": 3}), 1)
 
-    def reason(iteration: int, steps_done: int) -> tuple[Reason, str] | None:
-        assert steps_done == iteration
+    def reason(iteration: int, steps_done: int, consumed_samples: int) -> tuple[Reason, str] | None:
+        assert (steps_done, consumed_samples) == (iteration, iteration * BATCH)
         return (Reason.KILL_SWITCH, "last words") if iteration == leaves_at else None
 
     def tell(line: str) -> None:

@@ -222,7 +222,7 @@ def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: 
         ({"save_interval": 5, "save_schedule": ["5"], "save": "c"}, "--save-interval with --save-schedule: choose one"),
         ({"save_schedule": ["10:100", "100:10", "5"], "save": "c"}, "--save-schedule: 100:10 ends before the phase"),
         ({"lr": None}, "--lr is missing"),
-        ({"train_iters": None}, "--train-iters or --train-samples is missing"),
+        ({"train_iters": None}, "--train-iters, --train-samples or --train-tokens is missing"),
         ({"vocab_size": None}, "no vocabulary"),
     ],
 )
