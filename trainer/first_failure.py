@@ -7,15 +7,21 @@ remembers the order.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from trainer.formats.lost_peers import failure_sentence, is_lost_peer
+
+# Seconds that the others are given once a rank has failed. What they could still do together, save above all, they
+# cannot without it; and one that waits for it inside NCCL answers no SIGTERM.
+FOLLOW_WITHIN_S = 5.0
 
 # How long after the first death another one may still turn out to be the cause: the kernel closes a killed process's
 # connections before it reports the death, so its peers can be seen dying first, by moments.
@@ -35,14 +41,21 @@ class Death:
 class DeathWatch:
     """Watches this node's ranks from a thread of the launcher.
 
-    Start it before the ranks are forked; each then reports its pid, and `on_pid(local_rank, pid)` is called.
+    Start it before the ranks are forked; each then reports its pid, and `on_pid(local_rank, pid)` is called. Ranks that
+    are still there `follow_within_s` seconds after the first failed are killed.
     """
 
-    def __init__(self, on_pid: Callable[[int, int], None] = lambda _rank, _pid: None) -> None:
+    def __init__(
+        self,
+        on_pid: Callable[[int, int], None] = lambda _rank, _pid: None,
+        follow_within_s: float = FOLLOW_WITHIN_S,
+    ) -> None:
         self._read_fd, self._write_fd = os.pipe()
         self._on_pid = on_pid
         self._lock = threading.Lock()
         self._deaths: list[Death] = []
+        self._follow_within_s = follow_within_s
+        self._kill_at: float | None = None
         self._thread = threading.Thread(target=self._watch, name="death-watch", daemon=True)
 
     def start(self) -> None:
@@ -64,7 +77,7 @@ class DeathWatch:
         ranks: dict[int, int] = {}  # pidfd -> local rank
         unread = b""
         while True:
-            for fd, _ in poll.poll():
+            for fd, _ in poll.poll(self._milliseconds_left()):
                 if fd == self._read_fd:
                     *lines, unread = (unread + os.read(fd, 4096)).split(b"\n")
                     for line in lines:
@@ -80,6 +93,15 @@ class DeathWatch:
                     poll.unregister(fd)
                     self._remember(ranks.pop(fd), fd)
                     os.close(fd)
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill_at = None
+                for pidfd in ranks:
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+    def _milliseconds_left(self) -> float | None:
+        """Until the others are killed; None where that is not to come, or has been."""
+        return None if self._kill_at is None else max(0.0, (self._kill_at - time.monotonic()) * 1000)
 
     def _remember(self, local_rank: int, pidfd: int) -> None:
         try:
@@ -92,6 +114,8 @@ class DeathWatch:
         now = datetime.now().astimezone()
         exited = status.si_code == os.CLD_EXITED
         code, number = (status.si_status, None) if exited else (None, status.si_status)
+        if not self._deaths:
+            self._kill_at = time.monotonic() + self._follow_within_s
         with self._lock:
             self._deaths.append(Death(local_rank, now, code, number))
 

@@ -228,6 +228,57 @@ def test_a_sample_that_cannot_be_used_ends_the_training_at_once_with_the_reason(
         assert errors.count("\n") == 1
 
 
+def disturbed_end(fault: str, options: dict[str, Any]) -> tuple[int | None, str, float]:
+    """In a rank: as `status_and_errors` of a training with a fault, and how many seconds it took."""
+    import time
+
+    from tests.distributed.disturbed_training import disturb
+
+    disturb(fault)
+    started = time.monotonic()
+    return *status_and_errors(options), time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("fault", "rank", "complaint"),
+    [
+        ("no data on rank 0", 0, "the corpus is gone from this node"),
+        ("no data on rank 1", 1, "the corpus is gone from this node"),
+        ("bad sample in a thread", 1, "sample 14 is no sample"),
+        ("bad sample in an evaluation", 1, "sample 14 is no sample"),
+    ],
+)
+def test_what_one_rank_meets_alone_it_says_at_once_and_ends_with(
+    pool: Pool, corpus: str, fault: str, rank: int, complaint: str
+) -> None:
+    """The other is waiting for it in something else then, for up to half an hour, and loses it."""
+    options: dict[str, Any] = {"data_path": [corpus], "train_iters": 8, "global_batch_size": 4}
+    options |= {"eval_iters": 4, "eval_interval": 2} if "evaluation" in fault else {}
+    options |= {"num_workers": 2} if "thread" in fault else {}
+    ends = pool.run(2, disturbed_end, fault, options, timeout_s=30)
+    status, errors, seconds = ends[rank]
+    assert (status, errors) == (2, f"trainer: {complaint}\n")
+    assert seconds < 10
+    assert ends[1 - rank][0] is None  # its connection closed
+
+
+def test_an_evaluation_sees_the_kill_switch_between_batches_and_is_not_reported(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    """Cut short at iteration 2, its samples count as consumed: the evaluation at iteration 4 takes its own."""
+    evaluating: dict[str, Any] = {"eval_iters": 3, "eval_interval": 2, "train_iters": 4, "global_batch_size": 4}
+    whole, _ = leave(pool, corpus, tmp_path / "whole", 2, **evaluating)
+    disturb = {"after_step": 2, "touch": str(tmp_path / "kill-switch")}
+    first, report = leave(pool, corpus, tmp_path, 2, disturb, **evaluating)
+    assert report["reason"] == "kill-switch"
+    assert " evaluation at iteration 2 is cut short, as the training leaves: no loss" in first[-1].output
+    assert "loss at iteration 2" not in first[-1].output
+    (tmp_path / "kill-switch").unlink()
+    second, _ = leave(pool, corpus, tmp_path, 2, **evaluating)
+    of_fourth = r"(?m)^ valid loss at iteration 4 .*$"
+    assert re.findall(of_fourth, second[-1].output) == re.findall(of_fourth, whole[-1].output) != []
+
+
 def test_the_end_of_document_mask_takes_the_token_noted_beside_the_data(pool: Pool, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path)
     (plain,) = pool.run(1, run_training, {"data_path": [corpus], "train_iters": 1})

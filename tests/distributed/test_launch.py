@@ -255,6 +255,36 @@ def test_a_refusal_is_one_line_and_status_2_through_the_launcher(tmp_path: Path)
         assert complaint.endswith(nodes.failure(0)["message"])
 
 
+DISTURBED_MAIN = "tests.distributed.disturbed_training"
+
+
+def test_ranks_that_no_signal_reaches_end_seconds_after_one_has_refused(tmp_path: Path) -> None:
+    options = {**TINY, "data_path": [write_corpus(tmp_path)], "train_iters": 2}
+    with launched(tmp_path, 1, 2, ["deaf", *to_arguments(options)], DISTURBED_MAIN) as nodes:
+        text = nodes.wait_for(0, "trainer: the corpus is gone from this node")
+        said_at = time.monotonic()
+        assert nodes.statuses() == [2]
+        assert time.monotonic() - said_at < 15
+        assert "Traceback" not in text
+        assert nodes.failure(0)["rank"] == 1
+        assert nodes.failure(0)["message"] == "the corpus is gone from this node"
+        wait_until_gone(nodes.pids())
+
+
+def test_a_rank_that_hangs_in_its_last_save_ends_with_a_line_and_frees_the_node(tmp_path: Path) -> None:
+    options = {**TINY, "data_path": [write_corpus(tmp_path)], "train_iters": 2, "save": str(tmp_path / "ck")}
+    options |= {"exit_margin_in_mins": 0.01}
+    with launched(tmp_path, 1, 2, ["save hangs", *to_arguments(options)], DISTURBED_MAIN) as nodes:
+        words = "this rank has not saved iteration 2 within 2 s of leaving"
+        nodes.wait_for(0, words)
+        said_at = time.monotonic()
+        assert nodes.statuses() == [70]
+        assert time.monotonic() - said_at < 15
+        assert words in nodes.failure(0)["message"]
+        wait_until_gone(nodes.pids())
+    assert not (tmp_path / "ck" / "latest").exists()
+
+
 @pytest.mark.parametrize("launcher", ["alone", "torchrun"])
 def test_the_trainer_runs_without_our_launcher(tmp_path: Path, launcher: str) -> None:
     corpus = write_corpus(tmp_path)
