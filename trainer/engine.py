@@ -34,6 +34,7 @@ from trainer.recipe.vocabulary import Vocabulary
 
 import deepspeed  # isort: skip  # process_groups has imported it the quick way
 from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip
+from deepspeed.runtime.pipe.schedule import ReduceTiedGrads  # isort: skip
 
 from trainer.model.pipeline import GPTPipeline  # isort: skip
 from trainer.optim.parameters import build_optimizer  # isort: skip
@@ -85,7 +86,19 @@ def build_engine(options: Options, parallel: Parallel, vocabulary: Vocabulary) -
     optimizer, config = build_optimizer(model, options), _configuration(options)
     with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory, which on a CPU is none
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+    if options.fp16 and options.accumulate_allreduce_grads_in_fp32:
+        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, ReduceTiedGrads: _add_up_tied_gradients}
     return engine
+
+
+def _add_up_tied_gradients(engine: PipelineEngine) -> None:
+    """Over the stages that have the word embedding, from where ZeRO accumulates its gradient. Collective.
+
+    DeepSpeed 0.19.8 looks for it in `grad` alone, which is empty where fp16 accumulates in fp32: each stage would train
+    a copy of its own.
+    """
+    for weight, group in engine.module.get_tied_weights_and_groups():
+        dist.all_reduce(engine.optimizer.get_param_gradient_attribute(weight), group=group)
 
 
 def train_step(engine: PipelineEngine, items: Iterator[EngineItem] | None, learning_rate: float) -> StepResult:

@@ -11,7 +11,7 @@ from trainer.recipe.schedule import BatchRamp
 def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed's JSON configuration for these options: an `Options`, or all keys of one, `global_batch_size` known.
 
-    Gradients accumulate in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate
+    Gradients are added up in fp32 for bf16, where ZeRO stage 1 then means DeepSpeed's BF16_Optimizer; the learning rate
     is the training loop's business, so there is no scheduler.
     """
     config: dict[str, Any] = {
@@ -30,11 +30,11 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     }
     if options["bf16"]:
         config["bf16"] = {"enabled": True}
-        config["data_types"] = {"grad_accum_dtype": "fp32"}
+        config |= _gradients_in_fp32()
     if options["fp16"]:
         config["fp16"] = _loss_scaling(options)
         if options["accumulate_allreduce_grads_in_fp32"]:
-            config["data_types"] = {"grad_accum_dtype": "fp32"}
+            config |= _gradients_in_fp32()
     return config
 
 
@@ -74,6 +74,11 @@ def stage_notices(options: Mapping[str, Any], loaded: Mapping[str, Any] | None =
         for what, stage in asked.items()
         if stage not in (1, None)
     ]
+
+
+def _gradients_in_fp32() -> dict[str, Any]:
+    """Accumulated over micro-batches in fp32, and over replicas too, where DeepSpeed would by itself send 16 bits."""
+    return {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
 
 
 def _loss_scaling(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -249,7 +249,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     *_group(
         "precision",
-        _flag("--bf16", "bfloat16 weights and activations, fp32 gradient accumulation and master weights."),
+        _flag("--bf16", "bfloat16 weights and activations, fp32 sums of gradients and master weights."),
         _flag("--fp16", "float16 with loss scaling; needs a GPU."),
         _option("--loss-scale", float, None, "Fixed fp16 loss scale; dynamic when not given.", at_least=0),
         _option("--initial-loss-scale", int, 2**32, "First dynamic loss scale, a power of two.", at_least=1),
@@ -263,7 +263,10 @@ OPTIONS: tuple[Option, ...] = (
             at_least=1,
         ),
         _option("--hysteresis", int, 2, "Overflows before the scale halves.", at_least=1),
-        _flag("--accumulate-allreduce-grads-in-fp32", "Accumulate gradients in fp32 (bf16 always does)."),
+        _flag(
+            "--accumulate-allreduce-grads-in-fp32",
+            "Add gradients up in fp32, over micro-batches and replicas (bf16 always does).",
+        ),
     ),
     *_group(
         "parallelism",

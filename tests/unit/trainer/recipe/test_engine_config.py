@@ -27,6 +27,7 @@ def test_bf16_accumulates_in_fp32_and_shards() -> None:
     config = engine_config(options(bf16=True, clip_grad=0.5))
     assert config["bf16"] == {"enabled": True}
     assert config["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert config["communication_data_type"] == "fp32"
     assert config["zero_optimization"]["stage"] == 1
     assert config["gradient_clipping"] == 0.5
     assert "fp16" not in config
@@ -37,6 +38,12 @@ def test_fp16_scales_the_loss_dynamically_unless_told() -> None:
     assert engine_config(options(fp16=True))["fp16"]["initial_scale_power"] == 32
     fixed = engine_config(options(fp16=True, loss_scale=1024.0, initial_loss_scale=4096))["fp16"]
     assert (fixed["loss_scale"], fixed["initial_scale_power"]) == (1024.0, 12)
+
+
+def test_fp16_adds_gradients_up_in_fp32_when_asked() -> None:
+    assert not {"data_types", "communication_data_type"} & engine_config(options(fp16=True)).keys()
+    config = engine_config(options(fp16=True, accumulate_allreduce_grads_in_fp32=True))
+    assert config["data_types"] == {"grad_accum_dtype": "fp32"} and config["communication_data_type"] == "fp32"
 
 
 def test_the_configuration_is_plain_json() -> None:
