@@ -21,11 +21,11 @@ _FIRST, _SECOND = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 def bits_of(tensor: Tensor) -> Tensor:
     """The sum of a whole tensor as [] int64 on its device: 8 bytes of memory at a time make one word."""
     flat = tensor.detach().contiguous().view(-1)
-    words_in = 8 // flat.element_size()
-    whole = flat.numel() // words_in * words_in
-    total = _sum(flat[:whole].view(torch.int64), 0) if whole else flat.new_zeros((), dtype=torch.int64)
-    rest = flat[whole:].view(_WORD[flat.element_size()]).to(torch.int64)
-    return total + _sum(rest, whole // words_in) if rest.numel() else total
+    in_word = 8 // flat.element_size()
+    words = flat.numel() // in_word
+    total = _sum(flat[: words * in_word], 0, in_word)
+    rest = flat[words * in_word :]
+    return total + _sum(rest, words) if rest.numel() else total
 
 
 def bits_of_part(part: Tensor, first: int) -> Tensor:
@@ -33,16 +33,19 @@ def bits_of_part(part: Tensor, first: int) -> Tensor:
 
     Each element is one word here, wherever the parts are cut.
     """
-    flat = part.detach().contiguous().view(-1)
-    return _sum(flat.view(_WORD[flat.element_size()]).to(torch.int64), first)
+    return _sum(part.detach().contiguous().view(-1), first)
 
 
-def _sum(words: Tensor, first: int) -> Tensor:
-    size = _CHUNK_WORDS[words.device.type]
-    total = words.new_zeros(())
-    for start in range(0, words.numel(), size):
-        chunk = words[start : start + size]
-        total += (chunk * _odd_numbers(first + start, chunk.numel(), size, words.device)).sum()
+def _sum(flat: Tensor, first: int, in_word: int = 1) -> Tensor:
+    """The sum of words of so many elements each, the first of which has the place `first`."""
+    size, total = _CHUNK_WORDS[flat.device.type], flat.new_zeros((), dtype=torch.int64)
+    word = _WORD[in_word * flat.element_size()]
+    for start in range(0, flat.numel() // in_word, size):
+        chunk = flat[start * in_word : (start + size) * in_word]
+        if chunk.storage_offset() % in_word:  # DeepSpeed's flat buffers begin a parameter anywhere
+            chunk = chunk.clone()
+        words = chunk.view(word).to(torch.int64)
+        total += (words * _odd_numbers(first + start, words.numel(), size, flat.device)).sum()
     return total
 
 

@@ -46,3 +46,11 @@ def test_a_tensor_of_any_shape_and_nothing_at_all_have_sums(dtype: torch.dtype) 
     tensor = torch.randn(7, 3).to(dtype)
     assert int(bits_of(tensor.t())) == int(bits_of(tensor.t().contiguous()))
     assert int(bits_of(tensor[:0])) == 0
+
+
+@pytest.mark.parametrize("dtype", list(SIZES))
+def test_where_in_a_buffer_a_tensor_begins_makes_no_difference(dtype: torch.dtype) -> None:
+    buffer = torch.randn(150_003).to(dtype)
+    for first in range(1, 5):
+        part = buffer[first : first + 140_001]
+        assert int(bits_of(part)) == int(bits_of(part.clone()))
