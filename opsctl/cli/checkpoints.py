@@ -8,6 +8,7 @@ from opsctl.cli import checkpoints_care
 from opsctl.cli.selection import json_option, pick, run_argument
 
 _LONGEST_REASON = 1000
+_NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 
 
 @click.group()
@@ -84,3 +85,62 @@ def repoint(
         print_json("repointed", answer)
     else:
         show_lines([done.folder.name])
+
+
+@command.command()
+@run_argument
+@click.option(
+    "--folder", metavar="DIR", help="Instead of a run's: a checkpoint, ours or universal, or a folder of them."
+)
+@click.option("--to", type=click.Choice(["universal", "native"]), required=True, help="What it shall be.")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which one of a run's [default: the latest].")
+@click.option("--output", metavar="DIR", required=True, help="The new folder; nothing may be there.")
+@click.option("--tensor-parallel", type=click.IntRange(min=1), metavar="N", help="Of a native one [default: 1].")
+@click.option("--pipeline-parallel", type=click.IntRange(min=1), metavar="N", help="Of a native one [default: 1].")
+@click.option("--data-parallel", type=click.IntRange(min=1), metavar="N", help="Of a native one [default: 1].")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes [default: one per core, at most 16]."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and what room it needs.")
+@json_option
+def convert(
+    run_argument: str | None,
+    run: str | None,
+    folder: str | None,
+    to: str,
+    step: int | None,
+    output: str,
+    tensor_parallel: int | None,
+    pipeline_parallel: int | None,
+    data_parallel: int | None,
+    workers: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Convert a checkpoint to DeepSpeed's universal format, or back from it.
+
+    A training loads a checkpoint of any layout as it is: universal ones are for DeepSpeed's own engines and for others'
+    programs. A native one, with its `latest`, is written for the layout that is asked for. The original stays.
+    """
+    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.records.run_view import glance
+    from trainer.formats.manifest import tag_of
+
+    layout = {
+        "--tensor-parallel": tensor_parallel,
+        "--pipeline-parallel": pipeline_parallel,
+        "--data-parallel": data_parallel,
+    }
+    if to == "universal" and any(layout.values()):
+        raise click.UsageError("a universal checkpoint has no layout: leave out --tensor-parallel and the others")
+    if folder is None:
+        checkpoints = glance(pick(run_argument, run)).paths.checkpoints
+        folder = str(checkpoints if step is None else checkpoints / tag_of(step))
+    elif run_argument or run:
+        raise click.UsageError("a run and --folder given: the run has its own checkpoints")
+    elif step is not None:
+        raise click.UsageError("--step is of a run's checkpoints: give --folder the checkpoint itself")
+    arguments = [f"--to={to}", f"--output={output}"]
+    arguments += [f"{name}={value}" for name, value in {**layout, "--workers": workers}.items() if value is not None]
+    arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", folder]
+    return run_trainer_program("trainer.interchange.convert_program", arguments, _NEEDED_TO_CONVERT)

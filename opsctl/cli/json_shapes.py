@@ -34,7 +34,7 @@ from opsctl.status.queue import PrintedJob
 from opsctl.watch.all_runs import PrintedRun
 from opsctl.watch.finding import PrintedFinding
 from trainer.formats.data_notes import PreparedData
-from trainer.formats.exchanged import ExportedModel, ImportedModel
+from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, ImportedModel
 
 
 class Printed(NamedTuple):
@@ -91,6 +91,7 @@ PRINTED = (
     *(Printed(f"alerts {verb}", "alerts", PrintedAlerts) for verb in ("list", "send", "ack", "silence", "unsilence")),
     Printed("alerts test", "sendings", list[PrintedSending]),
     Printed("data prepare", "data", PreparedData),
+    Printed("checkpoints convert", "converted", ConvertedCheckpoint),
     Printed("export hf", "exported", list[ExportedModel]),
     Printed("import hf", "imported", ImportedModel),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),

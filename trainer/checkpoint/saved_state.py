@@ -42,8 +42,9 @@ from trainer.formats.saved_parameters import parameters_of
 #: What a part of a parameter is: a slice without a step for each of its dimensions.
 Part = tuple[slice, ...]
 
-_MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+#: What each optimizer keeps of a parameter beside the fp32 weights, and how weights of each precision are stored.
+MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _OPEN_FILES = 64
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class SavedState:
             self._cut = Cut.of(manifest.layout)
             stage_parameters = stages(self.parameters.values(), self._cut)
             self._groups = [flat_groups(stage, self._cut) for stage in stage_parameters]
-            self._dtype = _DTYPES[manifest.precision]
+            self._dtype = DTYPES[manifest.precision]
         except (ValueError, KeyError) as error:
             raise CheckpointError(f"{folder}: the manifest cannot be right: {error}") from None
         self._stage = {one.name: number for number, stage in reversed([*enumerate(stage_parameters)]) for one in stage}
@@ -72,7 +73,7 @@ class SavedState:
     @property
     def moments(self) -> tuple[str, ...]:
         """What the optimizer keeps of each parameter beside `fp32`; nothing where it was saved without."""
-        return _MOMENTS.get(str(self.manifest.layout.get("optimizer")), ())
+        return MOMENTS.get(str(self.manifest.layout.get("optimizer")), ())
 
     @property
     def has_optimizer(self) -> bool:

@@ -39,3 +39,22 @@ class ImportedModel(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Annotated[int, Meta(description="Size of its files.")]
     options: Annotated[dict[str, Any], Meta(description="The trainer's options that are this model's.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]
+
+
+class ConvertedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint in DeepSpeed's universal format, or out of it."""
+
+    to: Annotated[str, Meta(description="`universal` or `native`.")]
+    source: Annotated[str, Meta(description="Absolute path of what was converted.")]
+    output: Annotated[str, Meta(description="Absolute path of what was written.")]
+    iteration: Annotated[int, Meta(description="Iterations done when the checkpoint was saved.")]
+    consumed_train_samples: Annotated[int, Meta(description="Samples trained on by then.")]
+    precision: Annotated[str, Meta(description="Type of the weights: fp32, bf16 or fp16.")]
+    layout: Annotated[
+        dict[str, int | str],
+        Meta(description="As in a manifest: of `universal` the one that was converted, of `native` the one written."),
+    ]
+    parameters: Annotated[int, Meta(description="Parameters, padding of the vocabulary among them.")]
+    files: Annotated[int, Meta(description="Files written; 0 with `--dry-run`.")]
+    bytes: Annotated[int, Meta(description="Their size; with `--dry-run` what is needed.")]
+    dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]

@@ -113,7 +113,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
+    return read_manifest_file(folder / MANIFEST)
+
+
+def read_manifest_file(path: Path) -> Manifest:
+    """As `read_manifest`, wherever the file is, and without a way out."""
     try:
         data = read_plain(path, _LARGEST_MANIFEST_BYTES)
         version = msgspec.json.decode(data, type=_Schema).schema_version

@@ -1,6 +1,7 @@
 """DeepSpeed's universal checkpoints: a folder of states for each parameter as a whole, whatever the layout was.
 
     latest_universal                              the folder's name, beside it
+    FOLDER/universal.json                         the manifest, which this trainer adds
     FOLDER/mp_rank_XX_model_states.pt             what the engine and the training say of themselves
     FOLDER/zero/optimizer_state.pt                what all parameters have in common
     FOLDER/zero/NAME/{fp32,exp_avg,exp_avg_sq,step}.pt
@@ -16,23 +17,25 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainer.formats.manifest import SavedParameter
+from trainer.formats.partitions import engine_name
+from trainer.formats.saved_parameters import saved_parameters
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.parameters import EMBEDDING_LAYER, FIRST_BLOCK_LAYER, Parameter, parameter_table
+from trainer.recipe.parameters import FIRST_BLOCK_LAYER
 
 #: Text beside a universal checkpoint: which one DeepSpeed loads.
 LATEST_UNIVERSAL = "latest_universal"
 #: The folder with a folder for each parameter, and the file beside them.
 ZERO, COMMON_STATE = "zero", "optimizer_state.pt"
+#: What this trainer adds: the manifest of the checkpoint that was converted, with the files of this one.
+UNIVERSAL_MANIFEST = "universal.json"
 #: What the training says of its parameters in every checkpoint, so that DeepSpeed's programs can put them together.
 INFO = "universal_checkpoint_info"
 #: The parameter in one of its files, the dimension along which it is shared, and that its padding is left out.
 PARAM, CAT_DIM, VOCABULARY_TENSOR = "param", "cat_dim", "vocab_tensor"
+#: The file with how many steps the optimizer has counted.
+STEP = "step"
 _VERSION = 0.4
-
-
-def universal_name(layer: int, name_in_layer: str) -> str:
-    """What DeepSpeed's pipeline calls a parameter: the embedding, which two layers share, has no number."""
-    return f"{_EMBEDDING}{name_in_layer}" if layer == EMBEDDING_LAYER else f"{layer}.{name_in_layer}"
 
 
 def universal_checkpoint_info(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,11 +45,12 @@ def universal_checkpoint_info(model: Mapping[str, Any]) -> dict[str, Any]:
     tensor-parallel ranks hold count as one that has to be equal, not as an average, which would hide that they drifted.
     """
     shape = ModelShape.of_facts(model)
-    table = list(parameter_table(shape))
-    word_embedding = [re.escape(f"{_EMBEDDING}word_embeddings.weight") + "$"]
+    table = saved_parameters(shape)
 
-    def patterns(belongs: Callable[[Parameter], bool]) -> list[str]:
+    def patterns(belongs: Callable[[SavedParameter], bool]) -> list[str]:
         return list(dict.fromkeys(_pattern(one, shape) for one in table if belongs(one)))
+
+    word_embedding = patterns(lambda one: one.token_rows is not None)
 
     return {
         "universal_checkpoint_version": _VERSION,
@@ -59,11 +63,8 @@ def universal_checkpoint_info(model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_EMBEDDING = "tied_modules.embed."
-
-
-def _pattern(one: Parameter, shape: ModelShape) -> str:
+def _pattern(one: SavedParameter, shape: ModelShape) -> str:
     """What matches the parameter's name; that of a block those of all blocks."""
     if FIRST_BLOCK_LAYER <= one.layer < FIRST_BLOCK_LAYER + shape.layers:
-        return rf"\d+\.{re.escape(one.name)}$"
-    return re.escape(universal_name(one.layer, one.name)) + "$"
+        return rf"\d+\.{re.escape(one.name_in_layer)}$"
+    return re.escape(engine_name(one)) + "$"

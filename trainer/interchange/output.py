@@ -28,8 +28,7 @@ def being_written(target: Path, needed_bytes: int) -> Iterator[Path]:
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - `resolve` would go through links, and keep none of their names
     with _as_checkpoint_error(target):
-        if os.path.lexists(target):
-            raise CheckpointError(f"{target} is there already: give another --output, or remove it")
+        refuse_taken(target)
         make_folder(target.parent)
         _remove_leftovers(target)
         refuse_without_room(target.parent, needed_bytes)
@@ -48,6 +47,12 @@ def being_written(target: Path, needed_bytes: int) -> Iterator[Path]:
             raise
         finally:
             os.close(mark)
+
+
+def refuse_taken(target: Path) -> None:
+    """Raise CheckpointError where something is there already."""
+    if os.path.lexists(target):
+        raise CheckpointError(f"{target} is there already: give another --output, or remove it")
 
 
 def refuse_without_room(folder: Path, needed_bytes: int) -> None:

@@ -70,6 +70,18 @@ def each(
     return [results[index] for index in range(len(tasks))]
 
 
+def adding_up(sizes: list[int], reached: Callable[[int], None]) -> Callable[[int], None]:
+    """`done` for `each` that tells `reached` how much all tasks that have ended are."""
+    ended = 0
+
+    def done(task: int) -> None:
+        nonlocal ended
+        ended += sizes[task]
+        reached(ended)
+
+    return done
+
+
 def _received(connection: Connection, process: BaseProcess) -> tuple[int, Any]:
     """(index, result) of a task that has ended. Raises what it raised."""
     try:

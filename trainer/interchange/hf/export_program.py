@@ -17,10 +17,10 @@ from trainer.formats.manifest import Found
 from trainer.interchange.hf.documents import About
 from trainer.interchange.hf.export import FILE_BYTES, Export, is_written, planned, planned_repair, repair, write
 from trainer.interchange.hf.families import FAMILIES
-from trainer.interchange.hf.program import failed, printable, run_program, size_in_bytes
 from trainer.interchange.hf.saved_model import DTYPES
 from trainer.interchange.hf.steps import found_latest, found_steps, steps_range
 from trainer.interchange.output import refuse_without_room
+from trainer.interchange.program import failed, printable, run_program, size_in_bytes
 
 
 def parser() -> argparse.ArgumentParser:

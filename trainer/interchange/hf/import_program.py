@@ -18,7 +18,7 @@ from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import checkpoint_folders, tag_of
 from trainer.interchange.hf.imported_model import ImportedModel, Padding
 from trainer.interchange.hf.native import write_native
-from trainer.interchange.hf.program import printable, run_program
+from trainer.interchange.program import printable, run_program
 from trainer.recipe.options import BY_KEY
 
 

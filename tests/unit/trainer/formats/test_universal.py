@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainer.formats.universal import universal_checkpoint_info, universal_name
+from trainer.formats.universal import universal_checkpoint_info
 
 MODEL: dict[str, Any] = {
     "num_layers": 11,
@@ -63,11 +63,3 @@ def test_each_list_of_patterns_matches_its_parameters_once_and_no_other(patterns
 def test_the_sizes_of_the_vocabulary_are_with_and_without_its_padding() -> None:
     found = universal_checkpoint_info(MODEL)
     assert (found["original_vocab_size"], found["padded_vocab_size"]) == (61, 64)
-
-
-@pytest.mark.parametrize(
-    ("layer", "name", "expected"),
-    [(1, "word_embeddings.weight", "tied_modules.embed.word_embeddings.weight"), (15, "weight", "15.weight")],
-)
-def test_parameters_are_called_by_their_layer_and_the_embedding_as_shared(layer: int, name: str, expected: str) -> None:
-    assert universal_name(layer, name) == expected

@@ -1,4 +1,4 @@
-"""What the programs of this folder share: sizes on the command line, interruptions, errors as one line and a code."""
+"""What the programs of this room share: sizes on the command line, interruptions, errors as one line and a code."""
 
 from __future__ import annotations
 
