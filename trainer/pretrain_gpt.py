@@ -290,8 +290,7 @@ def _say(parallel: Parallel, line: str) -> None:
 
 
 def _say_size(options: Options, parallel: Parallel, shape: ModelShape) -> None:
-    layout = f"TP {parallel.tensor_size} x PP {parallel.pipeline_size} x DP {parallel.data_size}"
-    _say(parallel, f"{parameters(shape):,} parameters on {parallel.world_size} ranks: {layout}")
+    _say(parallel, f"{parameters(shape):,} parameters on {parallel.world_size} ranks: {parallel.layout}")
     if _recomputes(options):
         counted = "hardware FLOPs, with recomputed activations; model FLOPs are 3/4 of them"
     else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from opsctl.runs.expanded import ExpandedRun
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import fall_back
-from trainer.formats.manifest import latest_checkpoint
+from trainer.formats.manifest import Found, latest_checkpoint
 from trainer.formats.resumable import Identity, schedule_to_resume_with
+from trainer.recipe.layout import Layout
 from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import Vocabulary
 
@@ -15,8 +16,7 @@ def resumption_problem(run: ExpandedRun) -> str | None:
     """Why the trainer would refuse the newest checkpoint, in its own words; None when there is none or it would not."""
     options = run.options
     try:
-        fell_back = fall_back(run.paths.checkpoints, {}) if options.load_fallback else None
-        found = fell_back.instead if fell_back else latest_checkpoint(run.paths.checkpoints)
+        found = _to_go_on_from(run)
         if found is None:
             return None
         manifest = found.manifest
@@ -30,3 +30,22 @@ def resumption_problem(run: ExpandedRun) -> str | None:
     except (CheckpointError, ValueError) as error:
         return str(error)
     return None
+
+
+def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
+    """The layout of the newest checkpoint and the one that the run loads it into; None when they are the same."""
+    try:
+        found = _to_go_on_from(run)
+        saved = found.manifest.layout if found else {}
+        parts = [int(saved[part]) for part in ("world_size", "tensor", "pipeline", "data")]
+    except (CheckpointError, KeyError, ValueError):
+        return None
+    before, now = str(Layout(*parts)), str(run.layout)
+    return (before, now) if before != now else None
+
+
+def _to_go_on_from(run: ExpandedRun) -> Found | None:
+    """Raises CheckpointError."""
+    checkpoints = run.paths.checkpoints
+    fell_back = fall_back(checkpoints, {}) if run.options.load_fallback else None
+    return fell_back.instead if fell_back else latest_checkpoint(checkpoints)

@@ -29,9 +29,12 @@ def command(
 
     What Slurm fixed when they were submitted (nodes, time, constraint) needs them replaced: --resubmit lines up new
     ones behind what runs, with the same number of tasks and one-off arguments, then cancels the old.
+
+    Nodes, tensor- and pipeline-parallel sizes and the micro-batch may change: the last checkpoint loads into any
+    layout, and the difference says which into which.
     """
     from opsctl.control.printed import ChangedValue, RevisedRun
-    from opsctl.control.revise import revise
+    from opsctl.control.revise import LAYOUT, revise
     from opsctl.output import message, message_text, print_json, show
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.locate import locate_run_file
@@ -45,7 +48,7 @@ def command(
         if done.is_same and done.before is not None:
             message(f"nothing differs from revision {done.before.name}")
         for key, (old, new) in done.values.items():
-            message(f"{key}: {_shown(old)} -> {_shown(new)}")
+            message(f"{key}: {_shown(old)} -> {_shown(new)}" if key != LAYOUT else f"{key}: {old} -> {new}")
         if done.before is not None and done.difference:
             message_text(done.difference)
         for old_chain, new_chain in done.replaced:

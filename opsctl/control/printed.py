@@ -83,7 +83,10 @@ class RevisedRun(Struct, frozen=True, kw_only=True):
     """What a revise did, or would do."""
 
     revision: Annotated[str | None, Meta(description="Name of the newest revision; null in a dry run.")]
-    changed: Annotated[dict[str, ChangedValue], Meta(description="What changed, by `table.key`.")]
+    changed: Annotated[
+        dict[str, ChangedValue],
+        Meta(description="What changed, by `table.key`; `layout`: the last checkpoint's and the one that loads it."),
+    ]
     replaced: Annotated[
         dict[str, int | None],
         Meta(description="The new chain's job id by the old one's; null in a dry run."),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opsctl.account import account_name
+from opsctl.checkpoints.resumption import layout_change
 from opsctl.control import live, overlap, writer
 from opsctl.control.difference import files_difference
 from opsctl.control.request import Wish, check
@@ -29,6 +30,9 @@ from opsctl.slurm.commands import client_for
 from opsctl.slurm.states import Reason
 from opsctl.slurm.types import Job
 
+#: Among changed values: the last checkpoint's layout and the one that it is loaded into.
+LAYOUT = "layout"
+
 
 @dataclass(frozen=True)
 class Revised:
@@ -36,7 +40,7 @@ class Revised:
 
     before: Revision | None
     revision: Revision | None  # None: a dry run
-    values: dict[str, tuple[Any, Any]]  # table.key -> (old, new)
+    values: dict[str, tuple[Any, Any]]  # table.key or LAYOUT -> (old, new)
     difference: str  # unified, of the revision's files
     replaced: tuple[tuple[int, Submitted | None], ...] = ()  # (old chain, its replacement; None in a dry run)
     warnings: tuple[str, ...] = ()
@@ -105,7 +109,10 @@ def _look(run: ExpandedRun) -> tuple[Revision | None, dict[str, tuple[Any, Any]]
         return None, {}, files_difference(None, files)
     if before.digest == digest_of(files):
         return before, {}, ""
-    return before, changed_values(run, before), files_difference(before, files)
+    changed = changed_values(run, before)
+    if (layout := layout_change(run)) is not None:
+        changed[LAYOUT] = layout
+    return before, changed, files_difference(before, files)
 
 
 def _chains_to_replace(run: ExpandedRun, jobs: Sequence[Job], resubmit: bool) -> list[tuple[Chain, Job]]:

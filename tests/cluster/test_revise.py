@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
-from tests.tiny_run import write_run
+from tests.tiny_run import write_checkpoint, write_run
 
 
 @pytest.fixture
@@ -55,6 +55,17 @@ def test_revise_shows_the_difference_and_publishes_it(opsctl: Opsctl) -> None:
     assert opsctl.queue("%A") == [str(chain)]
     again = opsctl("revise")
     assert "nothing differs" in again.err and again.out == done.out and len(opsctl.revisions()) == 2
+
+
+def test_revise_says_into_which_layout_the_last_checkpoint_is_loaded(opsctl: Opsctl) -> None:
+    opsctl.submit()
+    write_checkpoint(opsctl.folder, 10, 80)
+    run_file = opsctl.folder / "run.toml"
+    run_file.write_text(run_file.read_text().replace("[trainer]", "[trainer]\ntensor_model_parallel_size = 2"))
+    done = opsctl("revise", "--json")
+    before, after = "TP 1 x PP 1 x DP 4", "TP 2 x PP 1 x DP 2"
+    assert f"\nlayout: {before} -> {after}\n" in done.err
+    assert json.loads(done.out)["revised"]["changed"]["layout"] == {"from": before, "to": after}
 
 
 def test_revise_checks_what_it_publishes(opsctl: Opsctl) -> None:

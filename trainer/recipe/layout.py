@@ -38,6 +38,10 @@ class Layout:
             )
         return cls(world_size, tensor, pipeline, world_size // (tensor * pipeline))
 
+    def __str__(self) -> str:
+        """As people are told of it."""
+        return f"TP {self.tensor} x PP {self.pipeline} x DP {self.data}"
+
     def rank(self, tensor: int, data: int, pipeline: int) -> int:
         """The global rank at these coordinates."""
         return (pipeline * self.data + data) * self.tensor + tensor

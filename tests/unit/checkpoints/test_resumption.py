@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.checkpoints.resumption import layout_change
 from opsctl.control.request import Wish, check
 from opsctl.errors import RunFileError
 from opsctl.runs.load import LoadedRun, load_run_file
@@ -35,9 +36,23 @@ def test_a_longer_training_whose_decay_would_change_is_refused(tmp_path: Path) -
         check(run_with_a_checkpoint(tmp_path, train_samples=8000), Wish())
 
 
-def test_other_nodes_than_the_checkpoints_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunFileError, match=r"the trainer would not go on with it: .*was saved with .* DP 4"):
-        check(run_with_a_checkpoint(tmp_path), Wish(nodes=4))
+def test_other_nodes_load_the_checkpoint_into_another_layout(tmp_path: Path) -> None:
+    run = run_with_a_checkpoint(tmp_path)
+    assert layout_change(check(run, Wish()).chain) is None
+    assert layout_change(check(run, Wish(nodes=4)).chain) == ("TP 1 x PP 1 x DP 4", "TP 1 x PP 1 x DP 8")
+
+
+def test_other_tensor_and_pipeline_ranks_and_another_micro_batch_go_on_whatever_the_padding(tmp_path: Path) -> None:
+    arguments = {
+        "tensor_model_parallel_size": 2,
+        "pipeline_model_parallel_size": 2,
+        "micro_batch_size": 2,
+        "make_vocab_size_divisible_by": 64,
+    }
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
+    asked = check(run_with_a_checkpoint(tmp_path), Wish(arguments=tuple(words)))
+    assert asked.warnings == ()
+    assert layout_change(asked.chain) == ("TP 1 x PP 1 x DP 4", "TP 2 x PP 2 x DP 1")
 
 
 def test_who_only_looks_at_the_script_is_warned(tmp_path: Path) -> None:
