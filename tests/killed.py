@@ -194,4 +194,4 @@ def _of_descriptor(task: int, number: int) -> Path:
 def _text(task: int, address: int) -> str:
     with Path(f"/proc/{task}/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
-        return memory.read(4096 - address % 4096 or 4096).split(b"\0")[0].decode()
+        return memory.read(4096).split(b"\0")[0].decode()

@@ -62,10 +62,10 @@ class Seen:
 def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None) -> Seen:
     """Train in this rank with TINY and `options`; every step's loss, exactly.
 
-    disturb: after_step (this process's own count) with any of move=(FROM, TO), touch=PATH, append=(PATH, TEXT) or
-    wait=PATH, which is made and waited for until it is gone (first rank, in this order), signal=NUMBER (every rank) or
-    kill_rank=RANK (with -9), flip=(RANK, NAME), a bit in the fp32 weight whose name ends so, or loss=VALUE, which
-    stands for that step's loss.
+    disturb: after_step (this process's own count) with any of move=(FROM, TO), remove=PATH, touch=PATH,
+    append=(PATH, TEXT) or wait=PATH, which is made and waited for until it is gone (first rank, in this order),
+    signal=NUMBER (every rank) or kill_rank=RANK (with -9), flip=(RANK, NAME), a bit in the fp32 weight whose name
+    ends so, or loss=VALUE, which stands for that step's loss.
     """
     from trainer import pretrain_gpt
     from trainer.engine import train_step
@@ -121,6 +121,8 @@ def _disturb_files(disturb: dict[str, Any]) -> None:
     if "move" in disturb:
         old, new = disturb["move"]
         Path(old).rename(new)
+    if "remove" in disturb:
+        Path(disturb["remove"]).unlink()
     if "touch" in disturb:
         Path(disturb["touch"]).touch()
     if "append" in disturb:

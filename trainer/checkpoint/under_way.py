@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +19,8 @@ from trainer.formats.log_lines import CheckpointSaved, write_checkpoint_line
 from trainer.formats.manifest import Manifest, SavedFile
 from trainer.say import say
 
+# Where cores are scarce the training's threads come first: nobody waits for this one.
+_NICE = 10
 #: What `write` returns: the files that this rank has written, by name.
 Written = Mapping[str, SavedFile]
 
@@ -34,6 +38,8 @@ class BackgroundWrite:
 
     def _run(self) -> None:
         started = time.monotonic()
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             self._written = self._write()
         except CheckpointError as error:
