@@ -12,6 +12,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import SEQUENCE, TINY, run_training, write_corpus
+from trainer.formats.manifest import read_manifest
 
 pytestmark = pytest.mark.distributed
 
@@ -128,6 +129,7 @@ def compare(folder: Path, options: dict[str, Any], corpus: str) -> dict[str, Any
     said = program("export_program", str(folder / "saved"), "--step", str(SAVED_AT), "--output", str(exported))
     theirs, ours = loaded(exported), our_model(folder / "saved" / f"global_step{SAVED_AT}", options)
     same_names_and_shapes_as_their_own_save(theirs, exported, folder / "scratch")
+    program("import_program", str(exported), "--output", str(folder / "imported"))
 
     def logits(tokens: Any) -> Any:
         x_bsh, weight_vh = ours(tokens)
@@ -169,3 +171,52 @@ def test_an_exported_training_is_transformers_model(
     assert found["same text"]
     # No tensor of ours took part in this number.
     assert found["loss"] == pytest.approx(losses[SAVED_AT], rel=1e-5)
+    a_training_begins_from_what_was_imported(pool, tmp_path, options)
+
+
+def a_training_begins_from_what_was_imported(pool: Pool, folder: Path, options: dict[str, Any]) -> None:
+    """With the first loss of one that was finetuned without leaving the house, and then goes on as every other does."""
+    (folder / "saved" / "latest").write_text(f"global_step{SAVED_AT}")
+    own = {**options, "data_path": [str(folder / "corpus")], "train_iters": 1}
+    ranks = options["tensor_model_parallel_size"] * options["pipeline_model_parallel_size"]
+    finetuned = pool.run(ranks, run_training, {**own, "load": str(folder / "saved"), "finetune": True})
+    place = {**own, **layout(1, 2), "load": str(folder / "imported"), "save": str(folder / "imported")}
+    begun = pool.run(2, run_training, place)
+    assert [one.status for one in (*finetuned, *begun)] == [0] * (ranks + 2), begun[0].errors + finetuned[0].errors
+    assert begun[-1].losses == pytest.approx(finetuned[-1].losses, rel=1e-6)
+    gone_on = pool.run(2, run_training, {**place, "train_iters": 2, "override_lr_scheduler": True})
+    assert [len(one.losses) for one in gone_on] == [1, 1], gone_on[0].errors
+    history = read_manifest(folder / "imported" / "global_step2").history
+    assert [start.kind for start in history] == ["imported", "finetuned", "resumed"]
+
+
+def exported_types(folder: Path) -> dict[str, bool]:
+    """What is so of a bf16 training's weights in each type, in a rank."""
+    import torch
+
+    from trainer.checkpoint.saved_state import SavedState
+
+    saved = folder / "saved" / f"global_step{SAVED_AT}"
+    state = SavedState(saved, read_manifest(saved))
+    words = [str(folder / "saved"), "--step", str(SAVED_AT)]
+    for dtype in ("bfloat16", "float32", "float16"):
+        chosen = [] if dtype == "bfloat16" else ["--dtype", dtype]
+        program("export_program", *words, "--output", str(folder / dtype), *chosen)
+    found = {dtype: tensors_in(folder / dtype) for dtype in ("bfloat16", "float32", "float16")}
+    name, ours = "transformer.h.1.mlp.dense_4h_to_h.weight", "layers.1.mlp.dense_4h_to_h.weight"
+    saved_bits, master = state.weight(ours), state.optimizer(ours, "fp32")
+    embedding = found["float32"]["transformer.word_embeddings.weight"]
+    return {
+        "bf16 is what was saved": torch.equal(found["bfloat16"][name].view(torch.int16), saved_bits.view(torch.int16)),
+        "fp32 is the optimizer's": torch.equal(found["float32"][name], master),
+        "which has more digits": not torch.equal(master, saved_bits.float()),
+        "fp16 comes of it too": torch.equal(found["float16"][name], master.half()),
+        "padding is stripped": tuple(embedding.shape) == (MODEL["vocab_size"], MODEL["hidden_size"]),
+        "loads as bf16": loaded(folder / "bfloat16").dtype == torch.bfloat16,
+    }
+
+
+def test_weights_are_exported_as_saved_or_from_the_optimizers_own(pool: Pool, tmp_path: Path) -> None:
+    trained(pool, 4, tmp_path, {**BLOOM, **layout(2, 1), "bf16": True})
+    found = pool.run(1, exported_types, tmp_path)[0]
+    assert found == dict.fromkeys(found, True)

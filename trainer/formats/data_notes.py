@@ -62,6 +62,7 @@ class Noted(msgspec.Struct, frozen=True):
     eod: int | None = None
     tokenizer: str = "unknown"
     entropy_nats: float | None = None
+    tokenizer_sha256: str | None = None
 
 
 def notes_path(prefix: str | Path) -> Path:

@@ -18,6 +18,8 @@ from trainer.recipe.vocabulary import Vocabulary
 
 #: In a manifest, the optimizer of a checkpoint without optimizer states.
 NO_OPTIMIZER = "none"
+#: In its history, the start of a model that was published elsewhere.
+IMPORTED = "imported"
 
 # The schedule's fields, as Megatron calls them when it refuses.
 _SCHEDULE_NAMES = {
@@ -73,6 +75,20 @@ class Identity:
         )
 
 
+def begins_anew(manifest: Manifest, options: Mapping[str, Any]) -> bool:
+    """Whether of a checkpoint the weights alone count, and the training that loads them is at its very beginning.
+
+    So it is where somebody says it, and with an imported model: every later task of its chain has a checkpoint of the
+    training's own, which --finetune would begin anew each time.
+    """
+    return bool(options["finetune"]) or is_imported(manifest)
+
+
+def is_imported(manifest: Manifest) -> bool:
+    """Whether a checkpoint is a model that came from outside, and no training of ours has made a step from it."""
+    return manifest.iteration == 0 and bool(manifest.history) and manifest.history[-1].kind == IMPORTED
+
+
 def schedule_to_resume_with(
     folder: Path, manifest: Manifest, identity: Identity, given: LearningRateSchedule, options: Mapping[str, Any]
 ) -> LearningRateSchedule:
@@ -80,13 +96,14 @@ def schedule_to_resume_with(
 
     Raises CheckpointError, one line, for the first thing by which the checkpoint is another training's.
     """
-    weights_only = options["finetune"]
+    weights_only = begins_anew(manifest, options)
     with_optimizer = not (options["no_load_optim"] or weights_only)
     refuse_other_model(folder, manifest, identity.model)
     refuse_other_layout(folder, manifest, identity.layout, identity.precision, with_optimizer)
+    if not options["finetune"]:
+        refuse_other_training(folder, manifest, identity.training, options["allow_changed"] or ())
     if weights_only:
         return given
-    refuse_other_training(folder, manifest, identity.training, options["allow_changed"] or ())
     override, use_checkpoint = options["override_lr_scheduler"], options["use_checkpoint_lr_scheduler"]
     return schedule_to_use(folder, manifest, given, override, use_checkpoint)
 

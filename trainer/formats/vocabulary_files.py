@@ -44,8 +44,7 @@ def tokenizer_identity(options: Mapping[str, Any]) -> str | None:
     Moved, renamed or indented otherwise it is the same. Raises DataError where they cannot be read.
     """
     if options.get("tokenizer_name_or_path"):
-        path = Path(str(options["tokenizer_name_or_path"]))
-        path = path if path.exists() else _cached_folder(str(path))
+        path = tokenizer_path(str(options["tokenizer_name_or_path"]))
         file = path / "tokenizer.json" if path.is_dir() else path
         if file.is_file():
             return _digest(_json(file))

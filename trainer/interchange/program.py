@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import signal
 import sys
@@ -16,15 +15,15 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def size_in_bytes(text: str) -> int:
-    """`5GB` is 5 x 10^9, `5GiB` 5 x 2^30. Raises ArgumentTypeError."""
+    """`5GB` is 5 x 10^9, `5GiB` 5 x 2^30. Raises ValueError, one line."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!a} is no size: give one with its unit, e.g. 5GB or 500MiB")
+        raise ValueError(f"{text!a} is no size: give one with its unit, e.g. 5GB or 500MiB")
     unit = match[2].upper()
     base = 1024 if unit.endswith("IB") else 1000
     size = int(float(match[1]) * base ** _POWERS[unit.removesuffix("B").removesuffix("I")])
     if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!a} is nothing: give a size above 0")
+        raise ValueError(f"{text!a} is nothing: give a size above 0")
     return size
 
 

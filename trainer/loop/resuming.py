@@ -23,7 +23,7 @@ from trainer.formats.history import Start
 from trainer.formats.manifest import Found, latest_folder, read_manifest
 from trainer.formats.origin import started_now
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import Identity, refuse_other_model, schedule_to_resume_with
+from trainer.formats.resumable import Identity, begins_anew, refuse_other_model, schedule_to_resume_with
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -90,11 +90,12 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
         schedule = schedule_to_resume_with(folder, manifest, identity, schedule, options)
     except CheckpointError as error:  # every rank has read the same manifest and comes to the same end
         raise Refusal(str(error)) from None
-    progress = Progress.none() if options.finetune else Progress(**manifest.counters())
-    differing = changes(manifest, identity, schedule, with_optimizer=not (options.no_load_optim or options.finetune))
+    weights_only = begins_anew(manifest, options)
+    progress = Progress.none() if weights_only else Progress(**manifest.counters())
+    differing = changes(manifest, identity, schedule, with_optimizer=not (options.no_load_optim or weights_only))
     is_other = bool(training_changes(manifest, identity.training)) and not options.finetune
     start = _start(
-        "finetuned" if options.finetune else "resumed",
+        "finetuned" if weights_only else "resumed",
         progress,
         identity,
         loaded_from=str(folder),
@@ -156,8 +157,9 @@ def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) 
     """Load the checkpoint's weights and, unless told not to, optimizer and random states. Collective."""
     if resumption.found is None:
         return
-    state = load_checkpoint(engine, resumption.found, not options.no_load_optim, options.finetune)
-    if not options.no_load_rng and not options.finetune:
+    weights_only = begins_anew(resumption.found.manifest, options)
+    state = load_checkpoint(engine, resumption.found, not options.no_load_optim, weights_only)
+    if not options.no_load_rng and not weights_only:
         restore_random_states(state)
 
 

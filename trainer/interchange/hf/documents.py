@@ -42,9 +42,10 @@ class Documents:
 def documents(model: SavedModel, manifest: Manifest, files: Sequence[TensorFile], about: About) -> Documents:
     """Those that go with the model in `files`. Raises CheckpointError for a tokenizer that is not the model's."""
     length = model.options["seq_length"]
-    found = (
-        tokenizer_files(model.options, model.shape.tokens, length, about.tokenizer) if about.with_tokenizer else None
-    )
+    found = None
+    if about.with_tokenizer:
+        trained_with = manifest.training.get("tokenizer")
+        found = tokenizer_files(model.options, trained_with, model.shape.tokens, length, about.tokenizer)
     special = (found.special if found else SpecialTokens()).as_config()
     config = {
         "architectures": [model.family.architecture],

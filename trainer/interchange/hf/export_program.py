@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--steps", help="FIRST:LAST:EVERY, each to OUTPUT/global_stepN")
     result.add_argument("--format", choices=list(FAMILIES), help="family of models [default: the one that fits]")
     result.add_argument("--dtype", choices=list(DTYPES), help="type of the weights [default: as saved]")
-    result.add_argument("--shard-size", type=size_in_bytes, default=FILE_BYTES, help="of a file [default: 5GB]")
+    result.add_argument("--shard-size", help="most of one file's weights [default: 5GB]")
     result.add_argument("--tokenizer", type=Path, help="the tokenizer [default: the training's]")
     result.add_argument("--no-tokenizer", action="store_true", help="go without one")
     result.add_argument("--name", help="the model's name on its card")
@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         wanted = steps_range(arguments.steps) if arguments.steps else None
+        arguments.shard_bytes = size_in_bytes(arguments.shard_size) if arguments.shard_size else FILE_BYTES
         _refuse_contradictions(arguments)
     except ValueError as error:
         return failed(str(error), 2)
@@ -99,7 +100,7 @@ def _planned(found: Found, target: Path, arguments: argparse.Namespace) -> Expor
     try:
         if arguments.metadata_only:
             return planned_repair(found, target, arguments.format, about)
-        return planned(found, arguments.format, arguments.dtype, arguments.shard_size, about)
+        return planned(found, arguments.format, arguments.dtype, arguments.shard_bytes, about)
     except CheckpointError as error:
         raise CheckpointError(f"{found.folder.name}: {error}") from None
 

@@ -14,10 +14,12 @@ from trainer.formats.manifest import LATEST, MANIFEST, Manifest, tag_of
 from trainer.formats.origin import saved_now, started_now
 from trainer.formats.partitions import state_file, weights_file
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import NO_OPTIMIZER, layout_facts
+from trainer.formats.resumable import IMPORTED, NO_OPTIMIZER, layout_facts
 from trainer.formats.saved_parameters import saved_parameters
+from trainer.formats.vocabulary_files import tokenizer_identity
 from trainer.interchange.hf.imported_model import ImportedModel
 from trainer.interchange.output import being_written
+from trainer.recipe.identity import training_facts
 
 
 def write_native(model: ImportedModel, source: Path, root: Path) -> None:
@@ -46,11 +48,20 @@ def write_native(model: ImportedModel, source: Path, root: Path) -> None:
             learning_rate={},
             files=write(files, folder),
             parameters=saved_parameters(model.shape),
+            training=_identity(model),
             saved=saved_now(),
-            history=(started_now(kind="imported", iteration=0, loaded_from=str(source.absolute()), layout=layout),),
+            history=(started_now(kind=IMPORTED, iteration=0, loaded_from=str(source.absolute()), layout=layout),),
         )
         write_atomically(folder / MANIFEST, json_file_text(manifest.as_json()))
     write_atomically(root / LATEST, tag_of(0))
+
+
+def _identity(model: ImportedModel) -> dict[str, Any]:
+    """What a training that begins from the model must have as well: what the weights were trained for."""
+    facts = training_facts(model.options)
+    names = ("gelu", "layernorm_epsilon", "apply_residual_connection_post_layernorm")
+    tokenizer = tokenizer_identity(model.options)
+    return {**{name: facts[name] for name in names}, **({"tokenizer": tokenizer} if tokenizer else {})}
 
 
 def _state(model: ImportedModel) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from trainer.data import tokenizer as bpe
 from trainer.files import read_plain
 from trainer.formats.data_notes import Noted, read_notes
 from trainer.formats.errors import CheckpointError, DataError
-from trainer.formats.vocabulary_files import tokenizer_path
+from trainer.formats.vocabulary_files import tokenizer_identity, tokenizer_path
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -46,58 +47,76 @@ class TokenizerFiles:
     special: SpecialTokens
 
 
+@dataclass(frozen=True)
+class _Found:
+    tokenizer: Tokenizer
+    folder: Path  # that it lies in
+    text: str  # as tokenizer.json
+
+
 def tokenizer_files(
-    options: Mapping[str, Any], tokens: int, sequence_length: int, given: Path | None = None
+    options: Mapping[str, Any], trained_with: str | None, tokens: int, sequence_length: int, given: Path | None = None
 ) -> TokenizerFiles | None:
     """The files for the tokenizer `given`, else for the one that the training's options or its data's notes name.
 
-    tokens: of the model's vocabulary. None where a training knew only how many tokens there are. Raises CheckpointError
-    for one that cannot be read any more, or has more tokens than the model.
+    trained_with: what `tokenizer_identity` said at the save. tokens: of the model's vocabulary. None where a training
+    knew only how many tokens there are. Raises CheckpointError for one that cannot be read any more, is not what it
+    was, or has more tokens than the model.
     """
+    noted = _noted(options)
     try:
-        noted = _noted(options)
+        if given is None and trained_with is not None and tokenizer_identity(options) != trained_with:
+            raise DataError("the tokenizer of the options is another than was trained with: its files have changed")
         found = _load(options, noted, given)
-    except DataError as error:
+    except (DataError, OSError) as error:
         raise CheckpointError(f"{error}; give --tokenizer, or --no-tokenizer to go without") from None
     if found is None:
         return None
-    tokenizer, folder = found
-    size = bpe.vocab_size(tokenizer)
+    size = bpe.vocab_size(found.tokenizer)
     if size > tokens:
         raise CheckpointError(f"the tokenizer has {size:,} tokens, the model {tokens:,}: give --tokenizer with its own")
-    names = _names(tokenizer, _known_config(folder), noted)
+    names = _names(found.tokenizer, _known_config(found.folder), noted)
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": sequence_length,
         "clean_up_tokenization_spaces": False,
         **names,
     }
-    ids = {name: tokenizer.token_to_id(text) for name, text in names.items()}
+    ids = {name: found.tokenizer.token_to_id(text) for name, text in names.items()}
     return TokenizerFiles(
-        {
-            TOKENIZER: tokenizer.to_str(pretty=True),
-            TOKENIZER_CONFIG: json.dumps(described, indent=2, ensure_ascii=False) + "\n",
-        },
+        {TOKENIZER: found.text, TOKENIZER_CONFIG: json.dumps(described, indent=2, ensure_ascii=False) + "\n"},
         SpecialTokens(ids.get("bos_token"), ids.get("eos_token"), ids.get("pad_token")),
     )
 
 
-def _load(options: Mapping[str, Any], noted: Noted | None, given: Path | None) -> tuple[Tokenizer, Path] | None:
-    """The tokenizer and the folder that it lies in. Raises DataError."""
+def _load(options: Mapping[str, Any], noted: Noted | None, given: Path | None) -> _Found | None:
+    """The tokenizer. Raises DataError and OSError."""
     name = options.get("tokenizer_name_or_path")
     if given is None and options.get("vocab_file"):
         vocab, merges = Path(options["vocab_file"]), Path(options["merge_file"])
         try:
-            return bpe.load_vocab_and_merges(vocab, merges), vocab.parent
+            tokenizer = bpe.load_vocab_and_merges(vocab, merges)
         except Exception as error:  # tokenizers raises bare Exception
             raise DataError(f"{vocab} with {merges} cannot be read: {str(error).splitlines()[0]}") from None
-    if given is None and name:
-        given = tokenizer_path(str(name))
-    elif given is None and noted is not None and noted.tokenizer != "unknown":
-        given = Path(noted.tokenizer)
-    if given is None:
+        return _Found(tokenizer, vocab.parent, tokenizer.to_str(pretty=True))
+    if given is not None:
+        return _read(given)
+    if name:
+        return _read(tokenizer_path(str(name)))
+    if noted is None or noted.tokenizer == "unknown":
         return None
-    return bpe.load(given), given if given.is_dir() else given.parent
+    found = _read(Path(noted.tokenizer))
+    text = found.tokenizer.to_str(pretty=True)
+    if noted.tokenizer_sha256 not in (None, hashlib.sha256(text.encode()).hexdigest()):
+        raise DataError(f"{noted.tokenizer} is another tokenizer than the data were made with")
+    return found
+
+
+def _read(path: Path) -> _Found:
+    """The tokenizer at a file or in a folder; a tokenizer.json as it is, so that its contents are known again."""
+    tokenizer, file = bpe.load(path), path / TOKENIZER if path.is_dir() else path
+    text = file.read_text(encoding="utf-8") if file.is_file() else tokenizer.to_str(pretty=True)
+    return _Found(tokenizer, file.parent, text)
 
 
 def _noted(options: Mapping[str, Any]) -> Noted | None:

@@ -30,7 +30,8 @@ def test_any_notes_are_read_back(tmp_path_factory: pytest.TempPathFactory, notes
     prefix = tmp_path_factory.getbasetemp() / "corpus.v2_text_document"
     notes_path(prefix).write_text(json_file_text(notes))
     assert msgspec.json.decode(notes_path(prefix).read_bytes(), type=DataNotes) == notes
-    assert read_notes(prefix) == Noted(notes.vocab_size, notes.eod, notes.tokenizer, notes.entropy_nats)
+    known = (notes.vocab_size, notes.eod, notes.tokenizer, notes.entropy_nats, notes.tokenizer_sha256)
+    assert read_notes(prefix) == Noted(*known)
 
 
 def test_what_somebody_else_noted_says_what_it_can(tmp_path: Path) -> None:

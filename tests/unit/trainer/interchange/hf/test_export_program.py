@@ -87,6 +87,7 @@ def test_a_folder_that_lost_bytes_or_is_of_other_weights_is_not_taken_for_whole(
     ("words", "code", "said"),
     [
         (["--steps", "30:10:10"], 2, "--steps 30:10:10: 30 comes after 10: give 10:30:10"),
+        (["--shard-size", "5"], 2, "'5' is no size: give one with its unit, e.g. 5GB"),
         (["--steps", "10:30"], 2, "give FIRST:LAST:EVERY"),
         (["--steps", "10:30:0"], 2, "every 0 is none"),
         (["--steps", "10:30:10", "--step", "10"], 2, "--step with --steps"),

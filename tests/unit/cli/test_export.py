@@ -1,0 +1,124 @@
+"""`opsctl export` and `opsctl import`: the options of the trainer's programs, started without importing torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from opsctl.cli import export, import_
+from tests.printed_json import printed
+from tests.unit.trainer.interchange.hf.conftest import random_model
+from trainer.interchange.hf import export_program, import_program
+
+OPSCTL = [sys.executable, "-m", "opsctl"]
+
+
+@pytest.mark.parametrize(
+    ("command", "parser", "own"),
+    [
+        (export.hf, export_program.parser(), {"--checkpoints", "--run"}),
+        (import_.hf, import_program.parser(), set()),
+    ],
+    ids=["export", "import"],
+)
+def test_they_have_the_options_of_the_trainers_programs(command: click.Command, parser: object, own: set[str]) -> None:
+    ours = {name for option in command.params for name in option.opts if name[0] == "-"}
+    usage = parser.format_usage()  # type: ignore[attr-defined]
+    theirs = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage))
+    assert ours == theirs | own
+    choices = {name: option.type.choices for option in command.params if isinstance(option.type, click.Choice)
+               for name in option.opts}  # fmt: skip
+    assert {name: list(one) for name, one in choices.items()} == {
+        name: list(action.choices)
+        for action in parser._actions  # type: ignore[attr-defined]
+        if action.choices
+        for name in action.option_strings
+    }
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "model"
+    random_model("gpt2").save_pretrained(folder)
+    return folder
+
+
+def opsctl(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    ran = subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+    assert ran.returncode == code, ran.stderr
+    return ran
+
+
+def test_a_published_model_goes_in_and_out_from_the_command_line(published: Path, tmp_path: Path) -> None:
+    # Names that look like options are not taken for such.
+    shutil.copytree(published, tmp_path / "--model")
+    opsctl("init", "mine", cwd=tmp_path)
+    to = "mine/output/checkpoints"
+    ran = opsctl("import", "hf", "--output", to, "--pad-vocab-size-to", "256", "--json", "--", "--model", cwd=tmp_path)
+    model = printed("import hf", ran.stdout)
+    assert (model["format"], model["precision"], model["options"]["pad_vocab_size_to"]) == ("gpt2", "fp32", 256)
+    assert model["folder"] == str(tmp_path / to / "global_step0") and ran.stderr == ""
+    words = ("export", "hf", "mine", "--output", "--out", "--dtype", "bfloat16", "--shard-size", "20KB", "--json")
+    ran = opsctl(*words, cwd=tmp_path)
+    (exported,) = printed("export hf", ran.stdout)
+    assert (exported["state"], exported["format"], exported["dtype"]) == ("written", "gpt2", "bfloat16")
+    assert exported["files"] > 1 and (tmp_path / "--out" / "model.safetensors.index.json").is_file()
+    assert "\n# mine\n" in (tmp_path / "--out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["export", "hf", "--checkpoints", ".", "--output", "out"], 1, "opsctl: . has no checkpoints"),
+        (["export", "hf", "mine", "--checkpoints", ".", "--output", "out"], 2, "a run and --checkpoints given"),
+        (["export", "hf", "--checkpoints", "."], 2, "opsctl: Missing option '--output'."),
+        (["import", "hf", "nowhere", "--output", "out"], 1, "nowhere has no config.json: give a folder that"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_the_designed_code(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    ran = opsctl(*words, cwd=tmp_path, code=code)
+    assert ran.stdout == "" and said in ran.stderr and ran.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stopping_the_command_leaves_nothing_and_typing_it_again_goes_on(published: Path, tmp_path: Path) -> None:
+    opsctl("import", "hf", str(published), "--output", "in", cwd=tmp_path)
+    first = tmp_path / "in" / "global_step0"
+    steps = 400
+    for step in range(1, steps):
+        copied = tmp_path / "in" / f"global_step{step}"
+        shutil.copytree(first, copied, copy_function=os.link)
+        manifest = json.loads((first / "manifest.json").read_text())
+        (copied / "manifest.json").unlink()
+        (copied / "manifest.json").write_text(json.dumps({**manifest, "iteration": step}))
+    words = ["export", "hf", "--checkpoints", "in", "--output", "out", "--steps", f"0:{steps - 1}:1"]
+    process = subprocess.Popen(
+        [*OPSCTL, *words], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out" / "global_step1").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "opsctl: interrupted; what was being written is gone\n" in errors
+    there = {path.name for path in (tmp_path / "out").iterdir()}
+    assert there == {f"global_step{step}" for step in range(len(there))} and 1 < len(there) < steps
+
+
+def test_the_commands_import_no_torch() -> None:
+    script = "import sys, opsctl.cli.export, opsctl.cli.import_; print({'numpy', 'torch'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "set()\n"
