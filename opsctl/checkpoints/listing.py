@@ -37,6 +37,7 @@ class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     consumed_samples: Annotated[int | None, Meta(description="Samples consumed when it was saved.")]
     bytes: Annotated[int | None, Meta(description="Size of its files together.")]
     saved_at: Annotated[Moment | None, Meta(description="When it was whole.")]
+    pinned: Annotated[bool, Meta(description="Whether its iteration was named, so that no pruning takes it.")]
 
 
 def listed(checkpoints: Path) -> list[ListedCheckpoint]:
@@ -73,11 +74,13 @@ def _listed(folder: Path, latest: Path | None) -> ListedCheckpoint:
         problem=fault,
         consumed_samples=manifest.consumed_train_samples if manifest else None,
         bytes=sum(file.bytes for file in manifest.files.values()) if manifest else None,
-        saved_at=_saved_at(folder) if manifest else None,
+        saved_at=saved_at(folder) if manifest else None,
+        pinned=manifest.pinned if manifest else False,
     )
 
 
-def _saved_at(folder: Path) -> datetime | None:
+def saved_at(folder: Path) -> datetime | None:
+    """When its manifest was written; None where that cannot be seen."""
     try:
         return datetime.fromtimestamp((folder / MANIFEST).stat().st_mtime, now().tzinfo).replace(microsecond=0)
     except OSError:
@@ -90,5 +93,5 @@ def _row(one: ListedCheckpoint) -> tuple[str, ...]:
         "?" if one.consumed_samples is None else str(one.consumed_samples),
         iso(one.saved_at, "minutes") or "?",
         "?" if one.bytes is None else f"{one.bytes / 1e9:.3g}",
-        printable(one.problem or "complete") + (", latest" if one.latest else ""),
+        printable(one.problem or "complete") + (", latest" if one.latest else "") + (", pinned" if one.pinned else ""),
     )

@@ -1,10 +1,10 @@
-"""`opsctl checkpoints`: what there is to go on from, and choosing another; `checkpoints_care` has the rest."""
+"""`opsctl checkpoints`: what there is to go on from, and choosing another; the rest is in the modules beside."""
 
 from __future__ import annotations
 
 import click
 
-from opsctl.cli import checkpoints_care
+from opsctl.cli import checkpoints_care, checkpoints_look
 from opsctl.cli.selection import json_option, pick, run_argument
 
 _LONGEST_REASON = 1000
@@ -16,8 +16,8 @@ def command() -> None:
     """Look at a run's checkpoints, choose the one to go on from, remove what need not stay."""
 
 
-command.add_command(checkpoints_care.prune)
-command.add_command(checkpoints_care.rollback)
+for _command in (checkpoints_look.show, checkpoints_look.verify, checkpoints_care.prune, checkpoints_care.rollback):
+    command.add_command(_command)
 
 
 @command.command("list")
@@ -26,8 +26,7 @@ command.add_command(checkpoints_care.rollback)
 def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """List every checkpoint: iteration, samples, size, whether it is complete, which one is the latest.
 
-    Complete is one whose manifest is whole and whose files all have their sizes; their checksums are the trainer's to
-    check when it loads.
+    Complete is one whose manifest is whole and whose files all have their sizes; `verify` reads every byte.
     """
     from opsctl.checkpoints.inventory import latest_problem
     from opsctl.checkpoints.listing import checkpoint_table, listed

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from opsctl.alerts.listing import PrintedAlerts, PrintedSending
 from opsctl.attempts.table import PrintedAttempt
 from opsctl.checkpoints.listing import ListedCheckpoint
+from opsctl.checkpoints.shown import ShownCheckpoint
+from opsctl.checkpoints.verified import VerifiedCheckpoint
 from opsctl.control.printed import (
     CancelledJobs,
     PrintedChain,
@@ -75,6 +77,8 @@ PRINTED = (
     ),
     Printed("attempts", "attempts", list[PrintedAttempt]),
     Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),
+    Printed("checkpoints show", "checkpoint", ShownCheckpoint),
+    Printed("checkpoints verify", "verified", list[VerifiedCheckpoint]),
     Printed("checkpoints repoint", "repointed", RepointedCheckpoints),
     Printed("checkpoints prune", "pruned", list[PrunedRun]),
     Printed("checkpoints rollback", "rolled_back", RolledBackRun),

@@ -92,7 +92,9 @@ def plan_prune(run: RunView) -> Plan:
         raise OpsctlError(f"nothing is pruned: {error}") from None
     if latest is None:
         return Plan((), (), 0, ())
-    reached = iteration_of(latest.name) or 0
+    reached = iteration_of(latest.name)
+    if reached is None:  # a save on a file system that cannot swap names was cut off: the next save settles it
+        raise OpsctlError(f"nothing is pruned: the latest is {latest.name}, which a save has left in the middle")
     samples, loading = _told(run)
     decided = verdicts([one.kept for one in seen], policy, Progress(reached, samples, loading))
     return Plan(tuple(decided), tuple(seen), reached, _leftovers(run.paths), warnings)
@@ -154,7 +156,7 @@ def _told(run: RunView) -> tuple[int | None, frozenset[int]]:
 def _samples(options: Options) -> int | None:
     try:
         return samples_to_train(options)
-    except TypeError:  # a length in a unit that is not samples here
+    except (TypeError, ValueError):  # no length, or no batch size to count it by
         return None
 
 

@@ -221,3 +221,26 @@ class TestCare:
         assert opsctl("checkpoints", "rollback", "--to", "20", "--json") == 0
         assert printed("checkpoints rollback", capsys.readouterr().out)["events"] == [name]
         assert [step for step, _ in curve(run)] == list(range(1, 21))
+
+    def test_show_tells_of_the_latest_or_of_the_one_that_is_named(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert opsctl("checkpoints", "show") == 0
+        assert "global_step40 (the latest)" in capsys.readouterr().out
+        assert opsctl("checkpoints", "show", "--step", "20", "--json") == 0
+        assert printed("checkpoints show", capsys.readouterr().out)["iteration"] == 20
+        assert opsctl("checkpoints", "show", "--step", "25") == 1
+        assert "has no global_step25: opsctl checkpoints list" in capsys.readouterr().err
+
+    def test_verify_reads_the_bytes_and_exits_1_where_one_is_flipped(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert opsctl("checkpoints", "verify", "--json") == 0
+        (answer,) = printed("checkpoints verify", capsys.readouterr().out)
+        assert (answer["files"], answer["problems"]) == (2, [])
+        weights = run / "output" / "checkpoints" / "global_step20" / "layer_01-model_00-model_states.pt"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+        assert opsctl("checkpoints", "verify") == 0
+        assert opsctl("checkpoints", "verify", "--all", "--workers", "2") == 1
+        assert f"global_step20: {weights.name} has checksum" in capsys.readouterr().err
+        assert opsctl("checkpoints", "verify", "--all", "--step", "20") == 2

@@ -1,0 +1,45 @@
+"""Reading every byte of checkpoints against their manifests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.control.checkpoint_runs import save
+from trainer.interchange.verification import main
+
+WEIGHTS, SHARD = "layer_01-model_00-model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+
+
+def verified(capsys: pytest.CaptureFixture[str], *folders: Path) -> dict[str, list[str]]:
+    assert main(["--workers=2", *map(str, folders)]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(one["files"] == 2 and one["bytes"] > 0 for one in told if one["files"])
+    return {Path(one["folder"]).name: one["problems"] for one in told}
+
+
+def test_each_file_that_is_missing_short_or_flipped_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [save(tmp_path, step) for step in (10, 20, 30, 40)]
+    (folders[1] / WEIGHTS).unlink()
+    data = bytearray((folders[1] / SHARD).read_bytes())
+    data[7] ^= 1
+    (folders[1] / SHARD).write_bytes(data)
+    (folders[2] / SHARD).write_bytes(bytes(data[:-1]))
+    found = verified(capsys, *folders)
+    assert found["global_step10"] == found["global_step40"] == []
+    missing, flipped = found["global_step20"]
+    assert missing == f"{WEIGHTS} is missing" and flipped.startswith(f"{SHARD} has checksum ")
+    assert found["global_step30"] == [f"{SHARD} has {len(data) - 1} bytes instead of {len(data)}"]
+
+
+def test_a_manifest_that_is_none_or_anothers_is_wrong_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged, copied = save(tmp_path, 10), save(tmp_path, 20)
+    (damaged / "manifest.json").write_text("{")
+    moved = copied.rename(copied.with_name("global_step25"))
+    found = verified(capsys, damaged, moved)
+    assert "cannot be read" in found["global_step10"][0]
+    assert found["global_step25"][0].endswith("is that of global_step20")
