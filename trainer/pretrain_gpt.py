@@ -63,6 +63,7 @@ from trainer.parallel.process_groups import Parallel
 from trainer.preload import STARTED_AT
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError, parse
 from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import LearningRateSchedule
@@ -83,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     hard_end = HardEnd(leave_error_file)
     try:
-        options = parse(words, int(os.environ.get("WORLD_SIZE", "1")))
+        options = parse(words, int(os.environ.get("WORLD_SIZE", "1")), consumed_samples=None)
         _run(options, initialize(options), hard_end)
         hard_end.start()
         status = 0
@@ -154,6 +155,8 @@ def _build(
         vocabulary = Vocabulary.of(tokens, options)
     identity = Identity.of(options, parallel.world_size, vocabulary, data_facts_everywhere(options))
     resumption = find_resumption(options, identity, schedule)
+    if wrong := ramp_errors(options, parallel.world_size, resumption.progress.consumed_train_samples):
+        raise OptionsError(wrong[0])
     with _as_options_error():
         wanted = Lengths.of(options, resumption.progress, resumption.progress.consumed_valid_samples)
     destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from opsctl.runs.expanded import ExpandedRun
-from trainer.formats.errors import CheckpointError
+from trainer.formats.data_identity import data_facts
+from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.fallback import fall_back
 from trainer.formats.manifest import Found, latest_checkpoint
 from trainer.formats.resumable import Identity, schedule_to_resume_with
+from trainer.formats.starting import found_at_step
 from trainer.recipe.layout import Layout
+from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import Vocabulary
 
@@ -25,7 +30,7 @@ def resumption_problem(run: ExpandedRun) -> str | None:
         vocabulary = Vocabulary(manifest.model.get("vocab_size") or rows, rows)
         if options.vocab_size is not None:
             vocabulary = Vocabulary.of(options.vocab_size, options)
-        identity = Identity.of(options, run.layout.world_size, vocabulary)
+        identity = Identity.of(options, run.layout.world_size, vocabulary, _data_seen_from_here(options))
         schedule_to_resume_with(found.folder, manifest, identity, LearningRateSchedule.of(options), options)
     except (CheckpointError, ValueError) as error:
         return str(error)
@@ -45,7 +50,18 @@ def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
 
 
 def _to_go_on_from(run: ExpandedRun) -> Found | None:
-    """Raises CheckpointError."""
-    checkpoints = run.paths.checkpoints
-    fell_back = fall_back(checkpoints, {}) if run.options.load_fallback else None
-    return fell_back.instead if fell_back else latest_checkpoint(checkpoints)
+    """What the trainer would go on from. Raises CheckpointError."""
+    options, own = run.options, run.paths.checkpoints
+    if options.load_step is not None:
+        elsewhere = options.load if options.load != options.save else own
+        return found_at_step(options.replace(load=str(elsewhere), save=str(own)))
+    fell_back = fall_back(own, {}) if options.load_fallback else None
+    return fell_back.instead if fell_back else latest_checkpoint(own)
+
+
+def _data_seen_from_here(options: Options) -> dict[str, Any]:
+    """What the data's headers and the tokenizer's files say; nothing where they are not to be seen on this machine."""
+    try:
+        return data_facts(options, read=False)
+    except DataError:
+        return {}

@@ -25,8 +25,9 @@ from opsctl.slurm.arrays import one_at_a_time
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
+from trainer.formats.starting import parse_to_start
 from trainer.recipe.layout import Layout
-from trainer.recipe.options import OptionsError, parse
+from trainer.recipe.options import OptionsError
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> Expande
     used = file.slurm.nodes if nodes is None else nodes
     world_size = used * file.slurm.gpus_per_node
     try:
-        options = parse(revision.trainer_arguments, world_size)
+        options = parse_to_start(revision.trainer_arguments, world_size)
         layout = Layout.of(options, world_size)
     except OptionsError as error:
         raise OpsctlError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from opsctl.planning.cost_part import job_section, size_sections, time_sections
 from opsctl.planning.layout_part import layout_sections
 from opsctl.planning.model_part import model_sections, model_shape
+from opsctl.planning.nodes_part import nodes_section
 from opsctl.planning.schedule_part import batch_section, ramp_of, schedule_section
 from opsctl.planning.section import Section
 from opsctl.runs.schema import ExpectTable, SlurmTable
@@ -26,6 +27,7 @@ def plan_sections(slurm: SlurmTable, expect: ExpectTable, options: Options, layo
         sections += model_sections(options, shape)
     if ramp is not None:
         sections.append(batch_section(options, ramp, layout))
+        sections += filter(None, [nodes_section(slurm.gpus_per_node, options, ramp)])
         sections.append(schedule_section(options))
     if shape is not None:
         sections += size_sections(options, shape, layout)

@@ -113,6 +113,20 @@ class PlannedBatch(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rampup: Annotated[RampUp | None, Meta(description="The ramp-up; null without one.")]
 
 
+class FittingNodes(Struct, frozen=True, kw_only=True):
+    """The node counts that fit from one stage of the ramp-up on."""
+
+    first_sample: Annotated[int, Meta(description="Samples consumed when the stage begins.")]
+    batch_size: Annotated[int, Meta(description="Samples of a step in this stage.")]
+    nodes: Annotated[list[int], Meta(description="Node counts by which every batch from there on divides.")]
+
+
+class NodesAlongTheRamp(Struct, frozen=True, kw_only=True):
+    """On how many nodes the batch can grow."""
+
+    stages: Annotated[list[FittingNodes], Meta(description="Each stage from which on other node counts fit.")]
+
+
 class PlannedSchedule(Struct, frozen=True, kw_only=True):
     """The training's length, and the learning rate's; null for what the run file does not say."""
 
@@ -229,6 +243,9 @@ class RunPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: Annotated[PlannedModel | None, Meta(description="The model's shape and size.")] = None
     init_std: Annotated[InitStd | None, Meta(description="Spread of the initial weights.")] = None
     batch: Annotated[PlannedBatch | None, Meta(description="The batch and its ramp-up.")] = None
+    ramp_nodes: Annotated[
+        NodesAlongTheRamp | None, Meta(description="Node counts that fit along the ramp-up; left out without one.")
+    ] = None
     schedule: Annotated[PlannedSchedule | None, Meta(description="Lengths of training, decay and warm-up.")] = None
     checkpoint: Annotated[PlannedCheckpoints | None, Meta(description="Sizes on disk.")] = None
     memory: Annotated[PlannedMemory | None, Meta(description="Memory without activations.")] = None

@@ -24,7 +24,8 @@ from opsctl.records.sealed import Sealed, read_sealed
 from opsctl.records.state_files import parsed
 from opsctl.runs.schema import RunFile
 from trainer.formats.json_text import Moment
-from trainer.recipe.options import Options, parse
+from trainer.formats.starting import parse_to_start
+from trainer.recipe.options import Options
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ class Revision:
         """
         slurm = self.file.slurm
         world_size = (slurm.nodes if nodes is None else nodes) * slurm.gpus_per_node
-        return parse([*self.trainer_arguments, *one_off], world_size)
+        return parse_to_start([*self.trainer_arguments, *one_off], world_size)
 
     @property
     def step_script(self) -> str:

@@ -18,6 +18,7 @@ from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.options import MOST_RAMP_STAGES, combination_problems
 from opsctl.runs.schema import ExpectTable, Reckoning, RunFile, SlurmTable
 from opsctl.slurm.durations import parse_duration_s
+from trainer.formats.starting import consumed_at_start
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, from_tables
 from trainer.recipe.schedule import BatchRamp
@@ -71,7 +72,8 @@ def find_problems(
     tables = all_options(file or loaded.file)
     layout, problems = _layout(loaded, nodes)
     options = from_tables(tables, layout.world_size if layout else None)
-    problems += combination_problems(tables, layout.world_size if layout else None)
+    starts = options.replace(load=str(loaded.paths.checkpoints), save=str(loaded.paths.checkpoints))
+    problems += combination_problems(tables, layout.world_size if layout else None, consumed_at_start(starts))
     if layout is not None:
         problems += _ramp_problems(options) + _length_problems(options)
     run, refused = (None, None) if problems or file is None else _trained(loaded, file, nodes)

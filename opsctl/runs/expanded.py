@@ -12,8 +12,9 @@ from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
 from opsctl.runs.trainer_arguments import NOT_A_CHAINS, trainer_arguments
+from trainer.formats.starting import parse_to_start
 from trainer.recipe.layout import Layout
-from trainer.recipe.options import BY_KEY, Options, OptionsError, given, parse
+from trainer.recipe.options import BY_KEY, Options, OptionsError, given
 
 
 @dataclass(frozen=True)
@@ -81,5 +82,5 @@ class ExpandedRun:
 
 def _parsed(arguments: Sequence[str], world_size: int) -> tuple[Options, Layout]:
     """Raises OptionsError, also when the ranks do not divide."""
-    options = parse(arguments, world_size)
+    options = parse_to_start(arguments, world_size)
     return options, Layout.of(options, world_size)

@@ -53,9 +53,12 @@ def option_problem(key: str, value: Any) -> str | None:
     return None
 
 
-def combination_problems(options: Mapping[str, Any], world_size: int | None) -> list[str]:
-    """What the options of all tables cannot be together on `world_size` ranks, a line each, in a run file's words."""
-    return [_in_run_file_words(error) for error in check_mapping(options, world_size)]
+def combination_problems(options: Mapping[str, Any], world_size: int | None, consumed_samples: int = 0) -> list[str]:
+    """What the options of all tables cannot be together on `world_size` ranks, a line each, in a run file's words.
+
+    consumed_samples: where the training goes on, for a batch that grows.
+    """
+    return [_in_run_file_words(error) for error in check_mapping(options, world_size, consumed_samples)]
 
 
 def _in_run_file_words(error: str) -> str:

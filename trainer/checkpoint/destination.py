@@ -11,7 +11,7 @@ from trainer.agreement import Refusal, from_first_rank, on_every_rank
 from trainer.files import make_folder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.lease import Holder, locked_lease, why_lost
-from trainer.formats.manifest import latest_folder, read_manifest
+from trainer.formats.starting import refuse_later
 from trainer.held_folder import HeldFolder
 from trainer.say import complain
 
@@ -100,13 +100,7 @@ def open_destination(destination: Destination, iteration: int) -> None:
     root = destination.folder.path
 
     def make() -> None:
-        latest = latest_folder(root)
-        if latest is not None and read_manifest(latest).iteration > iteration:
-            raise CheckpointError(
-                f"--save {root} has {latest.name} already and this training begins at iteration {iteration}: go on "
-                "from there with --load of the same folder and without --finetune, or save to another folder; "
-                "opsctl checkpoints repoint goes back to an earlier one"
-            )
+        refuse_later(root, iteration)
         with as_checkpoint_error(destination.folder):
             destination.make(with_parents=True)
 

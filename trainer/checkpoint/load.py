@@ -16,6 +16,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import FellBack, fall_back
 from trainer.formats.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
 from trainer.formats.manifest import LATEST, WAY_OUT, Found, check_checksums, latest_checkpoint
+from trainer.formats.starting import found_at_step
 from trainer.say import say
 
 #: What the engine counts, by DeepSpeed's names, in the engine and in the checkpoint.
@@ -33,6 +34,14 @@ def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
             say(write_fresh_start(root / LATEST))
         return None
     if with_checksums:
+        _check_checksums(found)
+    return found
+
+
+def find_at_step(options: Mapping[str, Any]) -> Found:
+    """What --load-step comes to, looked over. Collective. Raises Refusal."""
+    found = from_first_rank(lambda: found_at_step(options), (CheckpointError,))
+    if options["verify_checkpoint_checksums"]:
         _check_checksums(found)
     return found
 

@@ -10,7 +10,7 @@ import msgspec
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.agreement import Refusal, from_first_rank
-from trainer.checkpoint.load import find_instead_of_a_damaged_one, find_latest, load_checkpoint
+from trainer.checkpoint.load import find_at_step, find_instead_of_a_damaged_one, find_latest, load_checkpoint
 from trainer.checkpoint.random_states import restore_random_states
 from trainer.data.build import DataError, Dataset
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
@@ -24,6 +24,7 @@ from trainer.formats.manifest import Found, latest_folder, read_manifest
 from trainer.formats.origin import started_now
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import Identity, begins_anew, refuse_other_model, schedule_to_resume_with
+from trainer.formats.starting import step_change
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -52,8 +53,7 @@ class Resumption:
         lines += [f"changed since {name} was saved: {said(change)}" for change in self.start.changes]
         if not self.found.manifest.training:
             lines.append(
-                f"{name} does not say of which seed, data and settings it is (it was saved by an older trainer): "
-                "whether they are the same is not checked"
+                f"{name} does not say of which seed, data and settings it is: whether they are the same is not checked"
             )
         return lines
 
@@ -99,7 +99,7 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
         progress,
         identity,
         loaded_from=str(folder),
-        changes=(*differing, *([fell_back.change] if fell_back else [])),
+        changes=(*differing, *step_change(found, options), *([fell_back.change] if fell_back else [])),
         allowed_by=_allowed_by(options) if is_other else None,
     )
     return Resumption(found, progress, schedule, start, fell_back)
@@ -109,6 +109,8 @@ def _find(options: Options) -> tuple[Found | None, FellBack | None]:
     """The checkpoint to go on from, and in whose place where --load-fallback had to choose."""
     if not options.load:
         return None, None
+    if options.load_step is not None:
+        return find_at_step(options), None
     root, with_checksums = Path(options.load), options.verify_checkpoint_checksums
     if not options.load_fallback:
         return find_latest(root, with_checksums), None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.recipe.schedule import BatchRamp
-
 
 def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed's JSON configuration for these options: an `Options`, or all keys of one, `global_batch_size` known.
@@ -16,7 +14,8 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": options["micro_batch_size"],
-        "train_batch_size": BatchRamp.of(options).batch_at(0),
+        # Of a ramp-up the training loop sets the size, from the samples consumed: its start may fit fewer replicas.
+        "train_batch_size": options["global_batch_size"],
         "gradient_clipping": float(options["clip_grad"]),
         "steps_per_print": 2000,
         "wall_clock_breakdown": False,

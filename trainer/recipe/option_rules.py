@@ -27,12 +27,18 @@ def missing_errors(options: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def combination_errors(options: Mapping[str, Any], world_size: int | None) -> list[str]:
-    """What contradicts what; with `world_size` (ranks) also what the layout cannot divide."""
+def combination_errors(
+    options: Mapping[str, Any], world_size: int | None, consumed_samples: int | None = 0
+) -> list[str]:
+    """What contradicts what; with `world_size` (ranks) also what the layout cannot divide.
+
+    consumed_samples: a ramp-up is looked at from there on; None: not yet, `ramp_errors` does it once that is known.
+    """
     return [
         *_shape_errors(options),
         *_layout_errors(options, world_size),
         *_batch_errors(options, world_size),
+        *([] if consumed_samples is None else ramp_errors(options, world_size, consumed_samples)),
         *_schedule_errors(options),
         *_precision_errors(options),
         *_recomputation_errors(options),
@@ -40,6 +46,7 @@ def combination_errors(options: Mapping[str, Any], world_size: int | None) -> li
         *_data_errors(options),
         *_save_errors(options),
         *_lease_errors(options),
+        *_load_errors(options),
     ]
 
 
@@ -106,18 +113,38 @@ def _batch_errors(options: Mapping[str, Any], world_size: int | None) -> list[st
                 f"--rampup-batch-size: from {start} to {batch} is no whole number of increments of {increment}"
             )
     layout = layout_if_any(options, world_size)
-    if micro is None or layout is None:
-        return errors
-    copies = layout.data
-    named = {"--global-batch-size": batch}
-    if ramp is not None:
-        named |= {"the start of --rampup-batch-size,": ramp[0], "the increment of --rampup-batch-size,": ramp[1]}
-    for what, samples in named.items():
-        if samples is not None and samples % (micro * copies):
-            errors.append(
-                f"{what} {samples} is not divisible by --micro-batch-size {micro} x DP {copies} = {micro * copies}"
-            )
+    if micro is not None and batch is not None and layout is not None and batch % (micro * layout.data):
+        errors.append(_indivisible("--global-batch-size", batch, micro, layout.data))
     return errors
+
+
+def ramp_errors(options: Mapping[str, Any], world_size: int | None, consumed_samples: int = 0) -> list[str]:
+    """Which batch sizes of a ramp-up that are still to come at `consumed_samples` do not divide among the replicas."""
+    micro, layout = options["micro_batch_size"], layout_if_any(options, world_size)
+    if micro is None or layout is None or options["rampup_batch_size"] is None:
+        return []
+    start, increment, _ = options["rampup_batch_size"]
+    named = {"the start of --rampup-batch-size,": start}
+    if consumed_samples:
+        batch = _batch_at(options, consumed_samples)
+        if batch is None or batch == options["global_batch_size"]:
+            return []  # the ramp is over
+        named = {f"the batch of --rampup-batch-size at sample {consumed_samples},": batch}
+    named["the increment of --rampup-batch-size,"] = increment
+    wrong = {what: samples for what, samples in named.items() if samples % (micro * layout.data)}
+    return [_indivisible(what, samples, micro, layout.data) for what, samples in wrong.items()]
+
+
+def _indivisible(what: str, samples: int, micro: int, copies: int) -> str:
+    return f"{what} {samples} is not divisible by --micro-batch-size {micro} x DP {copies} = {micro * copies}"
+
+
+def _batch_at(options: Mapping[str, Any], consumed_samples: int) -> int | None:
+    """None for a ramp-up that cannot be, which is said elsewhere."""
+    try:
+        return BatchRamp.of(options).batch_at(consumed_samples)
+    except (TypeError, ValueError):
+        return None
 
 
 def _can_grow(options: Mapping[str, Any]) -> bool:
@@ -216,6 +243,12 @@ def _save_errors(options: Mapping[str, Any]) -> list[str]:
     except ValueError as error:
         return [f"--save-schedule: {error}"]
     return []
+
+
+def _load_errors(options: Mapping[str, Any]) -> list[str]:
+    if options["load_step"] is None or not options["load_fallback"]:
+        return []
+    return ["--load-step with --load-fallback: a checkpoint that is named has none in its place; leave one out"]
 
 
 def _lease_errors(options: Mapping[str, Any]) -> list[str]:

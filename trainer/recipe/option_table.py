@@ -437,6 +437,14 @@ OPTIONS: tuple[Option, ...] = (
         _flag("--no-load-rng", "Start with fresh random states."),
         _flag("--finetune", "Load weights only and start at iteration 0."),
         _option(
+            "--load-step",
+            int,
+            None,
+            "Begin at this iteration's checkpoint, not at the latest; later starts go on from what came of it.",
+            unit="iterations",
+            at_least=0,
+        ),
+        _option(
             "--allow-changed",
             str,
             None,

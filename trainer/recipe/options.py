@@ -109,14 +109,15 @@ def given(argv: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def parse(argv: Sequence[str], world_size: int | None = None) -> Options:
+def parse(argv: Sequence[str], world_size: int | None = None, consumed_samples: int | None = 0) -> Options:
     """The options of a command line, all that follows from others filled in.
 
-    With `world_size` (ranks) divisibility by the layout is checked too. Raises OptionsError.
+    With `world_size` (ranks) divisibility by the layout is checked too, of a ramp-up from `consumed_samples` on; None:
+    not yet. Raises OptionsError.
     """
     values = given(argv)
     options = _with_derived(values, world_size)
-    errors = missing_errors(options) + combination_errors(options, world_size)
+    errors = missing_errors(options) + combination_errors(options, world_size, consumed_samples)
     errors += [
         f"{BY_KEY[key].name} without --save: give the folder that checkpoints go to"
         for key in ("save_interval", "save_schedule", "save_iterations")
@@ -147,7 +148,7 @@ def to_arguments(mapping: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def check_mapping(mapping: Mapping[str, Any], world_size: int | None) -> list[str]:
+def check_mapping(mapping: Mapping[str, Any], world_size: int | None, consumed_samples: int = 0) -> list[str]:
     """What is wrong with options by key, as typed in a run file; one line each, none when all is well.
 
     Covers unknown names, types, choices, bounds, what is missing, combinations and, with `world_size` (ranks),
@@ -165,7 +166,7 @@ def check_mapping(mapping: Mapping[str, Any], world_size: int | None) -> list[st
     if errors:
         return errors
     options = from_tables(mapping, world_size)
-    return missing_errors(options) + combination_errors(options, world_size)
+    return missing_errors(options) + combination_errors(options, world_size, consumed_samples)
 
 
 def from_tables(mapping: Mapping[str, Any], world_size: int | None = None) -> Options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from opsctl.checkpoints.resumption import layout_change
 from opsctl.control.request import Wish, check
 from opsctl.errors import RunFileError
 from opsctl.runs.load import LoadedRun, load_run_file
-from tests.tiny_run import write_checkpoint, write_run
+from tests.tiny_run import write_checkpoint, write_data, write_run
 
 
 def run_with_a_checkpoint(folder: Path, **changes: object) -> LoadedRun:
@@ -65,3 +66,42 @@ def test_a_latest_that_names_nothing_is_refused_by_name(tmp_path: Path) -> None:
     (run.paths.checkpoints / "latest").write_text("global_step11")
     with pytest.raises(RunFileError, match="names global_step11, which is not in"):
         check(run, Wish())
+
+
+def test_another_seed_or_more_documents_are_refused_before_a_chain_waits(tmp_path: Path) -> None:
+    run = run_with_a_checkpoint(tmp_path)
+    manifest = tmp_path / "output" / "checkpoints" / "global_step10" / "manifest.json"
+    source = {"documents": 8, "tokens": 512, "first_document": 0, "last_document": 8, "xxh64": "0" * 16}
+    said = {**json.loads(manifest.read_text()), "training": {"seed": 1234, "train_data": [source]}}
+    manifest.write_text(json.dumps(said))
+    assert check(run, Wish()).warnings == ()
+    with pytest.raises(RunFileError, match=r"of another training: --seed 1234 -> 5: .*--allow-changed seed"):
+        check(run, Wish(arguments=("--seed", "5")))
+    assert check(run, Wish(arguments=("--seed", "5", "--allow-changed", "seed"))).warnings == ()
+    write_data(tmp_path / "data", documents=9)
+    with pytest.raises(RunFileError, match=r"the training data documents 0 to 8 of 8 .* -> documents 0 to 9 of 9"):
+        check(run, Wish())
+
+
+def test_a_named_checkpoint_must_be_there_and_not_before_the_latest(tmp_path: Path) -> None:
+    run = run_with_a_checkpoint(tmp_path)
+    with pytest.raises(RunFileError, match=r"--load-step 7: there is no global_step7 in .*: global_step10"):
+        check(run, Wish(arguments=("--load-step", "7")))
+    write_checkpoint(tmp_path, 20, 160)
+    with pytest.raises(RunFileError, match="has global_step20 already and this training begins at iteration 10"):
+        check(run, Wish(arguments=("--load-step", "10")))
+    assert check(run, Wish(arguments=("--load-step", "20"))).warnings == ()
+
+
+def test_more_nodes_than_the_ramps_start_fits_are_taken_once_it_is_behind(tmp_path: Path) -> None:
+    """Batches of 4 up to sample 100, then of 8; eight ranks fit the second alone."""
+    path = write_run(tmp_path, nodes=4)
+    path.write_text(path.read_text().replace("lr = 1e-3", "lr = 1e-3\nrampup_batch_size = [4, 4, 100]"))
+    run = load_run_file(path, {})
+    with pytest.raises(RunFileError, match="the start of rampup_batch_size, 4 is not divisible by"):
+        check(run, Wish())
+    write_checkpoint(tmp_path, 20, 80)
+    with pytest.raises(RunFileError, match="the batch of rampup_batch_size at sample 80, 4 is not divisible by"):
+        check(run, Wish())
+    write_checkpoint(tmp_path, 30, 120)
+    assert check(run, Wish()).run.layout.data == 8

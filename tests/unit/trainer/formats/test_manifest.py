@@ -130,7 +130,10 @@ def test_any_manifest_is_read_back_as_it_was_written(
     (folder / MANIFEST).write_text(json.dumps(manifest.as_json(), indent=2))
     (root / LATEST).write_text(folder.name)
     assert read_manifest(folder) == manifest
-    assert latest_reached(root) == (folder, Reached(manifest.iteration, manifest.consumed_train_samples))
+    assert latest_reached(root) == (
+        folder,
+        Reached(manifest.iteration, manifest.consumed_train_samples, manifest.consumed_train_tokens),
+    )
 
 
 @given(st.integers(0, 10**18 - 1))

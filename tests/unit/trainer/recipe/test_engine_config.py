@@ -18,9 +18,9 @@ def options(**changes: Any) -> Options:
     return parse(to_arguments({**small, **rest, **changes}), world_size=2)
 
 
-def test_the_first_batch_is_the_ramps() -> None:
+def test_the_batch_is_the_one_after_the_ramp_whose_own_the_loop_sets() -> None:
     assert engine_config(options())["train_batch_size"] == 64
-    assert engine_config(options(rampup_batch_size=[16, 16, 100]))["train_batch_size"] == 16
+    assert engine_config(options(rampup_batch_size=[16, 16, 100]))["train_batch_size"] == 64
 
 
 def test_bf16_accumulates_in_fp32_and_shards() -> None:
