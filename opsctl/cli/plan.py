@@ -123,7 +123,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     loaded = load_run_file(locate_run_file(chosen))
     expect = _expected_or_measured(loaded)
     findings = find_problems(loaded, nodes, expect=expect)
-    sections = plan_sections(loaded.file.slurm, expect, findings.options, findings.layout)
+    sections = plan_sections(loaded.file.slurm, expect, findings.options, findings.layout, loaded.file.retention)
     run = PlannedRun(name=loaded.file.run.name, file=str(loaded.path))
     if as_json:
         problems, warnings = list(findings.problems), list(findings.warnings)

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from opsctl.planning import arithmetic
 from opsctl.planning.layout_part import stages_of
 from opsctl.planning.plan import PlannedCheckpoints, PlannedJob, PlannedMemory, PlannedThroughput, PlannedTime
-from opsctl.planning.schedule_part import lengths_of
+from opsctl.planning.schedule_part import known, lengths_of
 from opsctl.planning.section import Section, amount, gb_text, gib_text, whole
-from opsctl.runs.schema import ExpectTable, SlurmTable
+from opsctl.planning.traffic import traffic
+from opsctl.runs.schema import ExpectTable, RetentionTable, SlurmTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
@@ -28,25 +29,27 @@ from trainer.recipe.sizes import (
     tflops_per_gpu,
 )
 
+#: Of a schedule with more checkpoints than anybody can want only their number is told.
+_MOST_SAVES = 200_000
 
-def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout | None) -> Iterator[Section]:
+
+def size_sections(
+    options: Mapping[str, Any],
+    shape: ModelShape,
+    layout: Layout | None,
+    expect: ExpectTable,
+    retention: RetentionTable | None,
+) -> Iterator[Section]:
     """Checkpoints on disk, and the memory that weights, gradients and optimizer states need."""
     count = parameters(shape)
     half = is_half(shape.precision)
     weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
     each = f"{'2 and 14' if half else '4 and 16'} bytes a parameter"
-    schedule = SaveSchedule.of(options)
     rows = [("weights / whole", f"{gib_text(weights)} / {gib_text(full)} ({each})")]
-    lengths = lengths_of(options)
-    number = None
-    if schedule and lengths is not None and lengths.train_iterations:
-        last = lengths.train_iterations  # saved at the end, whatever the schedule
-        number = schedule.count(last) + (not schedule.is_due(last))
-        rows.append(("how many", f"{number:,}, {schedule.words()}: {gib_text(number * full)} if all are kept"))
-    sizes = PlannedCheckpoints(
-        weights_gib=weights, full_gib=full, save_interval_iterations=options["save_interval"], count=number
-    )
-    yield Section("checkpoint", "Checkpoints", sizes, tuple(rows))
+    sizes = PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=options["save_interval"])
+    written = weights if options["no_save_optim"] else full
+    sizes, more = _with_traffic(sizes, options, expect, retention, written)
+    yield Section("checkpoint", "Checkpoints", sizes, (*rows, *more))
     total = arithmetic.memory_gb(count)
     text = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
     stages = stages_of(options, layout) if layout is not None else None
@@ -57,6 +60,47 @@ def size_sections(options: Mapping[str, Any], shape: ModelShape, layout: Layout 
         shared = f", optimizer states shared by {layout.data} replicas" if layout.data > 1 else ""
         text.append(("the fullest GPU", f"about {gb_text(fullest)}{shared}"))
     yield Section("memory", "Memory for weights, gradients and optimizer", memory_values(total, fullest), tuple(text))
+
+
+def _with_traffic(
+    sizes: PlannedCheckpoints,
+    options: Mapping[str, Any],
+    expect: ExpectTable,
+    retention: RetentionTable | None,
+    each_gib: float,
+) -> tuple[PlannedCheckpoints, list[tuple[str, str]]]:
+    """The same with what all of the training's checkpoints come to, and its rows; as it is where that is not known."""
+    schedule, lengths = known(SaveSchedule.of, options), lengths_of(options)
+    if not schedule or lengths is None or not lengths.train_iterations:
+        return sizes, []
+    if schedule.count(lengths.train_iterations) > _MOST_SAVES:
+        count = schedule.count(lengths.train_iterations)
+        return replace(sizes, count=count), [("how many", f"{count:,}, {schedule.words()}")]
+    told = traffic(schedule, lengths.train_iterations, lengths.ramp, retention, not options["no_save_optim"])
+    written = told.count * each_gib
+    kept = None if told.kept_most is None else told.kept_most * each_gib
+    sizes = replace(
+        sizes,
+        count=told.count,
+        schedule=schedule.words(),
+        written_gib=written,
+        kept_most=told.kept_most,
+        kept_most_gib=kept,
+    )
+    rows = [("how many", f"{told.count:,}, {schedule.words()}: {gib_text(written)} written in all")]
+    if kept is None:
+        rows.append(("on the disk at most", f"{gib_text(written)}: there is no [retention], so all are kept"))
+    else:
+        rows.append(("on the disk at most", f"{gib_text(kept)}: {told.kept_most:,} by [retention]"))
+    if seconds := expect.seconds_per_iteration:
+        average = written / (lengths.train_iterations * seconds) * arithmetic.DAY_S
+        peak = each_gib / (told.shortest_gap * seconds) * arithmetic.DAY_S
+        sizes = replace(sizes, average_gib_per_day=average, peak_gib_per_day=peak)
+        rows.append(("written in a day", f"{gib_text(average)}; {gib_text(peak)} where saves are nearest"))
+    if expect.save_seconds:
+        sizes = replace(sizes, save_gib_per_second=each_gib / expect.save_seconds)
+        rows.append(("during a save", f"{gib_text(each_gib / expect.save_seconds)} a second"))
+    return sizes, rows
 
 
 def memory_values(replica_gb: float, per_gpu_gb: float | None = None) -> PlannedMemory:

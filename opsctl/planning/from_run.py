@@ -8,12 +8,18 @@ from opsctl.planning.model_part import model_sections, model_shape
 from opsctl.planning.nodes_part import nodes_section
 from opsctl.planning.schedule_part import batch_section, ramp_of, schedule_section
 from opsctl.planning.section import Section
-from opsctl.runs.schema import ExpectTable, SlurmTable
+from opsctl.runs.schema import ExpectTable, RetentionTable, SlurmTable
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options
 
 
-def plan_sections(slurm: SlurmTable, expect: ExpectTable, options: Options, layout: Layout | None) -> list[Section]:
+def plan_sections(
+    slurm: SlurmTable,
+    expect: ExpectTable,
+    options: Options,
+    layout: Layout | None,
+    retention: RetentionTable | None = None,
+) -> list[Section]:
     """Everything a valid run file comes to. What cannot be computed, since something is missing or wrong, is left out.
 
     expect: what the log has measured in place of what the run file reckons with. options: of the three tables, complete
@@ -30,7 +36,7 @@ def plan_sections(slurm: SlurmTable, expect: ExpectTable, options: Options, layo
         sections += filter(None, [nodes_section(slurm.gpus_per_node, options, ramp)])
         sections.append(schedule_section(options))
     if shape is not None:
-        sections += size_sections(options, shape, layout)
+        sections += size_sections(options, shape, layout, expect, retention)
         if ramp is not None and layout is not None:
             sections += time_sections(expect, options, shape, ramp, layout)
     return [*sections, job_section(slurm, expect)]

@@ -147,6 +147,21 @@ class PlannedCheckpoints(Struct, frozen=True, kw_only=True, omit_defaults=True):
         int | None, Meta(description="Iterations between two; null when the run does not say or there is none.")
     ]
     count: Annotated[int | None, Meta(description="How many a training makes, where its length is known.")] = None
+    schedule: Annotated[str | None, Meta(description="When it saves, in words.")] = None
+    written_gib: Annotated[float | None, Meta(description="What the whole training writes, in GiB.")] = None
+    kept_most: Annotated[
+        int | None, Meta(description="Checkpoints that lie there at most at a time; only with `[retention]`.")
+    ] = None
+    kept_most_gib: Annotated[float | None, Meta(description="The same in GiB.")] = None
+    average_gib_per_day: Annotated[
+        float | None, Meta(description="What is written in a day, where the seconds of an iteration are known.")
+    ] = None
+    peak_gib_per_day: Annotated[float | None, Meta(description="The same where saves are nearest to each other.")] = (
+        None
+    )
+    save_gib_per_second: Annotated[
+        float | None, Meta(description="What the disk takes during a save, where its seconds are known.")
+    ] = None
 
 
 class PlannedMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):

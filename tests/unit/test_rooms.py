@@ -23,8 +23,8 @@ OPSCTL = {
     "render": {"runs", "slurm"},
     "records": {"render", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "logs": {"records", "runs", "trainer.formats"},
-    "planning": {"logs", "runs", "slurm", "trainer.recipe"},
     "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
+    "planning": {"checkpoints", "logs", "runs", "slurm", "trainer.recipe"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
     "control": {
         *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats"),

@@ -232,7 +232,10 @@ class TestRefusals:
             *("batch_size", "first_sample", "nominal_steps", "actual_steps"),
             *("nominal_steps_through", "actual_steps_through"),
         }
-        assert set(answer["checkpoint"]) == {"weights_gib", "full_gib", "save_interval_iterations", "count"}
+        assert set(answer["checkpoint"]) == {
+            *("weights_gib", "full_gib", "save_interval_iterations", "count", "schedule", "written_gib", "kept_most"),
+            *("kept_most_gib", "average_gib_per_day", "peak_gib_per_day", "save_gib_per_second"),
+        }
         assert set(answer["memory"]) == {"bytes_per_param", "replica_gb", "per_gpu_gb"}
 
     def test_every_key_that_may_be_missing_or_null_has_a_value_in_some_plan(self, tmp_path: Path) -> None:
