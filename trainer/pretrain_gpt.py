@@ -211,7 +211,7 @@ def _build(
         whole = engine, destination, contents, not options.no_save_optim
         begin = beginner(*whole) if options.async_save else None
         saved = _saved_iteration(options, resumption)
-        observers.append(Saves(saver(*whole), is_due, saved, tell, curves, begin))
+        observers.append(Saves(saver(*whole), is_due, saved, tell, curves, begin, leaving.has_to_end))
     return Training(
         engine=engine,
         parallel=parallel,

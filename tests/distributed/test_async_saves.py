@@ -103,6 +103,21 @@ def test_leaving_waits_for_the_save_under_way_and_then_saves_what_is_newer(
     assert names(tmp_path / "checkpoints") == ["global_step2", "global_step3", "latest"]
 
 
+def test_the_kill_switch_is_heard_while_a_save_that_is_due_waits_for_another(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    """The switch is there when iteration 4 is to be saved, and the save of 2 is still held up: 4 is not begun twice."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    options = saving(corpus, tmp_path, save_interval=2)
+    leave = {"after_step": 4, "touch": str(tmp_path / "kill_switch")}
+    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), leave, 1.5)
+    assert seen.status == 0, seen.errors
+    about = [word for word in said(seen) if not word.startswith("trained")]
+    assert about == ["begins 2", "waits 2", "waits 2", "saved 2", "times background", "begins 4", "saved 4"]
+    assert seen.output.index("Detected kill switch") > seen.output.index("waiting for the save of iteration 2")
+
+
 def test_who_asks_for_a_save_is_answered_once_it_is_published(pool: Pool, corpus: str, tmp_path: Path) -> None:
     asking = {"after_step": 2, "append": (str(tmp_path / "save_request"), json.dumps({"id": "one"}))}
     (seen,) = pool.run(1, run_training, saving(corpus, tmp_path), asking)
@@ -129,13 +144,24 @@ def small_disk(pool: Pool, corpus: str, tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def run_until_somebody_makes_room(options: dict[str, Any], ballast: str | None) -> Seen:
+    """Train; what fills the disk goes as the save of iteration 6 makes its folder."""
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if ballast is not None and event == "os.mkdir" and "/.tmp-global_step6." in str(args[0]):
+            Path(ballast).unlink()
+
+    sys.addaudithook(watch)
+    return run_training(options)
+
+
 @pytest.mark.parametrize("is_cleared", [True, False], ids=["is cleared", "stays full"])
 def test_a_disk_that_fills_while_a_save_is_written_is_one_line_and_the_next_save_waits(
     pool: Pool, corpus: str, small_disk: Path, is_cleared: bool
 ) -> None:
     options = {**saving(corpus, small_disk, save_interval=2), **WIDER}
-    disturb = {"after_step": 5, "remove": str(small_disk / "ballast")} if is_cleared else None
-    (seen,) = pool.run(1, run_training, options, disturb)
+    ballast = str(small_disk / "ballast") if is_cleared else None
+    (seen,) = pool.run(1, run_until_somebody_makes_room, options, ballast)
     root = small_disk / "checkpoints"
     words = [word for word in said(seen) if word.split()[0] in ("begins", "saved", "failed")]
     (line,) = [one for one in seen.output.splitlines() if "failed to save" in one]

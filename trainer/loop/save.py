@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from copy import copy
 
@@ -25,13 +26,17 @@ from trainer.loop.contents import Contents
 from trainer.loop.observer import Answer, Observer, Step
 from trainer.loop.tensorboard import Curves
 
+# How often one that waits for another looks whether that is written, and whether the training leaves.
+_LOOK_S = 0.2
+
 
 class Saves(Observer):
     """Saves whenever `is_due` says so of an iteration, when asked to and before leaving, each iteration once.
 
     save: writes a checkpoint. begin: the same beside the training, of which one at a time is under way; None: never.
     saved_iteration: the one that the latest checkpoint has. One that could not be written beside the training ends
-    nothing: the next save is a plain one, and what that one meets does.
+    nothing: the next save is a plain one, and what that one meets does. has_to_end: whether to leave, where one that is
+    due waits for another; collective.
     """
 
     def __init__(
@@ -42,9 +47,10 @@ class Saves(Observer):
         tell: Callable[[str], None],
         curves: Curves,
         begin: Callable[[Progress], SaveUnderWay] | None = None,
+        has_to_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self._save, self._begin, self._is_due, self._saved_iteration = save, begin, is_due, saved_iteration
-        self._tell, self._curves = tell, curves
+        self._tell, self._curves, self._has_to_end = tell, curves, has_to_end
         self._under_way: tuple[SaveUnderWay, Progress] | None = None
         self._answers: list[Answer] = []  # of who waits for the one under way
         self._has_failed = False  # the last one that was written beside the training
@@ -74,7 +80,8 @@ class Saves(Observer):
     def _save_or_begin(self, progress: Progress) -> None:
         if self._saved_iteration == progress.iteration or self._is_under_way(progress.iteration):
             return
-        self._finish_what_is_under_way(f"saving iteration {progress.iteration}")
+        if not self._finish_what_is_under_way(f"saving iteration {progress.iteration}", self._has_to_end):
+            return  # the training leaves, and saves then
         if self._begin is None or self._has_failed:
             self._save_at_once(progress)
         else:
@@ -83,23 +90,29 @@ class Saves(Observer):
     def _is_under_way(self, iteration: int) -> bool:
         return self._under_way is not None and self._under_way[0].iteration == iteration
 
-    def _finish_what_is_under_way(self, before: str) -> None:
+    def _finish_what_is_under_way(self, before: str, gives_up: Callable[[], bool] = lambda: False) -> bool:
+        """Publish the one under way once it is written. False where it `gives_up` first, which all ranks agree on."""
         if self._under_way is None:
-            return
-        if not self._under_way[0].is_written():
-            self._tell(
-                f"waiting for the save of iteration {self._under_way[0].iteration} to be written before {before}"
-            )
-        self._publish()
+            return True
+        save, started = self._under_way[0], time.monotonic()
+        if not save.is_written():
+            self._tell(f"waiting for the save of iteration {save.iteration} to be written before {before}")
+            while not save.is_written():
+                if gives_up():
+                    return False
+                time.sleep(_LOOK_S)
+        self._publish(waited_ms=(time.monotonic() - started) * 1000)
+        return True
 
-    def _publish(self) -> None:
+    def _publish(self, waited_ms: float = 0.0) -> None:
         """Publish the one under way. Raises Overtaken; whatever else is refused is said, and the next save waits."""
         assert self._under_way is not None
         (under_way, progress), self._under_way = self._under_way, None
         answers, self._answers = self._answers, []
         problem = ""
         try:
-            self._count(under_way.publish(), progress)
+            took = under_way.publish()
+            self._count(SaveTimes(took.stall + waited_ms, took.background), progress)
         except Overtaken:
             raise
         except Refusal as refusal:

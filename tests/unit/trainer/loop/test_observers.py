@@ -118,15 +118,17 @@ def test_each_iteration_is_saved_once(schedule: SaveSchedule, loaded: int | None
 
 
 class UnderWay:
-    """A save that every rank has written when `written` says so; published, or refused with `problem`."""
+    """A save that every rank has written when `written` says so, or at the fifth look; refused with its `problem`."""
 
     folder = "/c"
+    looks = 0
 
     def __init__(self, iteration: int, done: list[str], problem: str = "") -> None:
         self.iteration, self.written, self._done, self._problem = iteration, False, done, problem
 
     def is_written(self) -> bool:
-        return self.written
+        self.looks += 1
+        return self.written or self.looks == 5
 
     def publish(self) -> SaveTimes:
         self._done.append(f"published {self.iteration}" if not self._problem else f"failed {self.iteration}")
@@ -138,13 +140,15 @@ class UnderWay:
 class Beside:
     """A training that saves beside itself every other iteration, and what became of it."""
 
-    def __init__(self, problems: dict[int, str] | None = None) -> None:
+    def __init__(self, problems: dict[int, str] | None = None, leaves: bool = False) -> None:
         self.done: list[str] = []
         self.lines: list[str] = []
         self.under_way: list[UnderWay] = []
         self._problems = problems or {}
         begin: Any = self._begin
-        self.saves = Saves(self._save, lambda at: at % 2 == 0, None, self.lines.append, curves_to(None), begin)
+        self.saves = Saves(
+            self._save, lambda at: at % 2 == 0, None, self.lines.append, curves_to(None), begin, lambda: leaves
+        )
 
     def _save(self, progress: Progress) -> SaveTimes:
         self.done.append(f"saved {progress.iteration}")
@@ -175,6 +179,15 @@ def test_one_that_is_due_while_another_is_under_way_waits_for_it_and_says_so() -
         beside.saves.after_step(step_at(iteration))
     assert beside.done == ["began 2", "published 2", "began 4"]
     assert beside.lines[0] == "waiting for the save of iteration 2 to be written before saving iteration 4"
+
+
+def test_a_wish_to_leave_is_heard_while_one_waits_for_another() -> None:
+    beside = Beside(leaves=True)
+    for iteration in (1, 2, 3, 4):
+        beside.saves.after_step(step_at(iteration))
+    assert beside.done == ["began 2"]
+    beside.saves.before_leaving(step_at(4).progress)
+    assert beside.done == ["began 2", "published 2", "saved 4"]
 
 
 def test_leaving_waits_for_the_one_under_way_and_saves_what_is_newer_at_once() -> None:
