@@ -93,7 +93,7 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
     weights_only = begins_anew(manifest, options)
     progress = Progress.none() if weights_only else Progress(**manifest.counters())
     differing = changes(manifest, identity, schedule, with_optimizer=not (options.no_load_optim or weights_only))
-    is_other = bool(training_changes(manifest, identity.training)) and not options.finetune
+    is_other = bool(training_changes(manifest, identity.training)) and not weights_only
     start = _start(
         "finetuned" if weights_only else "resumed",
         progress,
@@ -142,13 +142,13 @@ def with_sample_order(
     folder, manifest = resumption.found.folder, resumption.found.manifest
     differing = training_changes(manifest, {"sample_order": order})
     # What decides it and is another was let through by name: the order follows.
-    follows = bool(resumption.start.allowed_by) or options.finetune
-    if differing and not follows:
+    is_anew = resumption.start.kind == "finetuned"
+    if differing and not is_anew and not resumption.start.allowed_by:
         try:
             refuse_other_training(folder, manifest, {"sample_order": order}, options.allow_changed or ())
         except CheckpointError as error:
             raise Refusal(str(error)) from None
-    allowed_by = _allowed_by(options) if differing and not options.finetune else resumption.start.allowed_by
+    allowed_by = _allowed_by(options) if differing and not is_anew else resumption.start.allowed_by
     start = msgspec.structs.replace(
         resumption.start, changes=(*resumption.start.changes, *differing), allowed_by=allowed_by
     )

@@ -1,0 +1,25 @@
+"""What may change at a resume is written down as the code has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer.recipe.identity import EVALUATION_DATA, SETTINGS, TRAINING
+from trainer.recipe.options import BY_KEY
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "resuming.md").read_text()
+
+
+def test_the_page_has_every_fact_of_a_training_with_its_reason() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{fact.name}` | {fact.said} | {fact.why} |" for fact in TRAINING]
+
+
+def test_the_page_has_every_setting() -> None:
+    listed = next(line for line in PAGE.splitlines() if line.startswith("Said and recorded, never refused: "))
+    names = listed.removeprefix("Said and recorded, never refused: ").partition(";")[0]
+    assert names == ", ".join(f"`{name}`" for name in (*SETTINGS, *EVALUATION_DATA))
+
+
+def test_every_setting_is_an_option() -> None:
+    assert set(SETTINGS) <= set(BY_KEY)
