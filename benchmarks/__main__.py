@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 #: Each module has main() -> dict of what it measured, and prints it as it goes.
-BENCHMARKS = ("commands", "looks", "upkeep", "startup", "trainer_throughput", "save", "desk")
+BENCHMARKS = ("commands", "looks", "upkeep", "startup", "trainer_throughput", "save", "conversion", "desk")
 
 
 def main(names: list[str]) -> int:

@@ -19,8 +19,10 @@ from trainer.formats.manifest import SavedFile
 _BUFFER_BYTES = 1 << 20
 
 
-def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path) -> dict[str, SavedFile]:
+def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path, durably: bool = True) -> dict[str, SavedFile]:
     """Write each of the snapshot's files into `folder` and fsync it; sizes and checksums by name.
+
+    Not durably: whoever writes many leaves it to the system to write them out, and fsyncs all at the end.
 
     Not collective: it touches nothing but files, so it may run in another thread. Raises CheckpointError, one line with
     the disk's reason.
@@ -29,17 +31,20 @@ def write(snapshot: Mapping[str, Callable[[], Any]], folder: Path) -> dict[str, 
         make_folder(folder)
     except OSError as error:
         raise _cannot_write(folder, error) from error
-    return {name: _write_file(state, folder / name) for name, state in snapshot.items()}
+    return {name: _write_file(state, folder / name, durably) for name, state in snapshot.items()}
 
 
-def _write_file(state: Callable[[], Any], target: Path) -> SavedFile:
+def _write_file(state: Callable[[], Any], target: Path, durably: bool) -> SavedFile:
     sink = None
     try:
         with os.fdopen(create_file(target), "wb", buffering=_BUFFER_BYTES) as file:
             sink = _HashingSink(file)
             torch.save(state(), sink)  # type: ignore[arg-type]
             file.flush()
-            os.fsync(file.fileno())
+            if durably:
+                os.fsync(file.fileno())
+            else:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # Linux begins to write it out
     except (OSError, RuntimeError) as error:
         # torch's archive writer turns an error of the file into one of its own, which says nothing of the disk.
         raise _cannot_write(target, sink.error if sink is not None and sink.error is not None else error) from error

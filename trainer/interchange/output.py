@@ -39,7 +39,7 @@ def being_written(target: Path, needed_bytes: int) -> Iterator[Path]:
             lock_within(mark, 0)
             yield folder
             (folder / _MARK).unlink()
-            _fsync_folders(folder)
+            _fsync_all(folder)
             folder.rename(target)
             fsync(target.parent)
         except BaseException:
@@ -87,9 +87,11 @@ def _remove_leftovers(target: Path) -> None:
             os.close(mark)
 
 
-def _fsync_folders(folder: Path) -> None:
-    """The names in the folder and in all below it; their files' data is their writers' to fsync."""
-    for path, _, _ in os.walk(folder):
+def _fsync_all(folder: Path) -> None:
+    """The folder's files, then the names in it and in all below it."""
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            fsync(Path(path) / name)
         fsync(Path(path))
 
 

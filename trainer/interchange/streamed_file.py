@@ -50,7 +50,7 @@ class StreamedFile:
         self._parts.append((tensor, first, values))
 
     def write(self, contents: Any, target: Path) -> SavedFile:
-        """Write `contents` to the new file `target` and fsync it, asking for one part at a time.
+        """Write `contents` to the new file `target`, which is still to be fsynced, asking for one part at a time.
 
         Raises OSError, and whatever a part's values raise.
         """
@@ -65,7 +65,6 @@ class StreamedFile:
                     _write(descriptor, place, tensor)
             for tensor, first, values in self._parts:
                 _write(descriptor, places[id(tensor)][1] + first * tensor.element_size(), values())
-            os.fsync(descriptor)
         finally:
             os.close(descriptor)
         return SavedFile(target.stat().st_size, checksum(target))

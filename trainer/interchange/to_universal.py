@@ -78,7 +78,7 @@ def _write_parameter(state: NativeStates, folder: Path, parameter: SavedParamete
     }
     if counts_steps(state):
         contents[f"{STEP}.pt"] = lambda: torch.tensor(state.step(parameter.name))
-    return _named(within, write(contents, folder / within))
+    return _named(within, write(contents, folder / within, durably=False))
 
 
 def _content(state: NativeStates, parameter: SavedParameter, which: str) -> dict[str, Any]:
