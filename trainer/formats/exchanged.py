@@ -36,7 +36,7 @@ class ImportedModel(msgspec.Struct, frozen=True, kw_only=True):
     format: Annotated[str, Meta(description="The family of models, as config.json names it in model_type.")]
     precision: Annotated[str, Meta(description="Type of the weights: fp32, bf16 or fp16.")]
     parameters: Annotated[int, Meta(description="Parameters, padding of the vocabulary among them.")]
-    bytes: Annotated[int, Meta(description="Size of its files.")]
+    bytes: Annotated[int, Meta(description="Size of its weights.")]
     options: Annotated[dict[str, Any], Meta(description="The trainer's options that are this model's.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]
 

@@ -16,10 +16,11 @@ from trainer.formats import exchanged
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import checkpoint_folders, tag_of
+from trainer.interchange.hf.as_checkpoint import write_checkpoint
 from trainer.interchange.hf.imported_model import ImportedModel, Padding
-from trainer.interchange.hf.native import write_native
 from trainer.interchange.program import printable, run_program
 from trainer.recipe.options import BY_KEY
+from trainer.recipe.sizes import parameters
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,13 +60,14 @@ def _import(arguments: argparse.Namespace) -> None:
     )
     model.refuse_other_output_layer()
     if not arguments.dry_run:
-        write_native(model, arguments.folder, arguments.output)
+        write_checkpoint(model, arguments.folder, arguments.output)
+    size = parameters(model.shape)
     said = exchanged.ImportedModel(
         folder=str((arguments.output / tag_of(0)).absolute()),
         format=model.family.name,
         precision=model.precision,
-        parameters=sum(one.size for one in model.parameters.values()),
-        bytes=sum(one.size for one in model.parameters.values()) * (4 if model.precision == "fp32" else 2),
+        parameters=size,
+        bytes=size * (4 if model.precision == "fp32" else 2),
         options=_options_to_give(model),
         dry_run=arguments.dry_run,
     )

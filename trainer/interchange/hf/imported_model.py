@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer.checkpoint.saved_state import Part
 from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import SavedParameter
+from trainer.formats.saved_parameters import saved_parameters
 from trainer.interchange.hf.families import family_named
 from trainer.interchange.hf.family import Family, Place, their_shape, to_ours
 from trainer.interchange.hf.published import PublishedModel
@@ -20,7 +23,6 @@ from trainer.interchange.hf.tokenizer_files import TOKENIZER
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.option_rules import combination_errors
 from trainer.recipe.options import Options, from_tables
-from trainer.recipe.parameters import Parameter, parameter_table
 from trainer.recipe.vocabulary import Vocabulary
 
 #: Their output layer, where a file has it beside the embedding that it is.
@@ -36,7 +38,11 @@ class Padding:
 
 
 class ImportedModel:
-    """The model in a folder. Raises CheckpointError for one that the trainer has not, both values named."""
+    """The model in a folder, as the states that a checkpoint is written from: weights alone.
+
+    parameters: ours, as wholes, without padding. Raises CheckpointError for a model that the trainer has not, both
+    values named.
+    """
 
     def __init__(self, folder: Path, padding: Padding) -> None:
         self._published = PublishedModel(folder)
@@ -58,16 +64,32 @@ class ImportedModel:
         self.precision = self._precision(entries)
         self.options = self.options.replace(bf16=self.precision == "bf16", fp16=self.precision == "fp16")
         self.shape = ModelShape.of(self.options, vocabulary)
-        self.parameters: dict[str, Parameter] = {one.full_name: one for one in parameter_table(self.shape)}
+        unpadded = replace(self.shape, vocabulary=self.shape.tokens)
+        self.parameters: Mapping[str, SavedParameter] = {one.name: one for one in saved_parameters(unpadded)}
         self._refuse_other_tensors(entries)
 
-    def tensor(self, name: str) -> Tensor:
-        """A parameter of ours, whole, the vocabulary padded with zeros. Raises CheckpointError."""
-        parameter, place = self.parameters[name], self._place(name)
-        tensor = to_ours(place, self._published.tensor(self._their_name[place.name]), self.shape.heads)
-        if parameter.padding_rows:
-            return torch.cat((tensor, tensor.new_zeros(parameter.padding_rows, *tensor.shape[1:])))
-        return tensor
+    def weight(self, name: str, part: Part | None = None) -> Tensor:
+        """The part of a parameter of ours (None: the whole), without rows of padding. Raises CheckpointError."""
+        place = self._place(name)
+        whole = to_ours(place, self._published.tensor(self._their_name[place.name]), self.shape.heads)
+        return whole if part is None else whole[part]
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """What the optimizer has of each parameter: there is none."""
+        return ()
+
+    def optimizer(self, name: str, which: str, part: Part | None = None) -> Tensor:
+        """Raises CheckpointError: there is none."""
+        raise CheckpointError(f"a published model has no {which} of {name}")
+
+    def step(self, name: str) -> float:
+        """No step was taken."""
+        return 0.0
+
+    def common_state(self) -> dict[str, Any]:
+        """What the optimizer says of itself: nothing."""
+        return {}
 
     def refuse_other_output_layer(self) -> None:
         """Raise CheckpointError where the output layer is not the embedding, which it always is in the trainer."""
@@ -104,8 +126,7 @@ class ImportedModel:
         expected = {}
         for name, parameter in self.parameters.items():
             place = self._place(name)
-            rows = self.shape.tokens if parameter.token_rows is not None else parameter.shape[0]
-            expected[place.name] = their_shape(place, (rows, *parameter.shape[1:]))
+            expected[place.name] = their_shape(place, parameter.shape)
         for name, shape in expected.items():
             found = entries[name].shape if name in entries else "missing"
             if found != shape:
