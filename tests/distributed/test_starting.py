@@ -123,3 +123,35 @@ def test_after_a_resume_the_command_lines_settings_count_and_are_said(
         assert other.status == 0, other.errors
         assert other.losses[0] == usual.losses[0] and other.losses[1:] != usual.losses[1:], name
         assert f"changed since global_step2 was saved: --{name.replace('_', '-')} " in other.output
+
+
+def test_without_optimizer_states_bf16_keeps_the_fp32_weights_and_begins_its_moments_anew(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    """A step at a learning rate of 0 leaves every fp32 weight as it was loaded, finer than bf16 could hold it."""
+    begun: dict[str, Any] = {"train_iters": 4, "bf16": True}
+    assert train(pool, corpus, tmp_path / "base", **begun, exit_interval=2).status == 0
+    still = {"lr": 0.0, "override_lr_scheduler": True, "no_load_optim": True, "exit_after_iters": 1}
+    resumed = train(pool, corpus, tmp_path / "on", load=str(tmp_path / "base"), **{**begun, **still})
+    assert resumed.status == 0, resumed.errors
+    assert "changed since global_step2 was saved: optimizer states the checkpoint's -> fresh\n" in resumed.output
+    unlike, moved, finer, steps = pool.run(
+        1, compared, str(tmp_path / "base" / "global_step2"), str(tmp_path / "on" / "global_step3")
+    )[0]
+    assert (unlike, steps) == ([], {1.0})
+    assert moved and finer
+
+
+def compared(before: str, after: str) -> tuple[list[str], bool, bool, set[float]]:
+    """Parameters whose fp32 weights differ; whether moments do; whether bf16 would have lost some of them; steps."""
+    import torch
+
+    from trainer.checkpoint.saved_state import SavedState
+    from trainer.formats.manifest import read_manifest
+
+    old, new = (SavedState(Path(folder), read_manifest(Path(folder))) for folder in (before, after))
+    weights = {name: (old.optimizer(name, "fp32"), new.optimizer(name, "fp32")) for name in old.parameters}
+    unlike = [name for name, (one, other) in weights.items() if not torch.equal(one, other)]
+    moved = any(not torch.equal(old.optimizer(name, "exp_avg"), new.optimizer(name, "exp_avg")) for name in weights)
+    finer = any(not torch.equal(one, one.bfloat16().float()) for one, _ in weights.values())
+    return unlike, moved, finer, {float(new.step(name)) for name in weights}
