@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 
 #: Each module has main() -> dict of what it measured, and prints it as it goes.
-BENCHMARKS = ("commands", "looks", "upkeep", "startup", "trainer_throughput", "save", "conversion", "desk")
+BENCHMARKS = (
+    *("commands", "looks", "upkeep", "startup", "trainer_throughput", "save", "checkpoint_load", "conversion"),
+    "desk",
+)
 
 
 def main(names: list[str]) -> int:

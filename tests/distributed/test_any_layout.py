@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.layouts import Layout, differences, saved_in_all, trained
+from tests.distributed.layouts import MODEL, Layout, differences, laid_out, saved_in_all, trained
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import write_corpus
 
 pytestmark = pytest.mark.distributed
 
 # Every way of sharing alone and together with others; `python -m benchmarks.layouts` compares all 400 pairs.
-COVERING: list[Layout] = [(1, 1, 1), (2, 2, 2), (4, 1, 1), (1, 2, 2)]
+COVERING: dict[str, list[Layout]] = {"fp32": [(1, 2, 2), (2, 2, 2), (4, 1, 1)], "bf16": [(2, 2, 1), (1, 1, 2)]}
 STEPS = 20
 
 
@@ -24,18 +24,24 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_corpus(tmp_path_factory.mktemp("corpus"), documents=200)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", COVERING)
 def test_each_rank_of_each_layout_gets_bitwise_what_its_own_files_have(
     pool: Pool, corpus: str, tmp_path: Path, precision: str
 ) -> None:
     options: dict[str, Any] = {"bf16": True} if precision == "bf16" else {}
-    folders = saved_in_all(pool, tmp_path, corpus, COVERING if precision == "fp32" else COVERING[1:3], **options)
+    folders = saved_in_all(pool, tmp_path, corpus, COVERING[precision], **options)
     pairs = [(str(source), str(target)) for source in folders.values() for target in folders.values()]
     assert pool.run(1, differences, pairs)[0] == []
 
 
 # 4 samples a step until 16 are consumed, then 8: the move after 2 steps falls into the ramp.
-RAMPED = {"train_samples": 16 + 8 * (STEPS - 2), "rampup_batch_size": [4, 4, 16], "lr_warmup_samples": 20}
+# Hidden dropout is on: it follows from the sample, whoever has it.
+RAMPED = {
+    "hidden_dropout": 0.1,
+    "train_samples": 16 + 8 * (STEPS - 2),
+    "rampup_batch_size": [4, 4, 16],
+    "lr_warmup_samples": 20,
+}
 MOVES: list[tuple[Layout, dict[str, Any], Layout, dict[str, Any]]] = [
     ((1, 1, 2), {}, (2, 1, 1), {"micro_batch_size": 2}),
     ((2, 2, 1), {"pp_partition_method": "type:transformer|embedding", "num_layers": 6}, (1, 2, 2), {"num_layers": 6}),
@@ -63,3 +69,45 @@ def test_a_training_that_moved_to_another_layout_in_the_ramp_is_the_one_that_nev
     _, resumed = json.loads((tmp_path / f"global_step{2 + STEPS}" / "manifest.json").read_text())["history"]
     named = {change["name"]: (change["before"], change["now"]) for change in resumed["changes"]}
     assert named["data_parallel_size"] == (before[2], after[2])
+
+
+def optimizer_after(options: dict[str, Any], layout: Layout) -> dict[str, Any]:
+    """In a rank: what an engine goes by after a load, and whether its fp32 weights are the checkpoint's."""
+    import torch
+
+    from tests.distributed.tiny_training import tiny_engine
+    from trainer.checkpoint.load import find_latest, load_checkpoint
+    from trainer.checkpoint.saved_state import SavedState
+
+    given, _, engine = tiny_engine(**{**MODEL, **laid_out(layout), **options, "load": options["load"]})
+    found = find_latest(Path(options["load"]))
+    assert found is not None
+    load_checkpoint(engine, found, with_optimizer=not given.no_load_optim)
+    optimizer, state = engine.optimizer, SavedState(found.folder, found.manifest)
+    groups = optimizer.optimizer.param_groups
+    wanted = torch.cat([state.optimizer(one.name, "fp32").flatten() for one in state.parameters.values() if one.decays])
+    return {
+        "clip": optimizer.clip_grad,
+        "groups": [(one["weight_decay"], one["betas"], one["eps"]) for one in groups],
+        "states": [sorted(optimizer.optimizer.state[one["params"][0]]) for one in groups],
+        "master is the checkpoint's": torch.equal(groups[0]["params"][0].detach()[: wanted.numel()], wanted),
+        "rounded to weights": any((one != one.bfloat16().float()).any() for one in wanted.split(1000)),
+        "counted": (engine.global_steps, engine.global_samples, engine.skipped_steps),
+    }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("with_moments", [True, False])
+def test_options_are_the_command_lines_and_fp32_weights_the_checkpoints(
+    pool: Pool, corpus: str, tmp_path: Path, precision: str, with_moments: bool
+) -> None:
+    options: dict[str, Any] = {"bf16": precision == "bf16", "num_layers": 2, "vocab_size": 66}
+    trained(pool, (1, 1, 2), {**options, "data_path": [corpus], "train_iters": 2, "save": str(tmp_path)})
+    changed = {"clip_grad": 0.5, "weight_decay": 0.2, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6}
+    given = {**options, **changed, "load": str(tmp_path), "no_load_optim": not with_moments}
+    (found,) = pool.run(1, optimizer_after, given, (1, 1, 1))
+    assert found["clip"] == 0.5
+    assert found["groups"] == [(0.2, (0.8, 0.95), 1e-6), (0.0, (0.8, 0.95), 1e-6)]
+    assert found["states"] == [["exp_avg", "exp_avg_sq", "step"] if with_moments else []] * 2
+    assert found["master is the checkpoint's"] and found["rounded to weights"]
+    assert found["counted"] == (2, 16, 0)

@@ -20,7 +20,7 @@ MODEL = {
     "adam_eps": 1e-2,  # keeps Adam from making steps of gradients that are rounding alone
 }
 KINDS: dict[str, tuple[int, dict[str, Any]]] = {
-    "fp32": (8, {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}),
+    "fp32": (4, {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}),
     "bf16": (4, {"tensor_model_parallel_size": 2, "bf16": True}),
     "sgd": (2, {"optimizer": "sgd"}),
     "bare": (2, {"pipeline_model_parallel_size": 2, "no_save_optim": True}),

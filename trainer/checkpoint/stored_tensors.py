@@ -20,6 +20,8 @@ from trainer.formats.errors import CheckpointError
 
 # Elements are converted, and brought to a GPU, through a buffer of this size.
 _BUFFER_BYTES = 1 << 22
+# From here on the disk is told of the whole run before its first byte is waited for.
+_WORTH_ASKING_AHEAD_BYTES = 1 << 19
 
 
 class StoredTensors:
@@ -74,6 +76,8 @@ class StoredTensors:
     def read(self, begin: int, out: memoryview) -> None:
         """Fill `out` with the bytes from `begin` on. Raises CheckpointError."""
         try:
+            if len(out) >= _WORTH_ASKING_AHEAD_BYTES:
+                os.posix_fadvise(self._descriptor, begin, len(out), os.POSIX_FADV_WILLNEED)
             while out:
                 count = os.preadv(self._descriptor, [out], begin)
                 if not count:

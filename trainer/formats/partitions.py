@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from trainer.formats.manifest import SavedParameter
@@ -49,12 +50,12 @@ class FlatGroup:
             end += size
         return cls(places, data)
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Without padding."""
         return sum(size for _, size in self.places.values())
 
-    @property
+    @cached_property
     def partition(self) -> int:
         """Elements of one data rank's partition, padding included."""
         return -(-self.elements // (_ALIGNMENT * self.data)) * _ALIGNMENT
