@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from tests.distributed.pool import Pool
-from tests.distributed.whole_training import Seen, run_training, write_corpus
+from tests.distributed.whole_training import VOCABULARY, Seen, run_training, write_corpus
 from trainer.formats.manifest import Manifest, read_manifest
 
 pytestmark = pytest.mark.distributed
@@ -101,6 +101,24 @@ def test_data_that_is_moved_and_renamed_is_the_same_and_one_edited_token_makes_i
     (refused,) = train(pool, moved, load=str(saved))
     assert refused.status == 1 and "the training data documents 0 to 48 of 60" in refused.errors
     assert refused.errors.count("xxh64") == 2
+
+
+def test_a_start_that_names_no_tokenizer_has_no_later_one_take_another(
+    pool: Pool, corpus: Path, tmp_path: Path
+) -> None:
+    """The size of the vocabulary is given, so that a start can do without."""
+    for name in ("own", "other"):
+        spec = {"model": {"vocab": {f"{name} {number}": number for number in range(VOCABULARY)}}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(spec))
+    own, other = ({"tokenizer_name_or_path": str(tmp_path / f"{name}.json")} for name in ("own", "other"))
+    folder = {"save": str(tmp_path / "saved"), "load": str(tmp_path / "saved"), "exit_after_iters": 1}
+    for given in (own, {}):
+        (taken,) = train(pool, corpus, **folder, **given)
+        assert taken.status == 0, taken.errors
+    (refused,) = train(pool, corpus, **folder, **other)
+    assert refused.status == 1 and "the tokenizer" in refused.errors
+    (taken,) = train(pool, corpus, **folder, **own)
+    assert taken.status == 0 and "changed since" not in taken.output
 
 
 def test_a_longer_training_that_would_shuffle_the_data_anew_is_refused(pool: Pool, corpus: Path, saved: Path) -> None:

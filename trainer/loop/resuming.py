@@ -131,8 +131,10 @@ def with_sample_order(
 ) -> tuple[Identity, Resumption]:
     """Both with the order in which `dataset` serves samples, which is known only once it is built.
 
-    Collective. Raises Refusal when the checkpoint's training had another.
+    What only the checkpoint knows of its training stays known. Collective. Raises Refusal when the checkpoint's
+    training had another order.
     """
+    identity = _with_what_is_known(options, identity, resumption)
     if not isinstance(dataset, GPTDataset | BlendedDataset):
         return identity, resumption
     order = from_first_rank(lambda: sample_order(dataset), ())
@@ -153,6 +155,22 @@ def with_sample_order(
         resumption.start, changes=(*resumption.start.changes, *differing), allowed_by=allowed_by
     )
     return identity, replace(resumption, start=start)
+
+
+def _with_what_is_known(options: Options, identity: Identity, resumption: Resumption) -> Identity:
+    """The identity with those facts of the checkpoint's training that this start says nothing of.
+
+    Else a start that leaves an option out would have every later one take another value without a word.
+    """
+    if resumption.found is None or resumption.start.kind == "finetuned":
+        return identity
+    before, given_up = resumption.found.manifest.training, options.allow_changed or ()
+    known = {
+        name: value
+        for name, value in before.items()
+        if value is not None and identity.training.get(name) is None and name not in given_up
+    }
+    return replace(identity, training={**identity.training, **known})
 
 
 def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) -> None:
