@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -51,17 +50,6 @@ class LeavesEarly(Exception):
         self.reason, self.line = reason, line
 
 
-class Vote:
-    """Somebody else's question in the all-reduce before each iteration: `agreed` is the largest of all ranks' answers.
-
-    A question whether all have done something is asked the other way round: whether one has not.
-    """
-
-    def __init__(self, own: Callable[[], float]) -> None:
-        self.own = own
-        self.agreed = 0.0
-
-
 class Leaving:
     """Decides, before each iteration, whether all ranks leave. To make one is collective: whose start was earliest?"""
 
@@ -73,7 +61,6 @@ class Leaving:
         self._stop_request = Place(settings.stop_request_path if self._looks else None)
         self._exit_report = Place(settings.exit_report_path if self._looks else None)
         self.asked_saves = AskedSaves(Place(settings.save_request_path if self._looks else None))
-        self._votes: list[Vote] = []
         self._told_by_signal = False
         self._agreed_meanwhile: tuple[Reason, str] | None = None
         self._lookout = Lookout(settings.kill_switch_path, settings.stop_request_path) if self._looks else None
@@ -90,11 +77,6 @@ class Leaving:
     def _note_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._told_by_signal = True
 
-    def also_ask(self, own: Callable[[], float]) -> Vote:
-        """Have every later `reason` agree on `own()` as well. Every rank calls it, in the same order."""
-        self._votes.append(Vote(own))
-        return self._votes[-1]
-
     def minutes(self) -> float:
         """Since the earliest rank started."""
         return (time.time() - self._started_at) / 60
@@ -103,7 +85,7 @@ class Leaving:
         """Why to leave now, and the line that says so; None to go on. Collective: one small all-reduce.
 
         `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
-        The same all-reduce agrees whether `asked_saves` are due, and on all that `also_ask` was given.
+        The same all-reduce agrees whether `asked_saves` are due.
         """
         if self._agreed_meanwhile is not None:
             return self._agreed_meanwhile
@@ -114,17 +96,13 @@ class Leaving:
             self._told_by_signal,
             self._looks and self._duration_is_over(minutes),
         )
-        # The last value carries the longest run time, so that every rank would print the same minutes.
         save = float(self.asked_saves.is_asked())
-        others = [vote.own() for vote in self._votes]
-        votes = torch.tensor([*map(float, seen), save, minutes, *others], dtype=torch.float64, device=self._device)
+        # The last value carries the longest run time, so that every rank would print the same minutes.
+        votes = torch.tensor([*map(float, seen), save, minutes], dtype=torch.float64, device=self._device)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-        agreed = votes.tolist()
-        save, longest = agreed[len(seen) : len(seen) + 2]
+        *agreed, save, longest = votes.tolist()
         self.asked_saves.are_due = bool(save)
-        for other, answer in zip(self._votes, agreed[len(seen) + 2 :], strict=True):
-            other.agreed = answer
-        for reason, is_seen in zip(_AGREED, agreed, strict=False):
+        for reason, is_seen in zip(_AGREED, agreed, strict=True):
             if is_seen:
                 return (Reason.STOP_REQUEST if reason == Reason.SIGNAL else reason), self._line(reason, longest)
         return self._counted(iteration, steps_done, consumed_samples)

@@ -131,17 +131,6 @@ def test_a_folder_that_comes_later_or_again_is_looked_into(tmp_path: Path) -> No
         assert leaving.reason(1, 1) is None
 
 
-def test_what_others_ask_is_agreed_in_the_same_all_reduce(tmp_path: Path) -> None:
-    leaving = leaving_in(tmp_path)
-    answers = [0.0, 3.0]
-    votes = [leaving.also_ask(lambda: answers[0]), leaving.also_ask(lambda: answers[1])]
-    assert leaving.reason(1, 1) is None
-    assert [vote.agreed for vote in votes] == [0.0, 3.0]
-    answers[:] = [1.0, 0.0]
-    assert leaving.reason(2, 2) is None
-    assert [vote.agreed for vote in votes] == [1.0, 0.0]
-
-
 def test_what_was_agreed_during_an_evaluation_stands(tmp_path: Path) -> None:
     leaving = leaving_in(tmp_path)
     assert not leaving.has_to_end()
