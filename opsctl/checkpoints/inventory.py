@@ -7,7 +7,8 @@ from pathlib import Path
 
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import fall_back
-from trainer.formats.manifest import latest_folder, latest_reached, read_manifest
+from trainer.formats.manifest import latest_folder, read_manifest
+from trainer.formats.reached import latest_reached
 
 
 @dataclass(frozen=True)

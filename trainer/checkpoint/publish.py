@@ -20,10 +20,11 @@ from trainer.checkpoint.leftovers import clear_leftovers
 from trainer.files import fsync, write_atomically
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
-from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, latest_beyond, set_aside, tag_of
+from trainer.formats.manifest import LATEST, MANIFEST, TEMPORARY, Manifest, SavedFile, set_aside, tag_of
+from trainer.formats.partitions import is_optimizer_file
+from trainer.formats.reached import latest_beyond
 
-# What DeepSpeed calls a file with one rank's part of the optimizer's states, and where its programs for those are.
-_SHARD = "_optim_states.pt"
+# DeepSpeed's programs for the files with optimizer states, and where they are.
 _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 _SCRIPTS_FOLDER = Path(deepspeed.__file__).parent / "utils"
 _RENAME_EXCHANGE = 2
@@ -113,7 +114,7 @@ def _check_sizes(folder: Path, manifest: Manifest) -> None:
 
 
 def _point_at(root: Path, folder: Path, manifest: Manifest) -> None:
-    if any(name.endswith(_SHARD) for name in manifest.files):
+    if any(is_optimizer_file(name) for name in manifest.files):
         _leave_scripts(root)
     write_atomically(folder / MANIFEST, json_file_text(manifest.as_json()))
     final = root / tag_of(manifest.iteration)

@@ -12,12 +12,10 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.host_copies import HostCopies
+from trainer.formats.partitions import is_weights_file
 
 #: File name -> gives what goes into it, plain data and tensors; asked once, as the file is written.
 Snapshot = dict[str, Callable[[], Any]]
-
-# What DeepSpeed calls a file with one layer's weights.
-_WEIGHTS = "layer_"
 
 
 def snapshot(
@@ -67,7 +65,7 @@ class _TakingCheckpointEngine(CheckpointEngine):
         if self._copies is not None:
             state_dict = self._copies.of(name, state_dict)
         # torch.save writes a tensor's whole storage, and all weights share one.
-        shares = self._copies is None and name.startswith(_WEIGHTS)
+        shares = self._copies is None and is_weights_file(name)
         self.files[name] = partial(clone_tensors_for_torch_save if shares else _as_it_is, state_dict)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:

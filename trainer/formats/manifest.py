@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from trainer.files import read_plain
-from trainer.formats import tolerant
 from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Saved, Start
 from trainer.formats.json_text import plain
@@ -28,12 +27,12 @@ _READABLE = range(1, SCHEMA_VERSION + 1)
 MANIFEST = "manifest.json"
 LATEST = "latest"
 TEMPORARY = ".tmp-"
+LARGEST_MANIFEST_BYTES = 1 << 26
 #: Between what is wrong with a checkpoint and what to do about it.
 WAY_OUT = "; "
 _SET_ASIDE = f"{TEMPORARY}replaced-"
 _TAG = re.compile(r"global_step([0-9]{1,18})")
 _CHUNK_BYTES = 1 << 22
-_LARGEST_MANIFEST_BYTES = 1 << 26
 _LARGEST_POINTER_BYTES = 1 << 10
 
 
@@ -90,14 +89,6 @@ class _Schema(msgspec.Struct, frozen=True):
     schema_version: int
 
 
-class Reached(msgspec.Struct, frozen=True):
-    """How far a checkpoint's training had come: as much of a manifest as no schema will be without."""
-
-    iteration: int
-    consumed_train_samples: int = 0
-    consumed_train_tokens: int = 0
-
-
 @dataclass(frozen=True)
 class Found:
     """A checkpoint on disk with what it says about itself."""
@@ -119,7 +110,7 @@ def _read_manifest(folder: Path) -> Manifest:
 def read_manifest_file(path: Path) -> Manifest:
     """As `read_manifest`, wherever the file is, and without a way out."""
     try:
-        data = read_plain(path, _LARGEST_MANIFEST_BYTES)
+        data = read_plain(path, LARGEST_MANIFEST_BYTES)
         version = msgspec.json.decode(data, type=_Schema).schema_version
         if version not in _READABLE:
             raise CheckpointError(
@@ -204,10 +195,11 @@ def latest_folder(root: Path) -> Path | None:
     missing where there are several checkpoints.
     """
     with _saying_the_way_out(root):
-        return _latest_folder(root)
+        return named_by_latest(root)
 
 
-def _latest_folder(root: Path) -> Path | None:
+def named_by_latest(root: Path) -> Path | None:
+    """As `latest_folder`, without a way out."""
     pointer = root / LATEST
     try:
         tag = read_plain(pointer, _LARGEST_POINTER_BYTES).decode(errors="replace").strip()
@@ -236,34 +228,12 @@ def latest_checkpoint(root: Path) -> Found | None:
     Raises CheckpointError, with the way out, for everything else.
     """
     with _saying_the_way_out(root):
-        folder = _latest_folder(root)
+        folder = named_by_latest(root)
         if folder is None:
             return None
         manifest = _read_manifest(folder)
         check_sizes(folder, manifest)
         return Found(folder, manifest)
-
-
-def latest_reached(root: Path) -> tuple[Path, Reached] | None:
-    """The folder that `root/latest` names and how far it is, None when it names none that was finished.
-
-    For who only looks: whatever else is wrong with the checkpoint, or with its schema, is not found here.
-    """
-    try:
-        folder = _latest_folder(root)
-        found = tolerant.decode(read_plain(folder / MANIFEST, _LARGEST_MANIFEST_BYTES), Reached) if folder else None
-    except (OSError, CheckpointError):
-        return None
-    return (folder, found) if folder and found else None
-
-
-def latest_beyond(root: Path, iteration: int) -> Path | None:
-    """The folder that `root/latest` names, if it is finished and later than `iteration`; None without.
-
-    Whatever would make an earlier one the latest has to ask: only a rollback on record goes back.
-    """
-    found = latest_reached(root)
-    return found[0] if found is not None and found[1].iteration > iteration else None
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:

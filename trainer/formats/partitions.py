@@ -15,11 +15,13 @@ from typing import Any
 
 from trainer.formats.manifest import SavedParameter
 from trainer.recipe.layout import blocks_per_stage
-from trainer.recipe.parameters import EMBEDDING_LAYER, FIRST_BLOCK_LAYER
+from trainer.recipe.parameters import EMBEDDING_LAYER, FIRST_BLOCK_LAYER, shared_shape
 
 #: What DeepSpeed calls the weight that the first stage embeds with and the last one makes logits with.
 _TIED = "tied_modules.embed."
 _SHARED_WEIGHT = "word_embeddings.weight"
+#: How the name of a layer's file begins, and that of a rank's optimizer states ends.
+_WEIGHTS, _OPTIMIZER = "layer_", "_optim_states.pt"
 # A group is padded to a multiple of this for each data rank, which NCCL wants.
 _ALIGNMENT = 2
 
@@ -113,7 +115,7 @@ class Cut:
 
 def weights_file(layer: int, tensor_rank: int) -> str:
     """With one tensor rank's weights of a layer."""
-    return f"layer_{layer:02d}-model_{tensor_rank:02d}-model_states.pt"
+    return f"{_WEIGHTS}{layer:02d}-model_{tensor_rank:02d}-model_states.pt"
 
 
 def state_file(model_rank: int) -> str:
@@ -124,7 +126,17 @@ def state_file(model_rank: int) -> str:
 def optimizer_file(data_rank: int, model_rank: int, precision: str) -> str:
     """With one data rank's part of a stage and tensor rank's optimizer states."""
     prefix = "bf16_" if precision == "bf16" else ""
-    return f"{prefix}zero_pp_rank_{data_rank}_mp_rank_{model_rank:02d}_optim_states.pt"
+    return f"{prefix}zero_pp_rank_{data_rank}_mp_rank_{model_rank:02d}{_OPTIMIZER}"
+
+
+def is_weights_file(name: str) -> bool:
+    """Whether it is called as `weights_file` calls one."""
+    return name.startswith(_WEIGHTS)
+
+
+def is_optimizer_file(name: str) -> bool:
+    """Whether it is called as `optimizer_file` calls one."""
+    return name.endswith(_OPTIMIZER)
 
 
 def engine_name(parameter: SavedParameter) -> str:
@@ -134,12 +146,7 @@ def engine_name(parameter: SavedParameter) -> str:
 
 def rank_shape(parameter: SavedParameter, tensor: int) -> tuple[int, ...]:
     """Shape of what each of `tensor` ranks has. Raises ValueError when it cannot be shared alike."""
-    if parameter.split_dim is None:
-        return parameter.shape
-    whole = parameter.shape[parameter.split_dim]
-    if whole % tensor:
-        raise ValueError(f"{parameter.name}: {whole} is not divisible by TP {tensor}")
-    return tuple(size // tensor if dim == parameter.split_dim else size for dim, size in enumerate(parameter.shape))
+    return shared_shape(parameter.name, parameter.shape, parameter.split_dim, tensor)
 
 
 def stages(parameters: Iterable[SavedParameter], cut: Cut) -> list[list[SavedParameter]]:

@@ -15,10 +15,10 @@ from trainer.formats.manifest import (
     fault_of,
     latest_checkpoint,
     latest_folder,
-    latest_reached,
     read_manifest,
     tag_of,
 )
+from trainer.formats.reached import latest_reached
 from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError, parse
 

@@ -41,17 +41,25 @@ class Parameter:
 
     def rank_shape(self, tensor: int) -> tuple[int, ...]:
         """Shape of what each of `tensor` ranks has. Raises ValueError when it cannot be shared alike."""
-        if self.split_dim is None:
-            return self.shape
-        whole = self.shape[self.split_dim]
-        if whole % tensor:
-            raise ValueError(f"{self.full_name}: {whole} is not divisible by TP {tensor}")
-        return (*self.shape[: self.split_dim], whole // tensor, *self.shape[self.split_dim + 1 :])
+        return shared_shape(self.full_name, self.shape, self.split_dim, tensor)
 
     @property
     def padding_rows(self) -> int:
         """Rows at its end that belong to no token of the vocabulary."""
         return 0 if self.token_rows is None else self.shape[0] - self.token_rows
+
+
+def shared_shape(name: str, shape: tuple[int, ...], split_dim: int | None, tensor: int) -> tuple[int, ...]:
+    """Shape of what each of `tensor` ranks has of a parameter that they share along `split_dim`; None: each has all.
+
+    Raises ValueError, by its name, when it cannot be shared alike.
+    """
+    if split_dim is None:
+        return shape
+    whole = shape[split_dim]
+    if whole % tensor:
+        raise ValueError(f"{name}: {whole} is not divisible by TP {tensor}")
+    return (*shape[:split_dim], whole // tensor, *shape[split_dim + 1 :])
 
 
 def parameter_table(shape: ModelShape) -> Iterator[Parameter]:

@@ -23,7 +23,6 @@ from trainer.formats.manifest import (
     LATEST,
     MANIFEST,
     Manifest,
-    Reached,
     SavedFile,
     SavedParameter,
     check_checksums,
@@ -33,13 +32,13 @@ from trainer.formats.manifest import (
     iteration_of,
     latest_checkpoint,
     latest_folder,
-    latest_reached,
     newest_complete,
     read_manifest,
     replaced_under,
     set_aside,
     tag_of,
 )
+from trainer.formats.reached import Reached, latest_reached
 from trainer.formats.resumable import refuse_other_layout, refuse_other_model, schedule_to_use
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -156,17 +155,6 @@ def test_a_damaged_manifest_is_refused_in_a_line_and_says_nothing_to_who_only_lo
         CheckpointError, match=r"manifest.json cannot be read \(\w+: .*\); no checkpoint in .* is complete: "
     ):
         read_manifest(tmp_path / "global_step42")
-    assert latest_reached(tmp_path) is None
-
-
-def test_how_far_a_checkpoint_is_can_be_told_whatever_its_schema(tmp_path: Path) -> None:
-    folder = tmp_path / "global_step42"
-    folder.mkdir()
-    (tmp_path / LATEST).write_bytes(b"global_step42\n")
-    assert latest_reached(tmp_path) is None
-    (folder / MANIFEST).write_text('{"schema_version": 2, "iteration": 42, "consumed_train_samples": "many"}')
-    assert latest_reached(tmp_path) == (folder, Reached(42, 0))
-    (tmp_path / LATEST).write_bytes(b"\xff\x00")
     assert latest_reached(tmp_path) is None
 
 
