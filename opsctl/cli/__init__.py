@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("queue", "The group's jobs."),
     "logs": ("logs", "Show or follow the training log."),
     "attempts": ("attempts", "What ran and how it ended."),
-    "checkpoints": ("checkpoints", "What there is to go on from, and choosing another."),
+    "checkpoints": ("checkpoints", "What there is to go on from: look, prune, go back, convert."),
     "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
     "cron": ("cron", "Jobs every hour and every day where there is no crond."),
     "request": ("request", "Have the owner's job save, stop, requeue or change its chain."),

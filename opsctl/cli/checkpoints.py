@@ -7,26 +7,17 @@ import click
 from opsctl.cli import checkpoints_care, checkpoints_look
 from opsctl.cli.selection import json_option, pick, run_argument
 
-_LONGEST_REASON = 1000
 _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 
 
-@click.group()
-def command() -> None:
-    """Look at a run's checkpoints, choose the one to go on from, remove what need not stay."""
-
-
-for _command in (checkpoints_look.show, checkpoints_look.verify, checkpoints_care.prune, checkpoints_care.rollback):
-    command.add_command(_command)
-
-
-@command.command("list")
+@click.command("list")
 @run_argument
 @json_option
 def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
-    """List every checkpoint: iteration, samples, size, whether it is complete, which one is the latest.
+    """List every checkpoint, and what is wrong with it.
 
-    Complete is one whose manifest is whole and whose files all have their sizes; `verify` reads every byte.
+    Iteration, samples, when it was saved, size, whether it is complete, which one is the latest. Complete is one whose
+    manifest is whole and whose files all have their sizes; `verify` reads every byte.
     """
     from opsctl.checkpoints.inventory import latest_problem
     from opsctl.checkpoints.listing import checkpoint_table, listed
@@ -50,7 +41,7 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
         message(f"opsctl: {problem}")
 
 
-@command.command()
+@click.command()
 @run_argument
 @click.option("--to", type=click.IntRange(min=0), metavar="ITERATION", help="Which [default: the newest complete one].")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
@@ -59,10 +50,10 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
 def repoint(
     run_argument: str | None, run: str | None, to: int | None, reason: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Let another checkpoint be the latest, which the next task goes on from. Prints its name.
+    """Let another checkpoint be the latest; later ones stay.
 
-    It has to be complete, and nobody may be training. Later checkpoints stay; they are replaced when the training comes
-    to them again. Who did it and why goes on record in checkpoints/rollbacks.jsonl.
+    The next task goes on from it; prints its name. It has to be complete, and nobody may be training. Later ones are
+    replaced when the training comes to them again. Who did it and why goes on record in checkpoints/rollbacks.jsonl.
     """
     from opsctl.control.printed import RepointedCheckpoints
     from opsctl.control.repoint import repoint
@@ -71,7 +62,7 @@ def repoint(
 
     chosen = glance(pick(run_argument, run))
     name = chosen.table.name
-    done = repoint(chosen.paths, name, to, printable(reason)[:_LONGEST_REASON], dry_run)
+    done = repoint(chosen.paths, name, to, printable(reason)[: checkpoints_care.LONGEST_REASON], dry_run)
     if done.warning:
         message(f"warning: {done.warning}")
     before = "could not be told" if done.before is None else f"was global_step{done.before}"
@@ -86,7 +77,7 @@ def repoint(
         show_lines([done.folder.name])
 
 
-@command.command()
+@click.command()
 @run_argument
 @click.option(
     "--folder", metavar="DIR", help="Instead of a run's: a checkpoint, ours or universal, or a folder of them."
@@ -116,7 +107,7 @@ def convert(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Convert a checkpoint to DeepSpeed's universal format, or back from it.
+    """Convert to DeepSpeed's universal format, or back from it.
 
     A training loads a checkpoint of any layout as it is: universal ones are for DeepSpeed's own engines and for others'
     programs. A native one, with its `latest`, is written for the layout that is asked for. The original stays.
@@ -143,3 +134,26 @@ def convert(
     arguments += [f"{name}={value}" for name, value in {**layout, "--workers": workers}.items() if value is not None]
     arguments += ["--dry-run"] * dry_run + ["--json"] * as_json + ["--", folder]
     return run_trainer_program("trainer.interchange.convert_program", arguments, _NEEDED_TO_CONVERT)
+
+
+class _InOrder(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order in which people come to need them, where click's is that of letters."""
+        return list(self.commands)
+
+
+@click.group(cls=_InOrder)
+def command() -> None:
+    """Look at a run's checkpoints, choose the one to go on from, remove what need not stay."""
+
+
+for _command in (
+    list_,
+    checkpoints_look.show,
+    checkpoints_look.verify,
+    checkpoints_care.prune,
+    checkpoints_care.rollback,
+    repoint,
+    convert,
+):
+    command.add_command(_command)

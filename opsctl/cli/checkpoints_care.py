@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from opsctl.control.rollback import EventFile, Point, RolledBack
     from opsctl.records.run_view import RunView
 
-_LONGEST_REASON = 1000
+#: Characters of a reason for the record, also where another checkpoint is made the latest.
+LONGEST_REASON = 1000
 
 
 @click.command()
@@ -35,7 +36,7 @@ def prune(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove the checkpoints that the run file's [retention] does not keep.
+    """Remove what the run file's [retention] does not keep.
 
     Never the latest, the two newest complete ones, pinned ones, or what is not complete; nothing where it is not sure
     what may go. It may be called while the training goes on. Each one is on record in checkpoints/prunes.jsonl.
@@ -144,7 +145,7 @@ def rollback(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Go back to an earlier checkpoint, and set aside what came after it.
+    """Go back to an earlier checkpoint; set later ones aside.
 
     Later checkpoints, and what TensorBoard's files have from then on, move to set-aside/NUMBER in the output folder;
     nothing is deleted, and --undo brings it back. Nobody may be training. It is on record in
@@ -163,7 +164,7 @@ def rollback(
     seen = glance(pick(run_argument, run))
     name, read = seen.table.name, _no_curves if keep_curves else _curves
     if to is not None:
-        done = roll_back(seen.paths, name, to, printable(reason)[:_LONGEST_REASON], read, dry_run)
+        done = roll_back(seen.paths, name, to, printable(reason)[:LONGEST_REASON], read, dry_run)
     else:
         number = None if undo in (None, "newest") else int(undo)
         done = bring_back(seen.paths, name, number, read, dry_run)

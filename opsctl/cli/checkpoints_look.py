@@ -18,9 +18,10 @@ _step = click.option(
 @_step
 @json_option
 def show(run_argument: str | None, run: str | None, step: int | None, as_json: bool) -> None:
-    """Tell what is in a checkpoint: model, layout, progress, who saved it, and how the training came there.
+    """Tell what is in a checkpoint, and how the training came there.
 
-    All of it stands in its manifest.json; no weight is read.
+    Model, layout, samples, tokens, loss, learning rate, who saved it, every start with what it changed. All of it
+    stands in its manifest.json; no weight is read.
     """
     from opsctl.checkpoints.shown import lines_of, shown
     from opsctl.errors import OpsctlError
@@ -54,9 +55,10 @@ def verify(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Read every file of a checkpoint and compare it with the manifest's sizes and checksums.
+    """Compare every byte of a checkpoint with its manifest.
 
-    Names what is missing, short or changed; exits 1 when anything is.
+    Reads all of its files, and compares sizes and checksums. Names what is missing, short or changed; exits 1 when
+    anything is.
     """
     from opsctl.checkpoints.verified import VerifiedCheckpoint
     from opsctl.cli.trainer_program import output_of_trainer_program

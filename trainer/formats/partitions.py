@@ -18,7 +18,7 @@ from trainer.recipe.layout import blocks_per_stage
 from trainer.recipe.parameters import EMBEDDING_LAYER, FIRST_BLOCK_LAYER, shared_shape
 
 #: What DeepSpeed calls the weight that the first stage embeds with and the last one makes logits with.
-_TIED = "tied_modules.embed."
+TIED = "tied_modules.embed."
 _SHARED_WEIGHT = "word_embeddings.weight"
 #: How the name of a layer's file begins, and that of a rank's optimizer states ends.
 _WEIGHTS, _OPTIMIZER = "layer_", "_optim_states.pt"
@@ -141,7 +141,7 @@ def is_optimizer_file(name: str) -> bool:
 
 def engine_name(parameter: SavedParameter) -> str:
     """What DeepSpeed calls a parameter in its optimizer's files."""
-    return f"{_TIED if parameter.layer == EMBEDDING_LAYER else f'{parameter.layer}.'}{parameter.name_in_layer}"
+    return f"{TIED if parameter.layer == EMBEDDING_LAYER else f'{parameter.layer}.'}{parameter.name_in_layer}"
 
 
 def rank_shape(parameter: SavedParameter, tensor: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
 from trainer.agreement import Refusal
+from trainer.formats.partitions import TIED
 from trainer.formats.progress import Progress
 from trainer.loop.drift import Item, drift_line, drifts
 from trainer.loop.observer import Answer, Observer, Step
@@ -24,7 +25,6 @@ from trainer.parallel.bit_sums import bits_of, bits_of_part
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.parameters import FIRST_BLOCK_LAYER
 
-_TIED = "tied_modules.embed."
 _MASTER = "master weight"
 
 
@@ -91,10 +91,10 @@ class Replicas:
     def _own(self) -> Iterator[tuple[Item, Tensor]]:
         parallel = self._parallel
         for name, parameter in self._engine.module.named_parameters():
-            full_name, tied = self._full_name(name), name.startswith(_TIED)
+            full_name, tied = self._full_name(name), name.startswith(TIED)
             split = (parallel.tensor_rank,) if getattr(parameter, "tensor_model_parallel", False) else ()
             yield Item(full_name, "weight", split), bits_of(parameter)
-            if tied and parallel.pipeline_size > 1 and name == f"{_TIED}word_embeddings.weight":
+            if tied and parallel.pipeline_size > 1 and name == f"{TIED}word_embeddings.weight":
                 for what, value in self._states(parameter):
                     yield Item(full_name, what, split, holder=parallel.pipeline_rank), value
             elif not split and parallel.tensor_size > 1:
@@ -134,8 +134,8 @@ class Replicas:
 
     def _full_name(self, name: str) -> str:
         """The module's name for a parameter as the table of parameters has it."""
-        if name.startswith(_TIED):
-            return name.removeprefix(_TIED)
+        if name.startswith(TIED):
+            return name.removeprefix(TIED)
         layer, _, rest = name.partition(".")
         block = int(layer) - FIRST_BLOCK_LAYER
         return f"layers.{block}.{rest}" if block < self._layers else f"final_layernorm.{rest}"
