@@ -45,8 +45,8 @@ class Overview:
 
     @property
     def iteration(self) -> int | None:
-        """The last one known to be done."""
-        last, checkpoint = self.seen.measured.last_iteration, self.seen.checkpoint
+        """The last one known to be done, of the training as it goes on."""
+        last, checkpoint = self.seen.standing.last_iteration, self.seen.checkpoint
         if last is not None:
             return last.iteration
         return checkpoint.iteration if checkpoint else None
@@ -54,7 +54,7 @@ class Overview:
     @property
     def samples(self) -> int | None:
         """Consumed so far."""
-        last, checkpoint = self.seen.measured.last_iteration, self.seen.checkpoint
+        last, checkpoint = self.seen.standing.last_iteration, self.seen.checkpoint
         if last is not None and last.consumed_samples is not None:
             return last.consumed_samples
         return checkpoint.consumed_train_samples if checkpoint else None
@@ -79,7 +79,7 @@ class Overview:
             return 0.0
         saved = self.seen.checkpoint
         return training_left_s(
-            self.seen.measured,
+            self.seen.standing,
             self.seen.total_samples,
             self.seen.total_iterations,
             saved.consumed_train_samples if saved else None,

@@ -23,6 +23,20 @@ def steps(lines: Sequence[TrainingLine]) -> list[int]:
     return found
 
 
+def as_it_stands(lines: Sequence[TrainingLine]) -> tuple[TrainingLine, ...]:
+    """Those of the training that the newest line goes on: without what came after a checkpoint that it went back to.
+
+    A rollback, `--load-fallback` or a crash begins iterations again; what was logged of them before is nothing to
+    compare the new ones with, which are as high as the loss was then.
+    """
+    kept: list[TrainingLine] = []
+    for line in lines:
+        while kept and kept[-1].iteration >= line.iteration:
+            kept.pop()
+        kept.append(line)
+    return tuple(kept)
+
+
 def newest(lines: Sequence[TrainingLine], iterations: int, lines_least: int, seconds_least: float = 0.0) -> int:
     """Where the newest stretch begins that is at least so long in each of the three; -1 where there is none."""
     counts = steps(lines)

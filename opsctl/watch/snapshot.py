@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import Flag, auto
 from pathlib import Path
 
+import msgspec
+
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
@@ -147,6 +149,21 @@ class Snapshot:
         """The others, in the order in which they may come."""
         running = self.running
         return tuple(job for job in sorted(self.jobs, key=queue_order) if job is not running)
+
+    @property
+    def standing(self) -> Measured:
+        """`measured`, with the log's last iteration only where the training goes on from it.
+
+        What ended goes on from its checkpoint, which a crash, a rollback or `--load-fallback` makes an earlier one;
+        so does what has begun and logged no iteration yet.
+        """
+        last, newest = self.measured.last_iteration, self.attempts[-1] if self.attempts else None
+        if last is None or newest is None or self.checkpoint is None or self.checkpoint.iteration == last.iteration:
+            return self.measured
+        logged, opened = self.last_logged_at, newest.opened_at
+        if newest.is_open and not (logged is not None and opened is not None and opened > logged):
+            return self.measured
+        return msgspec.structs.replace(self.measured, last_iteration=None)
 
     @property
     def last_logged_at(self) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.robust import middle, spread
-from opsctl.watch.series import finite, span_words
+from opsctl.watch.series import as_it_stands, finite, span_words
 from opsctl.watch.snapshot import Part, Snapshot
 
 CHECK = "gradients"
@@ -22,7 +22,7 @@ NEWEST, BEFORE, FACTOR, DEVIATIONS = 30, 100, 1.6, 4.0
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     """A warning when the newest, taken together, are far above the usual."""
-    lines = [one for one in snapshot.series if finite(one.grad_norm) is not None]
+    lines = [one for one in as_it_stands(snapshot.series) if finite(one.grad_norm) is not None]
     if len(lines) < NEWEST + BEFORE or snapshot.is_finished:
         return []
     values = [one.grad_norm or 0.0 for one in lines]

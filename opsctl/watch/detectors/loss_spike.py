@@ -6,7 +6,7 @@ from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.excursions import Excursion, excursions
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.robust import middle
-from opsctl.watch.series import losses, trained_s
+from opsctl.watch.series import as_it_stands, losses, trained_s
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.training_line import TrainingLine
 
@@ -26,7 +26,7 @@ _NEWEST = 10
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     """A finding for each spike, under the iteration at which it began."""
-    series = snapshot.series
+    series = as_it_stands(snapshot.series)
     told: dict[str, Finding] = {}
     for one in excursions(series):
         if one.is_over and trained_s(series[one.last + 1 :]) > TOLD_FOR_S:

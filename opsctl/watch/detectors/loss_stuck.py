@@ -8,7 +8,7 @@ from itertools import pairwise
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.robust import middle, quantile, spread
-from opsctl.watch.series import finite, span_words
+from opsctl.watch.series import as_it_stands, finite, span_words
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.training_line import TrainingLine
 
@@ -34,7 +34,7 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     """At most one finding: the same number, no movement, or a plateau above what was reached."""
     if snapshot.is_finished:
         return []
-    lines = [one for one in snapshot.series if finite(one.loss) is not None]
+    lines = [one for one in as_it_stands(snapshot.series) if finite(one.loss) is not None]
     values = [one.loss or 0.0 for one in lines]
     if len(values) >= SAME and len(set(values[-SAME:])) == 1:
         same = next((n for n, value in enumerate(reversed(values)) if value != values[-1]), len(values))

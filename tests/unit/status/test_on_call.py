@@ -100,7 +100,7 @@ def test_what_happened_is_told_in_the_order_of_time_and_nothing_from_before() ->
         "08:00 alert: disk (told nobody yet)",
         "09:00 eve asked to stop",
         "09:30 eve triggered the kill switch: a spike",
-        "10:00 attempt 2 (12_1) of somebody began from iteration 400",
+        "09:58 attempt 2 (12_1) of somebody began from iteration 400",
     ]
     assert told(since=NOW) == []
 

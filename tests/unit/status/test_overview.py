@@ -172,3 +172,16 @@ def test_a_run_that_somebody_trains_whom_the_queue_does_not_show_is_not_out_of_t
     )
     printed = printed_status(overview, []).lease
     assert printed is not None and (printed.job_id, printed.heartbeat_age_s, printed.is_in_queue) == (99, 5.0, False)
+
+
+def test_after_a_rollback_the_training_stands_at_its_checkpoint_not_where_the_log_ends() -> None:
+    measured = Measured(last_iteration=iteration(), samples_per_second=16.0)
+    saved = Checkpoint(Path("/o/checkpoints/global_step40"), 40, 1280)
+    ended = structs.replace(OPEN, closed_at=NOW, reason="kill-switch")
+    back = run(measured=measured, checkpoint=saved, total_samples=64000, attempts=(ended,))
+    assert (back.iteration, back.samples, back.left_s) == (40, 1280, (64000 - 1280) / 16)
+    begun = structs.replace(OPEN, opened_at=NOW)
+    loading = now(back, attempts=(ended, begun), log_written_at=NOW - timedelta(seconds=5))
+    assert (loading.iteration, loading.samples) == (40, 1280)
+    trains = now(back, attempts=(ended, begun), log_written_at=NOW + timedelta(seconds=5))
+    assert (trains.iteration, trains.samples, trains.left_s) == (500, 16000, (64000 - 16000) / 16)

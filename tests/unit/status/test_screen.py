@@ -47,7 +47,15 @@ HEALTHY = run(
             iteration_at_end=400,
             first_failure=Failure(rank=37, node="iam12", exit_code=-9, signal=9),
         ),
-        Attempt(number=2, id="b", job_id=13, array_job_id=12, array_task="1", opened_at=NOW, iteration_at_start=400),
+        Attempt(
+            number=2,
+            id="b",
+            job_id=13,
+            array_job_id=12,
+            array_task="1",
+            opened_at=NOW - timedelta(minutes=2),
+            iteration_at_start=400,
+        ),
     ),
     kill_switch=KillSwitchState(Path("/o/kill-switch"), True, False),
 )
@@ -79,7 +87,7 @@ speed        105.2 s/iteration, 19.5 samples/s, 149 TFLOPs per GPU
 left         130-18:30:13, done at 2026-07-10T04:30+00:00 if it goes on like this
 loss         2.5 at iteration 500, logged 0:01:01 ago
 checkpoint   iteration 400, saved 1:00:00 ago at 2026-03-01T09:00+00:00
-attempts     2: 12_1 began at 2026-03-01T10:00+00:00 from iteration 400
+attempts     2: 12_1 began at 2026-03-01T09:58+00:00 from iteration 400
              1: 10_1 signal at iteration 400, 4:00:00 ago; rank 37 on iam12 ended by SIGKILL
 kill switch  not triggered; armed
 revision     0003-ab12cd34ef56, published 2026-02-28T10:00+00:00 by ana@login

@@ -91,6 +91,15 @@ def test_after_a_restart_the_same_spike_is_the_same_finding() -> None:
     assert [one.key for one in found((*first[:580], *first[500:600]))] == ["loss_spike:iteration 30551"]
 
 
+def test_a_loss_that_is_high_again_as_the_training_went_back_is_no_spike() -> None:
+    """A rollback, or --load-fallback: from iteration 30,600, at 2.1, to 30,034, at 5.4."""
+    falls = lines(600, lambda n: {"loss": max(2.1, 5.6 - n * 0.01)})
+    assert found(falls) == []
+    assert found((*falls, *falls[33:90])) == []
+    again = found((*lines(600), *lines(400, spike(350, 5.10, 30))))
+    assert [one.key for one in again] == ["loss_spike:iteration 30351"]
+
+
 def test_noise_bumps_a_restart_and_a_falling_loss_are_no_spikes() -> None:
     assert found(lines(900)) == []
     assert found(lines(900, lambda n: {"loss": 2.30} if 600 <= n < 620 else {})) == []

@@ -47,3 +47,8 @@ def test_a_larger_batch_a_short_spike_and_the_end_are_no_finding() -> None:
     assert found(lines(1000, lambda n: {"loss": 5.1 + 0.01 * (n % 3)} if 960 <= n < 990 else {})) == []
     assert found(lines(300, lambda n: {"loss": 2.0} if n >= 280 else {}), is_finished=True) == []
     assert found(()) == []
+
+
+def test_a_loss_of_iterations_that_begin_again_is_not_compared_with_what_is_thrown_away() -> None:
+    falls = lines(600, lambda n: {"loss": max(2.1, 5.6 - n * 0.01) + 0.01 * (n % 3)})
+    assert found((*falls, *falls[33:90])) == []
