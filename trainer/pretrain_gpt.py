@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from trainer.checkpoint.destination import (
     open_destination,
     refuse_if_overtaken,
 )
+from trainer.checkpoint.one_writer import only_writer
 from trainer.checkpoint.step_back import step_back
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.engine import Vocabulary, build_engine, configuration_notices, initialize, masks_notices
@@ -85,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     hard_end = HardEnd(leave_error_file)
     try:
         options = parse(words, int(os.environ.get("WORLD_SIZE", "1")), consumed_samples=None)
-        _run(options, initialize(options), hard_end)
+        with ExitStack() as held:
+            _run(options, initialize(options), hard_end, held)
         hard_end.start()
         status = 0
     except (OptionsError, DataError, Refusal, CheckpointError) as error:
@@ -101,8 +103,8 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _run(options: Options, parallel: Parallel, hard_end: HardEnd) -> None:
-    """Everything between joining the process group and leaving it."""
+def _run(options: Options, parallel: Parallel, hard_end: HardEnd, held: ExitStack) -> None:
+    """Everything between joining the process group and leaving it. held: what is given up at its end."""
     leaving = Leaving(_leaving_settings(options), parallel.device, STARTED_AT)
     leaving.listen()
     at_once = leaving.reason(0, steps_done=0)
@@ -127,7 +129,7 @@ def _run(options: Options, parallel: Parallel, hard_end: HardEnd) -> None:
     _keep_arguments(options)
     _say(parallel, stamp("after megatron is initialized"))
     try:
-        training = _build(options, parallel, leaving, lease, hard_end)
+        training = _build(options, parallel, leaving, lease, hard_end, held)
     except LeavesEarly as early:  # nothing is trained yet that would have to be saved
         _say(parallel, early.line)
         progress = progress_on_disk(options)
@@ -143,7 +145,12 @@ def _run(options: Options, parallel: Parallel, hard_end: HardEnd) -> None:
 
 
 def _build(
-    options: Options, parallel: Parallel, leaving: Leaving, lease: OwnLease | None, hard_end: HardEnd
+    options: Options,
+    parallel: Parallel,
+    leaving: Leaving,
+    lease: OwnLease | None,
+    hard_end: HardEnd,
+    held: ExitStack,
 ) -> Training:
     """What is refused soonest first: options, checkpoint, data; then the model, and what the checkpoint has of it.
 
@@ -161,6 +168,7 @@ def _build(
         wanted = Lengths.of(options, resumption.progress, resumption.progress.consumed_valid_samples)
     destination = Destination(HeldFolder(Path(options.save)), lease) if options.save else None
     if destination is not None:
+        held.enter_context(only_writer(destination))
         if resumption.fell_back is not None and _saves_where_it_loads(options):
             step_back(destination, resumption.fell_back)
         open_destination(destination, resumption.progress.iteration)

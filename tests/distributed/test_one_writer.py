@@ -13,6 +13,7 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import run_training, write_corpus
+from trainer.checkpoint.one_writer import WRITER_LOCK
 from trainer.formats.lease import LEASE_FILE, Holder, taken_line
 
 pytestmark = pytest.mark.distributed
@@ -46,7 +47,8 @@ def writing(corpus: str, folder: Path, number: int | None = None, **options: Any
 
 
 def names(folder: Path) -> set[str]:
-    return {path.name for path in (folder / "checkpoints").iterdir() if not path.name.endswith(".py")}
+    beside = {WRITER_LOCK, "zero_to_fp32.py", "zero_to_torch.py"}
+    return {path.name for path in (folder / "checkpoints").iterdir()} - beside
 
 
 def test_an_overtaken_training_leaves_where_it_would_have_published_and_one_that_starts_at_once(
@@ -97,6 +99,8 @@ def test_of_two_writers_the_one_behind_publishes_nothing_and_spoils_nothing(
             )
             wait_for(left_behind)
             lease.write_text(taken(1) + taken(2))
+            if not leased:  # as where the file system has no locks
+                (tmp_path / "checkpoints" / WRITER_LOCK).unlink()
             (second,) = pool.run(1, run_training, writing(corpus, tmp_path, 2 if leased else None))
             assert second.status == 0, second.errors
             in_its_save = tmp_path / "checkpoints" / ".tmp-global_step8.of-the-other"
@@ -119,6 +123,40 @@ def test_of_two_writers_the_one_behind_publishes_nothing_and_spoils_nothing(
         assert seen.errors.count("\n") == 1
     manifest = json.loads((tmp_path / "checkpoints" / "global_step4" / "manifest.json").read_text())
     assert manifest["iteration"] == 4
+
+
+def test_of_two_started_by_hand_on_one_folder_the_second_is_refused(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    trains, in_its_save = tmp_path / "trains", tmp_path / "checkpoints" / ".tmp-global_step4.of-the-first"
+    other_pool = Pool()
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            disturb = {"after_step": 3, "wait": str(trains)}
+            first = thread.submit(other_pool.run, 1, run_training, writing(corpus, tmp_path), disturb)
+            wait_for(trains)
+            in_its_save.mkdir()
+            refused = pool.run(2, run_training, writing(corpus, tmp_path))
+            assert in_its_save.is_dir()
+            trains.unlink()
+            (seen,) = first.result(timeout=60)
+        finally:
+            trains.unlink(missing_ok=True)
+            other_pool.close()
+    complaint = f"trainer: another process has the lock on {tmp_path}/checkpoints/{WRITER_LOCK}, so it saves to this "
+    assert [(rank.status, rank.losses) for rank in refused] == [(1, [])] * 2
+    (said,) = (rank.errors for rank in refused if rank.errors)
+    assert said.startswith(complaint) and said.count("\n") == 1
+    assert (seen.status, len(seen.losses)) == (0, 6)
+    ranks = pool.run(2, run_training, writing(corpus, tmp_path))
+    assert [(rank.status, rank.losses, rank.errors) for rank in ranks] == [(0, [], "")] * 2, "the first is over"
+
+
+def test_what_cannot_be_locked_is_said_and_keeps_nobody_from_training(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / WRITER_LOCK).symlink_to("/dev/null")
+    (seen,) = pool.run(1, run_training, writing(corpus, tmp_path, train_iters=2))
+    assert seen.status == 0 and names(tmp_path) == {"global_step2", "latest"}
+    assert f"trainer: {tmp_path}/checkpoints/{WRITER_LOCK} cannot be locked (Too many levels of" in seen.errors
+    assert seen.errors.count("\n") == 1
 
 
 def wait_for(path: Path) -> None:

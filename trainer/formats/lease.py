@@ -15,14 +15,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
 from trainer.formats import tolerant
-from trainer.formats.file_lock import lock_within
+from trainer.formats.file_lock import lock_within, open_to_lock, refuse_other_than_a_plain_file
 from trainer.formats.json_text import Moment, json_line
 
 LEASE_FILE = "lease.jsonl"
@@ -167,36 +166,11 @@ def locked_lease(
     is none. Raises OSError where there is none, where it cannot be opened, and of what is no regular file with one
     name: links are not followed. The lock is the process's: closing any other descriptor of the file gives it up.
     """
-    fd = _open(path, dir_fd, mode_if_new)
+    fd = open_to_lock(path, dir_fd, mode_if_new)
     try:
-        _refuse_other_than_a_plain_file(fd, path)
+        refuse_other_than_a_plain_file(fd, path)
         is_locked = lock_within(fd, wait_s)
-        _refuse_other_than_a_plain_file(fd, path)  # while we waited it may have been replaced
+        refuse_other_than_a_plain_file(fd, path)  # while we waited it may have been replaced
         yield OpenLease(fd, is_locked)
     finally:
         os.close(fd)
-
-
-def _open(path: str | os.PathLike[str], dir_fd: int | None, mode_if_new: int | None) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    while True:
-        try:
-            return os.open(path, flags, dir_fd=dir_fd)
-        except FileNotFoundError:
-            if mode_if_new is None:
-                raise
-        with contextlib.suppress(FileExistsError):  # another one has just made it
-            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode_if_new, dir_fd=dir_fd)
-            os.fchmod(fd, mode_if_new)
-            return fd
-
-
-def _refuse_other_than_a_plain_file(fd: int, path: str | os.PathLike[str]) -> None:
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
-    if found.st_nlink != 1:
-        what = (
-            "removed while it was being opened" if found.st_nlink == 0 else f"has {found.st_nlink} names instead of one"
-        )
-        raise OSError(errno.EINVAL, what, os.fspath(path))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.formats.file_lock import lock_within
+from trainer.formats.file_lock import is_locked_by_another, lock_within
 
 HOLDER = """
 import fcntl, sys
@@ -36,8 +36,10 @@ def test_a_lock_that_another_process_has_is_waited_for_and_had_when_it_is_free(t
         began = time.monotonic()
         assert not lock_within(fd, 0.2)
         assert 0.2 <= time.monotonic() - began < 5
+        assert is_locked_by_another(fd, 0.0)
         holder.communicate(b"\n")
     assert lock_within(fd, 5)
+    assert not is_locked_by_another(fd, 5.0)
 
 
 def test_a_file_system_without_locks_is_not_waited_for(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +50,4 @@ def test_a_file_system_without_locks_is_not_waited_for(fd: int, monkeypatch: pyt
     began = time.monotonic()
     assert not lock_within(fd, 60)
     assert time.monotonic() - began < 5
+    assert not is_locked_by_another(fd, 60.0), "nobody can tell"
