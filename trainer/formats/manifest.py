@@ -7,11 +7,14 @@ anything.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -31,6 +34,8 @@ LARGEST_MANIFEST_BYTES = 1 << 26
 #: Between what is wrong with a checkpoint and what to do about it.
 WAY_OUT = "; "
 _SET_ASIDE = f"{TEMPORARY}replaced-"
+# A file's name: no control characters, and no part of it leads out of the folder.
+_INSIDE = re.compile(r"(?!(?:.*/)?\.{0,2}(?:/|\Z))[^\x00-\x1f\x7f]+")
 _TAG = re.compile(r"global_step([0-9]{1,18})")
 _CHUNK_BYTES = 1 << 22
 _LARGEST_POINTER_BYTES = 1 << 10
@@ -39,7 +44,7 @@ _LARGEST_POINTER_BYTES = 1 << 10
 class SavedFile(msgspec.Struct, frozen=True):
     """One file of a checkpoint, as it was written."""
 
-    bytes: int
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     xxh64: str  # 16 hexadecimal digits
 
 
@@ -124,6 +129,9 @@ def read_manifest_file(path: Path) -> Manifest:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
+    outside = next((name for name in manifest.files if not _INSIDE.fullmatch(name)), None)
+    if outside is not None:
+        raise CheckpointError(f"{path} names {outside!a}, which is no file of the checkpoint")
     return manifest
 
 
@@ -241,9 +249,12 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
     for name, file in manifest.files.items():
         path = folder / name
         try:
-            size = path.stat().st_size
+            found = path.stat()
         except OSError as error:
             raise CheckpointError(f"{path} is missing or unreadable ({error.strerror})") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{path} is no regular file")
+        size = found.st_size
         if size != file.bytes:
             raise CheckpointError(f"{path} has {size} bytes instead of {file.bytes}")
 
@@ -258,11 +269,13 @@ def check_checksums(folder: Path, manifest: Manifest, part: int = 0, parts: int 
 
 
 def checksum(path: Path) -> str:
-    """xxh64 of a file's contents, 16 hexadecimal digits."""
+    """xxh64 of a file's contents, 16 hexadecimal digits. Raises OSError, also of what is no file and may never end."""
     import xxhash
 
     digest = xxhash.xxh64()
-    with path.open("rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return str(digest.hexdigest())

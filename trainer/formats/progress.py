@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Progress(msgspec.Struct, kw_only=True):
     """Counted since the very first step, over all restarts."""
 
-    iteration: int
-    consumed_train_samples: int
-    consumed_train_tokens: int
-    consumed_valid_samples: int  # of each validation group
+    iteration: Count
+    consumed_train_samples: Count
+    consumed_train_tokens: Count
+    consumed_valid_samples: Count  # of each validation group
 
     @classmethod
     def none(cls) -> Progress:

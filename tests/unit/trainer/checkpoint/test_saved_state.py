@@ -17,6 +17,8 @@ from trainer.checkpoint.saved_state import SavedState
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
 from trainer.formats.partitions import Cut
+from trainer.formats.saved_parameters import saved_parameters
+from trainer.recipe.model_shape import ModelShape
 
 BY_BLOCK = "type:transformer"
 CUT = Cut(2, 2, 2, BY_BLOCK)
@@ -154,19 +156,19 @@ def test_a_file_that_is_not_the_manifests_is_refused_in_one_line_with_both_value
     assert str(folder / name) in str(refused.value)
 
 
-def with_shape(manifest: Manifest, shape: tuple[int, ...]) -> Manifest:
-    table = [msgspec.structs.replace(one, shape=shape) if one.name == NAME else one for one in manifest.parameters]
-    return msgspec.structs.replace(manifest, parameters=tuple(table))
+def with_ffn(manifest: Manifest, size: int) -> Manifest:
+    model = {**manifest.model, "ffn_hidden_size": size}
+    return msgspec.structs.replace(manifest, model=model, parameters=saved_parameters(ModelShape.of_facts(model)))
 
 
 def test_a_manifest_whose_parameters_disagree_with_the_files_is_refused_with_both_values(tmp_path: Path) -> None:
     manifest = write_small(tmp_path / "one", CUT)
-    with pytest.raises(CheckpointError, match=r"shape \(16, 12\), the manifest's parameters give \(16, 16\)"):
-        SavedState(tmp_path / "one", with_shape(manifest, (16, 32))).weight(NAME)
-    with pytest.raises(CheckpointError, match=r"elements\) \(0, 128\), the manifest's parameters give \(0, 96\)"):
-        SavedState(tmp_path / "one", with_shape(manifest, (16, 32))).optimizer(NAME, "fp32")
+    with pytest.raises(CheckpointError, match=r"shape \(12, 16\), the manifest's parameters give \(16, 16\)"):
+        SavedState(tmp_path / "one", with_ffn(manifest, 32)).weight(NAME)
+    with pytest.raises(CheckpointError, match=r"elements\) \(\d+, \d+\), the manifest's parameters give \(\d+, \d+\)"):
+        SavedState(tmp_path / "one", with_ffn(manifest, 32)).optimizer(NAME, "fp32")
     with pytest.raises(CheckpointError, match="25 is not divisible by TP 2"):
-        SavedState(tmp_path / "one", with_shape(manifest, (16, 25)))
+        SavedState(tmp_path / "one", with_ffn(manifest, 25))
     with pytest.raises(CheckpointError, match="has no parameter another"):
         SavedState(tmp_path / "one", manifest).weight("another")
     layout = {**manifest.layout, "pipeline": 3}

@@ -28,6 +28,7 @@ from trainer.formats.manifest import (
     check_checksums,
     check_sizes,
     checkpoint_folders,
+    checksum,
     fault_of,
     iteration_of,
     latest_checkpoint,
@@ -113,7 +114,8 @@ MANIFESTS = st.builds(
     model=FACTS,
     learning_rate=FACTS,
     files=st.dictionaries(
-        st.text(), st.builds(SavedFile, COUNTS, st.text("0123456789abcdef", min_size=16, max_size=16))
+        st.from_regex(r"[^\x00-\x1f\x7f/.]+(/[^\x00-\x1f\x7f/.]+)?", fullmatch=True),
+        st.builds(SavedFile, COUNTS, st.text("0123456789abcdef", min_size=16, max_size=16)),
     ),
 )
 
@@ -382,3 +384,31 @@ def test_a_manifest_remembers_every_start_and_every_change(tmp_path: Path) -> No
     manifest = manifest_of(history=(start,), saved=saved, parameters=(weight,), loss=2.5)
     (tmp_path / MANIFEST).write_text(json_file_text(manifest.as_json()))
     assert read_manifest(tmp_path) == manifest
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "..", "", "a\nb", "a\0b"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    text = json_file_text(manifest_of(files={name: SavedFile(0, "0" * 16)}).as_json())
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(CheckpointError, match="which is no file of the checkpoint") as refused:
+        read_manifest(tmp_path)
+    assert str(refused.value).isprintable()
+
+
+def test_counters_and_sizes_below_nothing_are_refused(tmp_path: Path) -> None:
+    for wrong in ({"consumed_train_samples": -1}, {"files": {"a": SavedFile(-1, "0" * 16)}}):
+        (tmp_path / MANIFEST).write_text(json_file_text(manifest_of(**wrong).as_json()))
+        with pytest.raises(CheckpointError, match="Expected `int` >= 0"):
+            read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_no_part_of_a_checkpoint_and_keeps_nobody_reading(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "a")
+    saved = manifest_of(files={"a": SavedFile((tmp_path / "a").stat().st_size, "0" * 16)})
+    with pytest.raises(CheckpointError, match="is no regular file"):
+        check_sizes(tmp_path, saved)
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+        checksum(tmp_path / "a")
