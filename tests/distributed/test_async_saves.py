@@ -65,7 +65,7 @@ def said(seen: Seen) -> list[str]:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".py"))
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith((".py", ".lock")))
 
 
 def test_the_training_goes_on_while_the_slowest_rank_writes_and_what_it_writes_is_of_when_it_began(
