@@ -19,7 +19,9 @@ from trainer.formats.leave_lines import Left
 from trainer.formats.log_lines import (
     BACKGROUND_TIMER,
     SAVE_TIMER,
+    CheckpointFailed,
     CheckpointLoaded,
+    CheckpointSaved,
     Evaluation,
     FreshStart,
     Stamp,
@@ -58,7 +60,9 @@ def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, tuple
     try:
         records = _records(fd, iterations)
         series = tuple(record for record in records if isinstance(record, TrainingLine))
-        return _seen_in(fd, _newest(records, WINDOW + 1)), series
+        found = _seen_in(fd, _newest(records, WINDOW + 1))
+        # A failed save is told until the next one, which may be many iterations later.
+        return msgspec.structs.replace(found, failed_save=_failed_save(records)), series
     finally:
         os.close(fd)
 
@@ -111,6 +115,7 @@ def measure(records: Sequence[Record]) -> Measured:
         tflops=_median([one.tflops for one in window]),
         last_iteration=last,
         stamped_after_it=_stamp_after_last_iteration(records),
+        failed_save=_failed_save(records),
     )
 
 
@@ -207,6 +212,16 @@ def _saves_s(records: Sequence[Record]) -> list[float]:
         for record in records
         if isinstance(record, Timers) and SAVE_TIMER in record.milliseconds
     ]
+
+
+def _failed_save(records: Sequence[Record]) -> CheckpointFailed | None:
+    """The newest save of the newest start, where it failed."""
+    for record in reversed(records):
+        if isinstance(record, CheckpointFailed):
+            return record
+        if isinstance(record, CheckpointSaved) or _is_start(record):
+            return None
+    return None
 
 
 def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:

@@ -81,3 +81,4 @@ class Measured(msgspec.Struct, frozen=True):
     last_iteration: TrainingLine | None = None
     stamped_after_it: datetime | None = None  # with zone; of the first line after it that says when it was written
     is_followed: bool = False  # whether anything was logged after it
+    failed_save: CheckpointFailed | None = None  # the newest save, where it came to nothing and no start came after it

@@ -157,7 +157,7 @@ def compare(folder: Path, options: dict[str, Any], corpus: str) -> dict[str, Any
     ("family", "ranks", "options"),
     [
         ("bloom", 8, {**BLOOM, **layout(2, 2), "apply_residual_connection_post_layernorm": True}),
-        ("gpt2", 4, {**GPT2, **layout(2, 1)}),
+        ("gpt2", 4, {**GPT2, **layout(2, 2)}),
     ],
     ids=["bloom", "gpt2"],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from opsctl.slurm.states import State
 from opsctl.watch.detector import Detector, Settings
@@ -15,23 +15,45 @@ CHECK = "checkpoint_age"
 HELP = """Does a training that runs also save?
 
 1: its last checkpoint is older than `[watch] checkpoint_most`; without that, than what the iterations between two of
-them take here, with an evaluation, two saves and a tenth more. 2: twice as old. Only the time that it has run counts.
+them take here, with an evaluation, two saves and a tenth more; or the newest save beside it failed. 2: twice as old.
+Only the time that it has run counts.
 """
 _MORE, _SAVES = 1.1, 2
 _LEAST = timedelta(minutes=5)
 
 
 def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
-    """A warning about a running task whose next checkpoint does not come; then critical."""
+    """A warning about a running task whose next checkpoint does not come, then critical; one about a failed save."""
     job = snapshot.running
     if job is None or job.state != State.RUNNING or job.started_at is None or snapshot.is_finished:
         return []
+    return [*_late(snapshot, settings, job.started_at), *_failed(snapshot)]
+
+
+def _failed(snapshot: Snapshot) -> list[Finding]:
+    failed, last = snapshot.measured.failed_save, snapshot.checkpoint
+    if failed is None or (last is not None and last.iteration >= failed.iteration):
+        return []
+    stands = f"iteration {last.iteration}'s is the last one" if last else "there is none yet"
+    return [
+        Finding(
+            CHECK,
+            Severity.WARNING,
+            f"the checkpoint of iteration {failed.iteration} could not be written: {failed.why}; {stands}",
+            subject=f"iteration {failed.iteration}",
+            evidence=("the next save holds up the training until it is written, and ends it where it fails too",),
+            todo="is there space: opsctl watch filesystem; once there is: opsctl request save",
+        )
+    ]
+
+
+def _late(snapshot: Snapshot, settings: Settings, started_at: datetime) -> list[Finding]:
     limit = _limit(snapshot, settings)
     if limit is None or snapshot.checkpoint_problem is not None:
         return []
     last, saved_at = snapshot.checkpoint, snapshot.checkpoint_at
-    is_of_this_task = saved_at is not None and saved_at > job.started_at
-    since = saved_at if saved_at is not None and is_of_this_task else job.started_at
+    is_of_this_task = saved_at is not None and saved_at > started_at
+    since = saved_at if saved_at is not None and is_of_this_task else started_at
     if not is_of_this_task:
         limit += START_MOST
     age = snapshot.now - since

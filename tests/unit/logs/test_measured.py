@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.logs.lines import parse_lines
-from opsctl.logs.measured import measure, measured, recent
+from opsctl.logs.measured import measure, measured, recent, recent_and_series
 from opsctl.logs.pulse import pulse_line
 from opsctl.logs.records import Measured
 from opsctl.runs.paths import RunPaths
 from tests.reading import read_so_far_bytes
+from trainer.formats.log_lines import CheckpointFailed, CheckpointSaved, write_checkpoint_line
 
 
 def train(iteration: int, seconds: float, loss: float = 2.0) -> str:
@@ -54,6 +55,22 @@ def test_an_iteration_takes_the_median_of_all_but_the_first_after_a_start(hundre
 
 def test_the_first_iteration_after_a_start_does_not_count() -> None:
     assert found(STARTED, train(1, 60.0), train(2, 2.0)).seconds_per_iteration == 2.0
+
+
+def test_a_save_that_failed_is_known_until_the_next_one_or_start(tmp_path: Path) -> None:
+    failed = CheckpointFailed(5, "/c", "cannot write /c/x: No space left on device")
+    said = write_checkpoint_line(failed)
+    lines = [train(4, 2.0), train(5, 2.0), said, train(6, 2.0)]
+    assert found(*lines).failed_save == failed
+    later = CheckpointFailed(6, "/c", "cannot write /c/y: No space left on device")
+    assert found(*lines, write_checkpoint_line(later), train(7, 2.0)).failed_save == later
+    assert found(*lines, write_checkpoint_line(CheckpointSaved(6, "/c"))).failed_save is None
+    assert found(*lines, STARTED, train(5, 2.0)).failed_save is None
+
+    paths = RunPaths(tmp_path)
+    paths.main_log.parent.mkdir(parents=True)
+    paths.main_log.write_text("\n".join([*lines, *(train(n, 2.0) for n in range(7, 200))]) + "\n")
+    assert recent_and_series(paths, 1000)[0].failed_save == failed
 
 
 def test_a_start_without_a_stamp_is_seen_by_the_number_that_falls_back() -> None:

@@ -216,6 +216,8 @@ def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: 
             {"test_weighted_split_paths": ["t: 1 0:1 p"], "test_weighted_split_paths_path": "p.txt"},
             "--test-weighted-split-paths with --test-weighted-split-paths-path: give the groups once",
         ),
+        ({"partition_activations": True}, "--partition-activations without --checkpoint-activations"),
+        ({"distribute_checkpointed_activations": True}, "activations without --checkpoint-activations"),
         ({"save_interval": 5}, "--save-interval without --save"),
         ({"save_schedule": ["10:100", "5"]}, "--save-schedule without --save"),
         ({"save_iterations": [7], "save": None}, "--save-iterations without --save"),

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec.structs import replace as replace_in
+
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.runs.schema import ExpectTable, WatchTable
@@ -14,6 +16,7 @@ from opsctl.watch.detectors import checkpoint_age
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING
+from trainer.formats.log_lines import CheckpointFailed
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 #: BLOOM: a save each 100 iterations of 105 s, 2.9 h; an evaluation of 12 minutes, a save of 40 s.
@@ -70,3 +73,18 @@ def test_what_does_not_run_saves_nothing_and_a_finished_training_has() -> None:
     assert found(9, jobs=(replace(RUNNING, state="SUSPENDED"),)) == found(9, is_finished=True) == []
     (blind,) = found(9, checkpoint_problem="latest is damaged")
     assert blind.severity is Severity.UNKNOWN and "latest is damaged" in blind.text
+
+
+def test_a_save_that_failed_is_told_at_once_until_there_is_a_later_one() -> None:
+    failed = replace_in(
+        MEASURED, failed_save=CheckpointFailed(30_100, "/c", "cannot write /c/x: No space left on device")
+    )
+    (finding,) = found(1.0, measured=failed)
+    assert (finding.severity, finding.key) == (Severity.WARNING, "checkpoint_age:iteration 30100")
+    assert finding.text == (
+        "the checkpoint of iteration 30100 could not be written: cannot write /c/x: No space left on device; "
+        "iteration 30000's is the last one"
+    )
+    assert [one.key for one in found(7.5, measured=failed)] == ["checkpoint_age", "checkpoint_age:iteration 30100"]
+    earlier = replace_in(failed, failed_save=CheckpointFailed(30_000, "/c", "cannot write /c/x"))
+    assert found(1.0, measured=earlier) == found(1.0, measured=failed, jobs=()) == []
