@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,41 @@ def test_a_training_that_publishes_meanwhile_is_waited_for_and_its_latest_stays(
     assert there(folder) == [40, 50, 60, 70] and latest(folder) == "global_step70"
 
 
+def test_where_the_latest_goes_back_meanwhile_nothing_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = pruning.plan_prune
+
+    def and_then_a_training_falls_back(run: object) -> pruning.Plan:
+        decided = plan(run)  # type: ignore[arg-type]
+        (folder / "output" / "checkpoints" / "latest").write_text("global_step40")
+        return decided
+
+    monkeypatch.setattr(pruning, "plan_prune", and_then_a_training_falls_back)
+    with pytest.raises(OpsctlError, match="nothing is pruned: the latest went back meanwhile"):
+        prune_now(folder)
+    assert len(there(folder)) == 6
+
+
+def test_on_a_full_disk_it_makes_room_and_puts_that_on_record_afterwards(tmp_path: Path) -> None:
+    if os.getuid():
+        pytest.skip("a small disk of one's own needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "none", disk], capture_output=True).returncode:
+        pytest.skip("cannot mount a tmpfs here")
+    try:
+        care_run(disk)
+        for iteration in range(10, 50, 10):
+            save(disk, iteration)
+        with (disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(b"x" * 4096)
+        assert prune_now(disk).removed == (10, 20)
+        assert there(disk) == [30, 40]
+        assert [one.iteration for one in read_prunes(seen(disk).paths)] == [10, 20]
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
 def test_who_publishes_has_the_lease_and_is_not_disturbed(folder: Path) -> None:
     paths = seen(folder).paths
     own = lease.take(paths, "attempt", 1, "ada", lambda _held: None)
@@ -130,13 +166,9 @@ def test_who_publishes_has_the_lease_and_is_not_disturbed(folder: Path) -> None:
 
 def test_a_checkpoint_that_a_chain_is_told_to_load_stays(folder: Path) -> None:
     run = seen(folder)
-    assert run.revision is not None
-    if "load_step" in run.revision.options():
-        run.paths.chains.write_text(
-            json.dumps({"chain": 7, "submitted_at": "2026-01-01T00:00:00Z", "user": "ada", "array": "1-2%1"})[:-1]
-            + ', "arguments": ["--load-step", "20"]}\n'
-        )
-        assert prune_now(folder).removed == (10, 30, 40)
+    chain = {"chain": 7, "submitted_at": "2026-01-01T00:00:00Z", "user": "ada", "array": "1-2%1"}
+    run.paths.chains.write_text(json.dumps({**chain, "arguments": ["--load-step", "20"]}) + "\n")
+    assert prune_now(folder).removed == (10, 30, 40)
 
 
 def test_two_at_once_take_each_checkpoint_once(folder: Path) -> None:

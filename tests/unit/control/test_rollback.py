@@ -15,6 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from opsctl.checkpoints import set_aside
 from opsctl.checkpoints.rollbacks import read_rollbacks
+from opsctl.control import rollback as rollbacks
 from opsctl.control.prune import prune
 from opsctl.control.repoint import repoint
 from opsctl.control.rollback import EventFile, Point, RolledBack, rollback, undo
@@ -72,6 +73,14 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in files
         if not path.name.startswith((".", "rollbacks"))
     }
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def killed(*_arguments: object) -> None:
+    raise Killed
 
 
 def write_curve(folder: Path, first: int, last: int, loss: float) -> str:
@@ -239,3 +248,33 @@ def test_two_at_once_are_one_after_the_other(folder: Path) -> None:
         pids.append(pid)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
     assert len(set_aside.read_all(seen(folder).paths)) == 1 and there(folder) == [10, 20]
+
+
+def test_one_that_was_cut_off_before_its_record_is_none_once_somebody_has_trained_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as dying:
+        dying.setattr(rollbacks, "append_rollback", killed)
+        with pytest.raises(Killed):
+            back(folder)
+    save(folder, 45)
+    done = back(folder, to=45)
+    assert done.finished and done.checkpoints == (50,), "only what is later than that"
+    assert there(folder) == [10, 20, 30, 40, 45] and latest(folder) == "global_step45"
+    assert [one.to for one in read_rollbacks(seen(folder).paths)] == [45]
+
+
+def test_one_that_was_cut_off_after_its_record_is_finished_beside_what_was_trained_since(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the checkpoint that it went back to, so that what it abandons is still abandoned."""
+    with monkeypatch.context() as dying:
+        dying.setattr(rollbacks, "_move", killed)
+        with pytest.raises(Killed):
+            back(folder)
+    assert latest(folder) == "global_step20"
+    save(folder, 25)
+    done = back(folder, to=25)
+    assert done.finished and done.number is None, "nothing is later than 25 any more, and it is the latest"
+    assert there(folder) == [10, 20, 25] and latest(folder) == "global_step25"
+    assert [one.to for one in read_rollbacks(seen(folder).paths)] == [20]

@@ -70,3 +70,10 @@ def test_a_tensor_that_is_another_or_was_cut_short_is_refused_with_both_values(t
         found.read(0, torch.empty(1000))
     with pytest.raises(CheckpointError, match=r"layer\.pt cannot be read"):
         StoredTensors(path)
+
+
+def test_a_run_of_zeros_that_nobody_stored_is_filled_in_and_nothing_around_it() -> None:
+    out = torch.full((3, 4), torch.nan)
+    fill(out, Box(1, 4, 2, 6), Run(None, 0, 10, 6), 7)  # rows 1 and 2 of seven columns, from column 3 to 1
+    assert out.isnan().tolist() == [[True, False, False, False], [True] * 4, [True] * 4]
+    assert out[0, 1:].tolist() == [0, 0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -161,3 +162,48 @@ def test_a_folder_that_has_vanished_with_all_around_it_is_not_made_anew(tmp_path
     with pytest.raises(Refusal, match=f"^cannot write {run}/checkpoints: No such file or directory"):
         save(destination, 3)
     assert not run.exists()
+
+
+def test_each_step_of_publishing_is_on_the_disk_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill shows no fsync that is missing, a node that loses power does."""
+    steps: list[str] = []
+    fsync, rename, replace = os.fsync, Path.rename, Path.replace
+
+    def told(path: Path) -> str:
+        return "beside" if path.name.endswith(".tmp") else "new" if path.name.startswith(".tmp-") else path.name
+
+    def noted_fsync(fd: int) -> None:
+        steps.append(f"fsync {told(Path(f'/proc/self/fd/{fd}').readlink())}")
+        fsync(fd)
+
+    def noted_rename(self: Path, target: Path) -> Path:
+        steps.append(f"{told(self)} -> {target.name}")
+        return rename(self, target)
+
+    def noted_replace(self: Path, target: Path) -> Path:
+        steps.append(f"{told(self)} -> {target.name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    save(Destination(HeldFolder(tmp_path / "checkpoints")), 1)
+    assert steps == [
+        *("fsync weights", "fsync beside", "beside -> manifest.json", "fsync new"),
+        *("new -> global_step1", "fsync checkpoints"),
+        *("fsync beside", "beside -> latest", "fsync checkpoints"),
+    ]
+
+
+def test_a_file_that_is_shorter_than_what_was_written_is_not_published(tmp_path: Path) -> None:
+    destination = Destination(HeldFolder(tmp_path / "checkpoints"))
+
+    def lose_the_end() -> None:
+        for path in (tmp_path / "checkpoints").glob(".tmp-*/weights"):
+            os.truncate(path, 10)
+
+    with pytest.raises(Refusal, match=r"weights has 10 bytes, \d+ were written: see the file system"):
+        save(destination, 1, lose_the_end)
+    assert names(tmp_path) == set()

@@ -13,6 +13,7 @@ import torch
 
 from tests.unit.trainer.checkpoint.small_checkpoint import FACTS, PARAMETERS, STEP, publish_small, value, write_small
 from tests.unit.trainer.checkpoint.test_read import Calls
+from trainer.checkpoint import saved_state
 from trainer.checkpoint.saved_state import SavedState
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
@@ -174,3 +175,48 @@ def test_a_manifest_whose_parameters_disagree_with_the_files_is_refused_with_bot
     layout = {**manifest.layout, "pipeline": 3}
     with pytest.raises(CheckpointError, match="4 layers do not divide by 3 pipeline stages"):
         SavedState(tmp_path / "one", msgspec.structs.replace(manifest, layout=layout))
+
+
+def test_before_the_first_step_moments_are_zeros_and_no_step_is_counted(tmp_path: Path) -> None:
+    manifest = write_small(tmp_path / "one", CUT)
+    for path in (tmp_path / "one").glob("zero_pp_rank_*"):
+        edited(path, lambda state: state["optimizer_state_dict"]["base_optimizer_state"].update(state={}))
+    state = SavedState(tmp_path / "one", manifest)
+    out = torch.full((16, 24), torch.nan)
+    assert state.optimizer(NAME, "exp_avg", out=out).count_nonzero() == 0 and state.step(NAME) == 0
+    assert torch.equal(state.optimizer(NAME, "fp32"), value(NAME, "fp32", (16, 24)))
+
+
+def test_of_what_each_tensor_rank_had_whole_the_copy_that_is_asked_for_comes(tmp_path: Path) -> None:
+    """So that a training with copies that have drifted goes on as it was."""
+    name, folder = "layers.0.input_layernorm.weight", tmp_path / "one"
+    manifest = write_small(folder, Cut(2, 1, 1, BY_BLOCK))
+    edited(folder / "layer_03-model_01-model_states.pt", lambda state: state["input_layernorm.weight"].fill_(3))
+    edited(
+        folder / "zero_pp_rank_0_mp_rank_01_optim_states.pt",
+        lambda state: [one.fill_(4) for one in state["optimizer_state_dict"]["single_partition_of_fp32_groups"]],
+    )
+    state, usual = SavedState(folder, manifest), value(name, "fp32", (16,))
+    assert torch.equal(state.weight(name), usual) and torch.equal(state.optimizer(name, "fp32"), usual)
+    assert state.weight(name, copy=1).tolist() == [3] * 16
+    assert state.optimizer(name, "fp32", copy=1).tolist() == [4] * 16
+
+
+@pytest.mark.parametrize("step", [float("nan"), float("inf"), -1.0])
+def test_a_step_count_that_is_none_is_refused(tmp_path: Path, step: float) -> None:
+    manifest = write_small(tmp_path / "one", Cut(1, 1, 1, BY_BLOCK))
+    edited(
+        tmp_path / "one" / "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        lambda state: state["optimizer_state_dict"]["base_optimizer_state"]["state"][0].update(step=torch.tensor(step)),
+    )
+    with pytest.raises(CheckpointError, match=f"the step of group 0 is {step}"):
+        SavedState(tmp_path / "one", manifest).step(NAME)
+
+
+def test_more_files_than_are_kept_open_are_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_state, "_OPEN_FILES", 1)
+    state = SavedState(tmp_path / "one", write_small(tmp_path / "one", CUT))
+    for _ in range(2):
+        for name in (NAME, "layers.3.mlp.dense_4h_to_h.weight"):
+            assert torch.equal(state.weight(name), value(name, "fp32", (16, 24)))
+            assert torch.equal(state.optimizer(name, "exp_avg"), value(name, "exp_avg", (16, 24)))

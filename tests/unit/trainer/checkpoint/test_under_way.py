@@ -79,7 +79,7 @@ def test_publishing_waits_for_what_is_still_being_written(tmp_path: Path) -> Non
     ids=["the disk", "anything else"],
 )
 def test_what_the_thread_met_is_raised_where_it_is_published_and_nothing_is_left(
-    tmp_path: Path, error: Exception, says: str
+    tmp_path: Path, error: Exception, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = Gate()
     gate.opened.set()
@@ -87,4 +87,4 @@ def test_what_the_thread_met_is_raised_where_it_is_published_and_nothing_is_left
     save = begun(tmp_path, gate)
     with pytest.raises(Refusal, match=f"^{says}"):
         save.publish()
-    assert names(tmp_path) == set()
+    assert names(tmp_path) == set() and "saved" not in capsys.readouterr().out

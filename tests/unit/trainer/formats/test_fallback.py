@@ -57,3 +57,11 @@ def test_where_nobody_can_tell_the_latest_there_is_no_one_before_it(tmp_path: Pa
     remove_latest(tmp_path)
     with pytest.raises(CheckpointError, match="latest is missing"):
         fall_back(tmp_path, {})
+
+
+def test_what_is_later_than_the_damaged_latest_is_of_an_abandoned_branch_and_not_taken(tmp_path: Path) -> None:
+    three_checkpoints(tmp_path)
+    (tmp_path / "latest").write_text(tag_of(10))  # as after a repoint
+    (tmp_path / tag_of(10) / "weights").unlink()
+    found = fall_back(tmp_path, {})
+    assert found is not None and (found.instead.folder.name, found.lost) == ("global_step5", 5)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -147,3 +148,20 @@ def test_a_trigger_between_two_parts_of_the_start_leaves(tmp_path: Path) -> None
     (tmp_path / "stop-request").touch()
     with pytest.raises(LeavesEarly, match="Detected stop request"):
         leaving.look_while_building()
+
+
+def test_what_every_rank_counts_by_itself_ends_it_at_that_number_and_not_before(tmp_path: Path) -> None:
+    """Iterations of this start, whatever the training is at; samples of the whole training."""
+    settings = LeavingSettings(*(tmp_path / name for name in ("kill", "stop", "report")), None, None)
+
+    def at(iteration: int, steps_done: int, samples: int, **limits: int) -> Reason | None:
+        found = Leaving(replace(settings, **limits), torch.device("cpu"), 0.0).reason(iteration, steps_done, samples)
+        return found[0] if found else None
+
+    assert at(103, 3, 800, exit_after_iterations=4) is None
+    assert at(104, 4, 800, exit_after_iterations=4) == Reason.EXIT_INTERVAL
+    assert at(100, 0, 800, exit_interval=50) is None
+    assert at(100, 1, 800, exit_interval=50) == Reason.EXIT_INTERVAL
+    assert at(9, 9, 79, exit_samples=80) is None
+    assert at(10, 10, 80, exit_samples=80) == Reason.EXIT_SAMPLES
+    assert at(10, 0, 81, exit_samples=80) == Reason.EXIT_SAMPLES

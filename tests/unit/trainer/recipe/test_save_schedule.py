@@ -94,3 +94,10 @@ def test_it_is_told_in_words(of: SaveSchedule, words: str) -> None:
 def test_the_options_help_shows_the_wish_as_it_is_written() -> None:
     (option,) = [one for one in OPTIONS if one.key == "save_schedule"]
     assert " ".join(WISH) in option.help
+
+
+def test_who_waits_for_the_next_save_waits_for_a_whole_interval_at_least() -> None:
+    """One that was asked for at 1590 moves no other, and what is told then must not end before a save of 1600 took."""
+    of = schedule(save_schedule=["100:1000", "400"], save_iterations=[1610])
+    assert [of.longest_wait_after(reached) for reached in (90, 100, 1000, 1590, 1610)] == [100, 100, 400, 400, 400]
+    assert schedule(save_iterations=[50]).longest_wait_after(40) == 10
