@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from trainer.formats.errors import CheckpointError
 from trainer.interchange.hf.families import FAMILIES, family_of
+from trainer.interchange.hf.family import their_shape, to_ours, to_theirs
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.parameters import parameter_table
@@ -82,3 +84,15 @@ def test_every_place_of_a_family_is_used_by_its_models_and_by_one_parameter_each
     assert len({*found}) == len(found) == len(names(one))
     of_first_block = {name for name in found if ".h.1." not in name}
     assert of_first_block == {place.name.format(0) for place in FAMILIES[family].places.values()}
+
+
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+def test_query_key_and_value_lie_head_by_head_here_and_each_for_all_heads_in_gpt2(kind: str) -> None:
+    """Two heads of two rows: there and back again alone would not tell another order."""
+    place = FAMILIES["gpt2"].place_of(f"layers.0.self_attention.query_key_value.{kind}")
+    assert place is not None
+    ours = torch.arange(12.0) if kind == "bias" else torch.arange(12.0)[:, None].expand(12, 4).contiguous()
+    theirs = to_theirs(place, ours, heads=2)
+    assert tuple(theirs.shape) == their_shape(place, ours.shape) == ((12,) if kind == "bias" else (4, 12))
+    assert theirs.reshape(-1, 12)[0].tolist() == [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
+    assert torch.equal(to_ours(place, theirs, heads=2), ours)
