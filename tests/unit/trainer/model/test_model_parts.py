@@ -233,3 +233,12 @@ def test_blocks_are_dealt_to_stages_as_planned() -> None:
         assert blocks == blocks_per_stage(layers, stages, method)
         if layers == 70:
             assert blocks == [5, *[6] * 10, 5]
+
+
+def test_each_mask_has_a_seed_of_its_own_whichever_place_its_sample_has_in_a_micro_batch() -> None:
+    clock = DropoutClock(1234)
+    places = list(itertools.product(range(3), range(2), ("attention", "mlp"), range(4)))
+    assert len({clock.seed_of(*place) for place in places}) == len(places)
+    with clock.at(2):
+        first = clock.seed_of(0, 1, "mlp", 3)
+    assert first == clock.seed_of(2, 1, "mlp", 3)

@@ -202,3 +202,19 @@ def test_a_type_that_cannot_hold_the_weights_is_refused_naming_one(
     assert not (tmp_path / "out").exists()
     exported(root, tmp_path / "out", "--dtype", "bfloat16")
     assert tensors_in(tmp_path / "out")["transformer.ln_f.bias"].dtype == torch.bfloat16
+
+
+def test_weights_that_were_saved_without_fp32_ones_are_widened_to_the_same_numbers_and_that_is_said(
+    publish: Publish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = imported(publish("bloom", "bfloat16"), tmp_path / "checkpoints")
+    capsys.readouterr()
+    wide, usual = (
+        (exported(root, tmp_path / name, "--json", *words), json.loads(capsys.readouterr().out)["exported"][0])
+        for name, words in (("wide", ("--dtype", "float32")), ("usual", ()))
+    )
+    said = "saved without fp32 weights: those in bf16 are widened"
+    assert said in wide[1]["notices"] and said not in usual[1]["notices"]
+    theirs = tensors_in(usual[0])
+    for name, tensor in tensors_in(wide[0]).items():
+        assert tensor.dtype.itemsize == 4 and tensor.equal(theirs[name].float()), name

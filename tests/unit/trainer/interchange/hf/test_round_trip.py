@@ -48,7 +48,7 @@ def exported(checkpoints: Path, to: Path, *words: str) -> Path:
         ("bloom", "float32", {"apply_residual_connection_post_layernorm": True, "layer_norm_epsilon": 1e-3}),
         ("bloom", "float16", {}),
         ("gpt2", "bfloat16", {"n_inner": 48}),
-        ("gpt2", "float32", {"activation_function": "gelu", "n_positions": 24}),
+        ("gpt2", "float32", {"activation_function": "gelu", "n_positions": 24, "layer_norm_epsilon": 1e-3}),
     ],
 )
 def test_published_imported_and_exported_it_is_the_same_bit_for_bit(
