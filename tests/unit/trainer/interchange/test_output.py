@@ -92,3 +92,26 @@ def test_what_somebody_else_is_writing_is_left_alone(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_all_that_was_written_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(fd: int) -> None:
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
+        steps.append("unfinished" if name.startswith(".unfinished-") else name)
+        fsync(fd)
+
+    def noted_rename(self: Path, target: Path) -> Path:
+        steps.append(f"-> {target.name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    with being_written(tmp_path / "folder", 0) as folder:
+        (folder / "below").mkdir()
+        (folder / "below" / "file").write_text("whole")
+    assert steps == ["file", "below", "unfinished", "-> folder", tmp_path.name]

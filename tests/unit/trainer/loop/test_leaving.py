@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -152,10 +152,10 @@ def test_a_trigger_between_two_parts_of_the_start_leaves(tmp_path: Path) -> None
 
 def test_what_every_rank_counts_by_itself_ends_it_at_that_number_and_not_before(tmp_path: Path) -> None:
     """Iterations of this start, whatever the training is at; samples of the whole training."""
-    settings = LeavingSettings(*(tmp_path / name for name in ("kill", "stop", "report")), None, None)
 
-    def at(iteration: int, steps_done: int, samples: int, **limits: int) -> Reason | None:
-        found = Leaving(replace(settings, **limits), torch.device("cpu"), 0.0).reason(iteration, steps_done, samples)
+    def at(iteration: int, steps_done: int, samples: int, **limits: Any) -> Reason | None:
+        settings = LeavingSettings(None, None, tmp_path / "report", None, **{"exit_interval": None, **limits})
+        found = Leaving(settings, torch.device("cpu"), 0.0).reason(iteration, steps_done, samples)
         return found[0] if found else None
 
     assert at(103, 3, 800, exit_after_iterations=4) is None

@@ -131,6 +131,7 @@ def changed_config(published: Path, **changes: Any) -> None:
             "activation_function is relu, a model of the trainer has gelu_new or",
         ),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "is true, a model of the trainer has false"),
+        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false, a model of the trainer has true"),
         ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings is false, a model of the trainer has true"),
         ("gpt2", {"model_type": "llama"}, "model_type is 'llama', the trainer has bloom, gpt2"),
         ("gpt2", {"n_embd": "wide\x1b[2J"}, r"n_embd is 'wide\\x1b\[2J', no size of a model"),
