@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,8 +14,10 @@ import pytest
 
 from opsctl.account import account_and_host
 from opsctl.checkpoints.inventory import latest_problem
+from opsctl.control import prune as pruning
 from opsctl.records import lease
 from opsctl.records.locate import remember_run
+from opsctl.records.register import all_runs, cron_folder, register
 from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint, write_run
@@ -186,6 +189,22 @@ class TestCare:
         assert there(run) == [30, 40]
         assert opsctl("checkpoints", "prune", "--yes", "--dry-run") == 2
 
+    def test_a_prune_that_could_not_remove_all_of_it_says_what_is_left_and_exits_1(
+        self, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stuck(_root: int, name: str) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+
+        with monkeypatch.context() as held:
+            held.setattr(pruning, "_remove_folder", stuck)
+            assert opsctl("checkpoints", "prune", "--yes", "--json") == 1
+        answer = capsys.readouterr()
+        (told,) = printed("checkpoints prune", answer.out)
+        assert told["pruned"] == [] and len(told["problems"]) == 2
+        assert "global_step10 is not removed in full: " in answer.err and there(run) == [30, 40]
+        assert opsctl("checkpoints", "prune", "--yes", "--json") == 0, "the next one goes on"
+        assert printed("checkpoints prune", capsys.readouterr().out)[0]["pruned"] == [10, 20]
+
     def test_the_cron_job_prunes_what_has_a_policy_and_leaves_others_alone(
         self, run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -196,9 +215,16 @@ class TestCare:
         remember_run("tiny", run / "run.toml")
         remember_run("other", other / "run.toml")
         remember_run("gone", tmp_path / "gone" / "run.toml")
+        foreign = tmp_path / "foreign"  # on the cron folder's list, and nothing that this account has used
+        run_file = care_run(foreign)
+        for iteration in (10, 20, 30, 40):
+            save(foreign, iteration)
+        cron_folder().mkdir(parents=True)
+        register("foreign", run_file, RunPaths(foreign / "output"))
+        assert str(run_file) in {one.run_file for one in all_runs()}
         assert opsctl("checkpoints", "prune", "--all-runs", "--yes", "--json") == 0
         assert [one["run"] for one in printed("checkpoints prune", capsys.readouterr().out)] == ["tiny"]
-        assert there(run) == [30, 40] and there(other) == [10]
+        assert there(run) == [30, 40] and there(other) == [10] and there(foreign) == [10, 20, 30, 40]
 
     def test_a_rollback_and_its_undoing(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert opsctl("checkpoints", "rollback", "--to", "20", "--reason", "a spike", "--json") == 0
