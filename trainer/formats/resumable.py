@@ -119,8 +119,16 @@ def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any
         if stored != value:
             raise CheckpointError(
                 f"{folder}: {name} value from checkpoint ({stored}) is not equal to the input argument "
-                f"value ({value}): give --{name.replace('_', '-')} {stored}, or another --load"
+                f"value ({value}): {_way_to(name, stored)}, or another --load"
             )
+
+
+def _way_to(name: str, stored: Any) -> str:
+    """What to do on the command line so that a fact of the model is the checkpoint's."""
+    option = "--pad-vocab-size-to" if name == "padded_vocab_size" else f"--{name.replace('_', '-')}"
+    if isinstance(stored, bool):
+        return f"give {option}" if stored else f"leave {option} out"
+    return f"give {option} {stored}"
 
 
 def refuse_other_layout(

@@ -41,6 +41,7 @@ from trainer.formats.manifest import (
 )
 from trainer.formats.reached import Reached, latest_reached
 from trainer.formats.resumable import refuse_other_layout, refuse_other_model, schedule_to_use
+from trainer.recipe.option_table import OPTIONS
 from trainer.recipe.schedule import LearningRateSchedule
 
 SCHEDULE = LearningRateSchedule(6e-5, 6e-6, 183_105, 200_000_000, "cosine")
@@ -206,6 +207,26 @@ def test_another_padding_of_the_same_vocabulary_is_the_same_model(tmp_path: Path
     older = {**MODEL, "padded_vocab_size": 64}  # of the first schema, which does not know how many rows are tokens'
     with pytest.raises(CheckpointError, match=r"padded_vocab_size value from checkpoint \(64\)"):
         refuse_other_model(tmp_path, manifest_of(model=older), {**saved, "padded_vocab_size": 72})
+
+
+@pytest.mark.parametrize(
+    ("of_checkpoint", "now", "way"),
+    [
+        ({"hidden_size": 4096}, {"hidden_size": 7168}, "--hidden-size 4096"),
+        ({"embed_layernorm": True}, {"embed_layernorm": False}, "give --embed-layernorm,"),
+        ({"embed_layernorm": False}, {"embed_layernorm": True}, "leave --embed-layernorm out,"),
+        # What only a checkpoint of the first schema is refused for: it does not say how many rows are tokens.
+        ({"padded_vocab_size": 70}, {"padded_vocab_size": 65, "vocab_size": 65}, "give --pad-vocab-size-to 70,"),
+    ],
+)
+def test_the_way_out_of_another_model_is_an_option_that_there_is(
+    tmp_path: Path, of_checkpoint: dict[str, object], now: dict[str, object], way: str
+) -> None:
+    with pytest.raises(CheckpointError) as refusal:
+        refuse_other_model(tmp_path, manifest_of(model=of_checkpoint), now)
+    assert way in str(refusal.value)
+    option = next(word.rstrip(",") for word in str(refusal.value).split() if word.startswith("--"))
+    assert option in [one.name for one in OPTIONS]
 
 
 def test_a_changed_schedule_is_refused_with_every_change_by_megatrons_names(tmp_path: Path) -> None:
