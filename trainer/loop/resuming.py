@@ -24,7 +24,7 @@ from trainer.formats.manifest import Found, latest_folder, read_manifest
 from trainer.formats.origin import started_now
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import Identity, begins_anew, refuse_other_model, schedule_to_resume_with
-from trainer.formats.starting import step_change
+from trainer.formats.starting import found_at_step, step_change
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
 
@@ -184,9 +184,13 @@ def load_into(engine: PipelineEngine, resumption: Resumption, options: Options) 
 
 
 def progress_on_disk(options: Options) -> Progress:
-    """The latest checkpoint's counters, for a training that leaves before it loads it; zeros when there is none."""
+    """The counters of where a training would begin that leaves before it does; zeros at a beginning, or unknown."""
+    if not options.load or options.finetune:
+        return Progress.none()
     try:
-        folder = latest_folder(Path(options.load)) if options.load else None
+        if options.load_step is not None:
+            return Progress(**found_at_step(options).manifest.counters())
+        folder = latest_folder(Path(options.load))
         manifest = read_manifest(folder) if folder else None
     except CheckpointError:
         manifest = None
