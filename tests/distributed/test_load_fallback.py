@@ -45,7 +45,7 @@ def test_a_damaged_latest_is_refused_by_name_unless_told_to_fall_back_and_then_i
 ) -> None:
     root = tmp_path / "checkpoints"
     shutil.copytree(saved, root)
-    careful = options(corpus, root, verify_checkpoint_checksums=True, exit_interval=5)
+    careful = options(corpus, root, exit_interval=5)
     (refused,) = pool.run(1, run_training, careful)
     assert refused.status == 1 and refused.losses == []
     assert f"{root}/global_step3/layer_01-model_00-model_states.pt has checksum " in refused.errors
@@ -68,7 +68,7 @@ def test_nothing_falls_back_past_a_checkpoint_of_another_model(
 ) -> None:
     root = tmp_path / "checkpoints"
     shutil.copytree(saved, root)
-    other = options(corpus, root, verify_checkpoint_checksums=True, load_fallback=True, hidden_size=32)
+    other = options(corpus, root, load_fallback=True, hidden_size=32)
     (refused,) = pool.run(1, run_training, other)
     assert refused.status == 1 and refused.errors.count("\n") == 1
     assert f"{root}/global_step3: hidden_size value from checkpoint (16) is not equal to " in refused.errors

@@ -257,7 +257,7 @@ def test_a_damaged_checkpoint_is_refused_by_the_name_of_the_file(
     folder = tmp_path / "checkpoints"
     shutil.copytree(saved, folder)
     complaint = damage(folder)
-    (refused,) = pool.run(1, run_training, {**saving(corpus, folder), "verify_checkpoint_checksums": True})
+    (refused,) = pool.run(1, run_training, {**saving(corpus, folder)})
     assert refused.status == 1
     assert complaint in refused.errors
     assert refused.errors.count("\n") == 1

@@ -23,7 +23,7 @@ from trainer.say import say
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 
 
-def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
+def find_latest(root: Path, with_checksums: bool = True) -> Found | None:
     """The checkpoint that `root/latest` names, looked over; None where there is no checkpoint at all.
 
     Collective. Raises Refusal.
@@ -41,7 +41,7 @@ def find_latest(root: Path, with_checksums: bool = False) -> Found | None:
 def find_at_step(options: Mapping[str, Any]) -> Found:
     """What --load-step comes to, looked over. Collective. Raises Refusal."""
     found = from_first_rank(lambda: found_at_step(options), (CheckpointError,))
-    if options["verify_checkpoint_checksums"]:
+    if not options["no_verify_checkpoint_checksums"]:
         _check_checksums(found)
     return found
 

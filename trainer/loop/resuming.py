@@ -111,11 +111,11 @@ def _find(options: Options) -> tuple[Found | None, FellBack | None]:
         return None, None
     if options.load_step is not None:
         return find_at_step(options), None
-    root, with_checksums = Path(options.load), options.verify_checkpoint_checksums
+    root, with_checksums = Path(options.load), not options.no_verify_checkpoint_checksums
     if not options.load_fallback:
         return find_latest(root, with_checksums), None
     fell_back = find_instead_of_a_damaged_one(root, with_checksums)
-    return (fell_back.instead, fell_back) if fell_back else (find_latest(root), None)
+    return (fell_back.instead, fell_back) if fell_back else (find_latest(root, with_checksums=False), None)
 
 
 def _start(kind: str, progress: Progress, identity: Identity, **more: Any) -> Start:

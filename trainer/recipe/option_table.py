@@ -452,7 +452,12 @@ OPTIONS: tuple[Option, ...] = (
             choices=tuple(fact.name for fact in TRAINING),
             nargs="+",
         ),
-        _flag("--verify-checkpoint-checksums", "Compare every file's checksum before loading, not only its size."),
+        _flag("--no-verify-checkpoint-checksums", "Look at files' sizes alone before loading, not at their contents."),
+        _flag(
+            "--verify-checkpoint-checksums",
+            "Compare every file's checksum before loading.",
+            notice="checksums are compared unless --no-verify-checkpoint-checksums is given",
+        ),
         _flag(
             "--load-fallback",
             "Where the latest checkpoint is damaged, go on from the newest complete one before it, on record.",
