@@ -51,6 +51,9 @@ class ImportedModel:
             raise CheckpointError("config.json: it is quantized, the trainer's weights are fp32, bf16 or fp16")
         self.family: Family = family_named(config.get("model_type"))
         self.given = {**self.family.options(config), **_tokenizer(folder)}
+        layers, tensors = self.given["num_layers"], len(self._published.names)
+        if layers > tensors:  # a table of 10^18 layers would be made before any is missed
+            raise CheckpointError(f"config.json: n_layer is {layers}, and its files have {tensors} tensors in all")
         wanted = {"make_vocab_size_divisible_by": padding.divisible_by, "pad_vocab_size_to": padding.to}
         self.options: Options = from_tables({**self.given, **wanted}, 1)
         if wrong := combination_errors(self.options, 1):

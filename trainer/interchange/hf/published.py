@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainer.checkpoint.read import read_data
+from trainer.checkpoint.stored_tensors import unreadable
 from trainer.files import read_plain
 from trainer.formats.errors import CheckpointError
 from trainer.interchange.hf.tensor_file import INDEX, WHOLE, TensorEntry, read_tensor_file
@@ -131,8 +133,18 @@ def _found(get: Any, name: str, path: Path) -> Any:
 def _read_pickled(path: Path) -> Mapping[str, Tensor]:
     try:
         tensors = read_data(str(path), "cpu")
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    if not isinstance(tensors, dict) or not all(isinstance(one, Tensor) for one in tensors.values()):
-        raise CheckpointError(f"{path} is no table of tensors")
+    except (OSError, RuntimeError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise unreadable(path, error) from None
+    if not isinstance(tensors, dict) or not all(map(_is_plain, tensors, tensors.values())):
+        raise CheckpointError(f"{path} is no table of plain tensors by name")
     return tensors
+
+
+def _is_plain(name: object, one: object) -> bool:
+    return (
+        isinstance(name, str)
+        and isinstance(one, Tensor)
+        and one.layout == torch.strided
+        and one.device.type == "cpu"
+        and not (one.is_quantized or one.is_nested)
+    )
