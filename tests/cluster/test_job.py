@@ -121,6 +121,7 @@ def test_the_owners_task_passes_over_a_members_revision_and_starts_nothing_besid
     member = unix_user("member")
     for path in (training.paths.revisions / second, *(training.paths.revisions / second).iterdir()):
         os.chown(path, pwd.getpwnam(member).pw_uid, -1)
+    write_checkpoint(training.opsctl.folder, 5, 40)
     write_checkpoint(training.opsctl.folder, 10, 80)
     (training.paths.checkpoints / "latest").unlink()
     name = load_run_file(training.opsctl.folder / "run.toml").file.run.name

@@ -34,7 +34,7 @@ def shapes_in(folder: Path) -> Shapes:
     ("tensor", "pipeline", "model"),
     [
         (1, 1, {"position_embedding_type": "absolute", "num_layers": 3}),
-        (2, 1, {"embed_layernorm": True, "ffn_hidden_size": 24, "vocab_size": 61}),
+        (2, 1, {"embed_layernorm": True, "ffn_hidden_size": 24, "pad_vocab_size_to": 72}),
         (2, 2, {"position_embedding_type": "absolute", "embed_layernorm": True, "bf16": True}),
     ],
 )

@@ -33,7 +33,7 @@ def size_in_bytes(text: str) -> int:
 
 def run_program(work: Callable[[], None]) -> int:
     """Do `work`; 0 done, 1 failed, 130 interrupted, with one line of why."""
-    signal.signal(signal.SIGTERM, _interrupted)
+    before = signal.signal(signal.SIGTERM, _interrupted)
     give_freed_tensors_back()
     try:
         work()
@@ -44,6 +44,8 @@ def run_program(work: Callable[[], None]) -> int:
         return failed(f"{where}{error.strerror or error}", 1)
     except KeyboardInterrupt:
         return failed("interrupted; what was being written is gone", 130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 

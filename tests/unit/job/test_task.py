@@ -74,6 +74,7 @@ def test_arguments_of_another_release_leave_the_runs_kill_switch_to_look_at(publ
 
 @pytest.mark.parametrize("checkpoints", ["no latest", "latest"])
 def test_beside_checkpoints_the_task_does_not_start_from_nothing(published: Path, checkpoints: str) -> None:
+    write_checkpoint(published, 5, 40)
     write_checkpoint(published, 10, 80)
     assert task_in(published).checkpoint_problem() is None
     if checkpoints == "latest":

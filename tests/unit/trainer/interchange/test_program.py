@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+
+from trainer.interchange.program import run_program
 
 ONE_AFTER_ANOTHER = """
 import random
@@ -32,3 +35,9 @@ def test_tensors_one_after_the_other_take_the_memory_of_the_largest() -> None:
     """And of what is kept meanwhile, some 2 MiB. Without its own care glibc's heap grows to several times that."""
     done = subprocess.run([sys.executable, "-c", ONE_AFTER_ANOTHER], capture_output=True, text=True, check=True)
     assert 16 <= float(done.stdout) < 24
+
+
+def test_a_signal_means_to_whoever_runs_a_program_what_it_meant_before() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_program(lambda: None) == 0
+    assert signal.getsignal(signal.SIGTERM) is before
