@@ -78,10 +78,11 @@ class Attempt(Opening, frozen=True, kw_only=True):
 
     @property
     def made_checkpoint(self) -> bool:
-        """Whether a whole checkpoint later than the one it started from was there when it ended."""
-        if self.checkpoint_at_end is None:
-            return False
-        return self.iteration_at_start is None or self.checkpoint_at_end > self.iteration_at_start
+        """Whether another whole checkpoint than at its start was the latest when it ended.
+
+        An earlier one too: a trainer that was told to fall back from a damaged checkpoint saves on from before it.
+        """
+        return self.checkpoint_at_end is not None and self.checkpoint_at_end != self.iteration_at_start
 
 
 class Event(Attempt, frozen=True, kw_only=True):

@@ -40,7 +40,9 @@ class PrintedAttempt(Attempt, frozen=True, kw_only=True):
 
     job: Annotated[str, Meta(description="The job as squeue shows it.")]
     state: Annotated[Literal["running", "ended", "not known"], Meta(description="Where it stands, as Slurm knows it.")]
-    made_checkpoint: Annotated[bool, Meta(description="Whether a later checkpoint was there when it ended.")]
+    made_checkpoint: Annotated[
+        bool, Meta(description="Whether another checkpoint than at its start was the latest when it ended.")
+    ]
 
 
 def printed_attempt(attempt: Attempt, is_known: bool) -> PrintedAttempt:

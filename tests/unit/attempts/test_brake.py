@@ -43,6 +43,12 @@ def test_a_new_checkpoint_starts_the_row_again() -> None:
     assert not brake_trips(attempts, NOON)
 
 
+def test_saving_on_from_before_a_damaged_checkpoint_is_progress_and_saving_nothing_there_is_none() -> None:
+    fell_back = ended(3, start=730, end=133)
+    assert without_progress([ended(1), ended(2), fell_back], NOON) == 0
+    assert brake_trips([fell_back, *(ended(number, start=133, end=133) for number in (4, 5, 6))], NOON)
+
+
 def test_leaving_through_the_kill_switch_at_the_end_or_to_another_writer_is_neutral() -> None:
     failures = [ended(1), ended(2)]
     neutral = [ended(3, "kill-switch"), ended(4, "finished"), ended(5, "brake"), ended(5, "overtaken")]
