@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from opsctl.attempts.cause import describe
 from opsctl.attempts.events import Attempt
+from opsctl.checkpoints.prunes import Pruned
 from opsctl.moments import to_the_second
 from opsctl.records.alert_log import Event
 from opsctl.records.cancels import Cancel
@@ -50,6 +51,7 @@ class Facts:
     alerts: Sequence[Event] = ()
     requests: Sequence[PrintedRequest] = ()
     rollbacks: Sequence[Rollback] = ()
+    prunes: Sequence[Pruned] = ()
     checkpoints: Sequence[tuple[int, datetime]] = ()  # iteration, when it was whole
     unread: tuple[str, ...] = ()  # records that cannot be read, and why
     problem: str = ""
@@ -63,7 +65,7 @@ class Happening(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="One of `attempt`, `chain`, `cancel`, `revision`, `alert`, `request`, `checkpoint`, "
-            "`rollback`, `kill-switch`."
+            "`rollback`, `prune`, `kill-switch`."
         ),
     ]
     text: Annotated[str, Meta(description="What it was, in a line.")]
@@ -127,6 +129,7 @@ def _all(facts: Facts) -> Iterator[Happening]:
             why = f": {back.why}" if back.why else ""
             text = f"{back.by} let iteration {back.to} be the latest{before}{why}"
             yield Happening(at=back.at, kind="rollback", text=text)
+    yield from _of_prunes(facts.prunes)
 
 
 def _of_attempts(attempts: Iterable[Attempt]) -> Iterator[Happening]:
@@ -144,6 +147,18 @@ def _of_attempts(attempts: Iterable[Attempt]) -> Iterator[Happening]:
             text += f"; {describe(one.first_failure)}" if one.first_failure else ""
             text += f"; {one.note}" if one.note else ""
             yield Happening(at=one.closed_at, kind="attempt", text=text)
+
+
+def _of_prunes(lines: Iterable[Pruned]) -> Iterator[Happening]:
+    """One for all that somebody pruned within a minute: a prune's lines come one after another."""
+    timed = ((one, one.at) for one in lines if one.at is not None)
+    for (by, _), row in groupby(timed, key=lambda one: (one[0].by, one[1].replace(second=0, microsecond=0))):
+        together = list(row)
+        iterations = [one.iteration for one, _ in together]
+        which = f"checkpoint {iterations[0]}"
+        if len(together) > 1:
+            which = f"{len(together)} checkpoints, {min(iterations)} to {max(iterations)}"
+        yield Happening(at=together[-1][1], kind="prune", text=f"{by or 'somebody'} pruned {which}")
 
 
 def _of_chains(chains: Iterable[Chain]) -> Iterator[Happening]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from opsctl.checkpoints.prunes import read_prunes
 from opsctl.checkpoints.rollbacks import read_rollbacks
 from opsctl.errors import OpsctlError
 from opsctl.records import alerts, requests
@@ -40,6 +41,7 @@ def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = 
     events = tried("alerts", lambda: alerts.events(paths))
     asked = tried("requests", lambda: requests.printed(paths))
     rollbacks = tried("rollbacks", lambda: read_rollbacks(paths))
+    prunes = tried("prunes", lambda: read_prunes(paths))
     deactivations = tried("the kill switch's record", lambda: read_deactivations(paths))
     checkpoints = tried("checkpoints", lambda: _checkpoints(paths))
     problems = [f"{part.name}: {why}" for part, why in snapshot.problems if part in Part.ALL and snapshot.blind is None]
@@ -55,6 +57,7 @@ def read_facts(run: RunView, snapshot: Snapshot, since: datetime, parts: Part = 
         alerts=events,
         requests=asked,
         rollbacks=rollbacks,
+        prunes=prunes,
         checkpoints=checkpoints,
         unread=(*problems, *unread, *([desk.problem] if desk.problem else [])),
     )

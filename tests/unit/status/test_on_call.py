@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.checkpoints.prunes import Pruned
 from opsctl.output import json_text
 from opsctl.records.alert_log import Event, Message
 from opsctl.records.alerts import Remembered
@@ -128,6 +129,17 @@ def test_a_switch_that_was_triggered_and_deactivated_meanwhile_is_told_with_both
         "07:00 ann deactivated the kill switch of ben",
         "08:00 ann deactivated the kill switch of somebody",
     ]
+
+
+def test_what_somebody_pruned_at_once_is_one_line() -> None:
+    at = NOW - 2 * HOUR
+    prunes = (
+        Pruned(18, 9, "ben@login1", at - 6 * HOUR),
+        *(Pruned(number, 9, "ann@login1", at + timedelta(seconds=number / 100)) for number in (100, 300, 200)),
+        Pruned(19, 9, "ann@login1", None),
+    )
+    told = [one.text for one in happenings(Facts("tr1", None, None, prunes=prunes), SINCE)]
+    assert told == ["ben@login1 pruned checkpoint 18", "ann@login1 pruned 3 checkpoints, 100 to 300"]
 
 
 def test_without_slurm_the_rest_is_told_and_the_queue_is_not_known() -> None:
