@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+#: DeepSpeed's switches that put parameters elsewhere in a partition than where a checkpoint's reader looks.
+_OTHER_CUTS = ("round_robin_gradients", "elastic_checkpoint")
+
 
 def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed's JSON configuration for these options: an `Options`, or all keys of one, `global_batch_size` known.
@@ -41,12 +44,16 @@ def merged_with_file(options: Mapping[str, Any], loaded: Mapping[str, Any]) -> d
     """The options' configuration with what a DeepSpeed file adds.
 
     Where both speak of batch, precision, clipping or the ZeRO stage, the options count. Raises ValueError (one line)
-    when the file switches on a precision that the options do not.
+    when the file switches on a precision that the options do not, or what no checkpoint of ours is cut like.
     """
     for precision in ("bf16", "fp16"):
         section = loaded.get(precision)
         if isinstance(section, Mapping) and section.get("enabled") and not options[precision]:
             raise ValueError(f"it enables {precision}, but --{precision} is not given: give it, or change the file")
+    section = loaded.get("zero_optimization")
+    for switch in _OTHER_CUTS:
+        if isinstance(section, Mapping) and section.get(switch):
+            raise ValueError(f"zero_optimization.{switch} deals out states as no checkpoint here says: leave it out")
     made = engine_config(options)
     merged = {**made, **loaded}
     for key in ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_clipping", "pipeline"):

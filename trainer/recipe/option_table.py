@@ -125,7 +125,13 @@ OPTIONS: tuple[Option, ...] = (
         _option(
             "--hidden-dropout", float, 0.1, "Dropout of embeddings, attention and MLP outputs.", at_least=0, below=1
         ),
-        _option("--weight-decay", float, 0.01, "Decoupled weight decay; none on biases and LayerNorms.", at_least=0),
+        _option(
+            "--weight-decay",
+            float,
+            0.01,
+            "Weight decay, with adam decoupled; none on biases and LayerNorms.",
+            at_least=0,
+        ),
         _option("--clip-grad", float, 1.0, "Largest norm of the gradient; 0 clips nothing.", at_least=0),
         _option("--optimizer", str, "adam", "AdamW, or SGD with momentum.", choices=("adam", "sgd")),
         _option("--adam-beta1", float, 0.9, "Adam's decay of the first moment.", at_least=0, below=1),

@@ -101,3 +101,10 @@ def test_stage_0_is_taken_with_bf16_said_and_sharded() -> None:
     for precision in ({}, {"fp16": True}):
         with pytest.raises(OptionsError, match=r"--zero-stage 0 with (--fp16|fp32)"):
             options(zero_stage=0, **precision)
+
+
+@pytest.mark.parametrize("switch", ["round_robin_gradients", "elastic_checkpoint"])
+def test_a_deepspeed_file_that_cuts_states_another_way_is_refused_by_the_switch(switch: str) -> None:
+    with pytest.raises(ValueError, match=f"zero_optimization.{switch} deals out states as no checkpoint"):
+        merged_with_file(options(), {"zero_optimization": {"stage": 1, switch: True}})
+    assert merged_with_file(options(), {"zero_optimization": {"stage": 1, switch: False}})
