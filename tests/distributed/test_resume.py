@@ -111,12 +111,16 @@ def test_files_of_another_checkpoint_are_refused_on_every_rank_and_none_waits(
 ) -> None:
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "global_step2"
-    # Of the same size, so that only who opens it sees that it is the other block's.
+    # Of the same size: who looks at no checksum sees by its contents alone that it is the other block's.
     shutil.copy(folder / "layer_03-model_00-model_states.pt", folder / "layer_04-model_00-model_states.pt")
-    ranks = resumed(pool, corpus, tmp_path, world_size=2)
-    assert [rank.status for rank in ranks] == [1, 1]
-    assert ".weight are not its optimizer's: one is another checkpoint's" in ranks[0].errors
-    assert ranks[0].errors.count("\n") == 1 and ranks[1].errors == ""
+    for unverified, complaint in (
+        (False, f"{folder}/layer_04-model_00-model_states.pt has checksum "),
+        (True, ".weight are not its optimizer's: one is another checkpoint's"),
+    ):
+        ranks = resumed(pool, corpus, tmp_path, world_size=2, no_verify_checkpoint_checksums=unverified)
+        assert [rank.status for rank in ranks] == [1, 1]
+        assert complaint in ranks[0].errors
+        assert ranks[0].errors.count("\n") == 1 and ranks[1].errors == ""
 
 
 def test_a_changed_learning_rate_goes_on_when_told_which_one_to_believe(pool: Pool, corpus: str, saved: Path) -> None:
