@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import fall_back
-from trainer.formats.manifest import latest_folder, read_manifest
+from trainer.formats.manifest import iteration_of, latest_folder, read_manifest
 from trainer.formats.reached import latest_reached
 
 
@@ -48,3 +48,12 @@ def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:
     except CheckpointError as error:
         return str(error)
     return None
+
+
+def latest_iteration(checkpoints: Path) -> int | None:
+    """Iteration of the checkpoint that is called the latest, None where that cannot be told."""
+    try:
+        latest = latest_folder(checkpoints)
+    except CheckpointError:
+        return None
+    return iteration_of(latest.name) if latest else None

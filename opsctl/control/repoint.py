@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.account import account_and_host, account_name
+from opsctl.checkpoints.inventory import latest_iteration
 from opsctl.checkpoints.rollbacks import append_rollback
 from opsctl.checkpoints.set_aside import refuse_unfinished
 from opsctl.control.submit import LOCK_WAIT_S
@@ -25,7 +26,6 @@ from trainer.formats.manifest import (
     checkpoint_folders,
     fault_of,
     iteration_of,
-    latest_folder,
     newest_complete,
     tag_of,
 )
@@ -86,13 +86,9 @@ def _chosen(paths: RunPaths, to: int | None) -> Repointed:
         folder = _newest(root) if to is None else complete_checkpoint(root, to)
     except CheckpointError as error:
         raise OpsctlError(str(error)) from None
-    try:
-        latest = latest_folder(root)
-    except CheckpointError:
-        latest = None
     iteration = iteration_of(folder.name)
     assert iteration is not None, "it is called like a checkpoint"
-    return Repointed(iteration_of(latest.name) if latest else None, iteration, folder)
+    return Repointed(latest_iteration(root), iteration, folder)
 
 
 def _newest(root: Path) -> Path:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from opsctl.account import account_and_host
 from opsctl.checkpoints import set_aside
-from opsctl.checkpoints.inventory import last_checkpoint
+from opsctl.checkpoints.inventory import last_checkpoint, latest_iteration
 from opsctl.checkpoints.rollbacks import append_rollback, read_rollbacks
 from opsctl.checkpoints.set_aside import MovedCheckpoint, MovedEvents, SetAside
 from opsctl.checkpoints.which import mark_of
@@ -32,7 +32,7 @@ from opsctl.records.state_files import fsync_folder, locked, make_folder, write_
 from opsctl.records.trusted import Untrusted, opened_folder
 from opsctl.runs.paths import RunPaths
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import LATEST, checkpoint_folders, iteration_of, latest_folder, read_manifest, tag_of
+from trainer.formats.manifest import LATEST, checkpoint_folders, iteration_of, read_manifest, tag_of
 from trainer.formats.rollbacks import Rollback
 
 _CHECKPOINTS, _CURVES, _CUT = "checkpoints", "tensorboard", "cut"
@@ -139,7 +139,7 @@ def _planned(paths: RunPaths, to: int, why: str, read_curves: ReadCurves, folder
         number=number,
         state=set_aside.BEGUN,
         to=to,
-        before=_latest_iteration(root),
+        before=latest_iteration(root),
         by=account_and_host(),
         at=now().replace(microsecond=0),
         why=why,
@@ -279,16 +279,8 @@ def _has_gone_on(paths: RunPaths, one: SetAside) -> bool:
     return one.before is not None and found is not None and found.iteration not in (one.before, one.to)
 
 
-def _latest_iteration(root: Path) -> int | None:
-    try:
-        latest = latest_folder(root)
-    except CheckpointError:
-        return None
-    return iteration_of(latest.name) if latest else None
-
-
 def _latest_mark(paths: RunPaths) -> str | None:
-    iteration = _latest_iteration(paths.checkpoints)
+    iteration = latest_iteration(paths.checkpoints)
     return None if iteration is None else mark_of(paths.output, paths.checkpoints / tag_of(iteration))
 
 
