@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
@@ -58,3 +60,19 @@ def there(folder: Path) -> list[int]:
 
 def latest(folder: Path) -> str:
     return (folder / "output" / "checkpoints" / "latest").read_text()
+
+
+def two_at_once(act: Callable[[], object]) -> None:
+    """Have two processes do it at the same time, and both end well."""
+    pids = []
+    for _ in range(2):
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                act()
+                code = 0
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]

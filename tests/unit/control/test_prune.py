@@ -16,7 +16,7 @@ from opsctl.control.prune import plan_prune, prune
 from opsctl.errors import OpsctlError
 from opsctl.records import lease
 from tests.killed_in_python import killed_at_every_step
-from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there
+from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there, two_at_once
 from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
 from trainer.formats.manifest import fault_of
 
@@ -173,18 +173,7 @@ def test_a_checkpoint_that_a_chain_is_told_to_load_stays(folder: Path) -> None:
 
 def test_two_at_once_take_each_checkpoint_once(folder: Path) -> None:
 
-    pids = []
-    for _ in range(2):
-        pid = os.fork()
-        if not pid:
-            code = 1
-            try:
-                prune_now(folder)
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+    two_at_once(lambda: prune_now(folder))
     assert there(folder) == [50, 60]
     assert [one.iteration for one in read_prunes(seen(folder).paths)] == [10, 20, 30, 40]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from opsctl.errors import OpsctlError
 from opsctl.records import lease
 from opsctl.records.state_files import parsed
 from tests.killed_in_python import killed_at_every_step
-from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there
+from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there, two_at_once
 
 LOSS = "lm-loss-training/lm loss"
 
@@ -235,18 +234,7 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
 
 
 def test_two_at_once_are_one_after_the_other(folder: Path) -> None:
-    pids = []
-    for _ in range(2):
-        pid = os.fork()
-        if not pid:
-            code = 1
-            try:
-                back(folder)
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+    two_at_once(lambda: back(folder))
     assert len(set_aside.read_all(seen(folder).paths)) == 1 and there(folder) == [10, 20]
 
 
