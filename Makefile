@@ -18,7 +18,7 @@ demo:
 	@$(PY) -m opsctl.demo $(if $(KEEP),--keep)
 
 test: setup lint
-	@$(PY) -m pytest -n 2 --dist loadgroup -p tests.measure
+	@$(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -p tests.measure
 
 lint: setup
 	@$(PY) -m ruff check .
