@@ -283,12 +283,13 @@ def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cr
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.cron import CronPaths
     from opsctl.records.register import cron_folder
-    from opsctl.runs.profile import cron_table
+    from opsctl.runs.profile import cron_table, jobs_table
     from opsctl.slurm.commands import client_for
 
     where = choose_cluster(cluster, None)
     paths = CronPaths(folder.absolute() if folder else cron_folder())
-    return Cron(paths, cron_table(), where, client_for(where, patient=patient), dict(os.environ))
+    client = client_for(where, patient=patient)
+    return Cron(paths, cron_table(), where, client, dict(os.environ), jobs_table().internet_partition)
 
 
 def _period(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 
 from opsctl.errors import OpsctlError
 
@@ -36,6 +37,10 @@ _WHY = {
     "wait": "a tick waits for none",
 }
 
+#: A comment line of ours with what a job needs beside Slurm's options.
+_OURS = "#OPSCTL"
+_INTERNET = "internet"
+
 Directives = dict[str, str | None]
 
 
@@ -48,14 +53,26 @@ def own_directives(text: str) -> Directives:
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
         raise OpsctlError("the first line is not #! and the program that runs it, like #!/bin/bash")
     found: Directives = {}
-    for line in lines[1:]:
-        if line.strip() and not line.startswith("#"):
-            break  # from the first command on sbatch reads no more of them
+    for line in _header(text):
         if line.startswith("#SBATCH"):
             for name, value in _options(line.removeprefix("#SBATCH")):
                 _check(name, value)
                 found[name] = value
     return found
+
+
+def needs_internet(text: str) -> bool:
+    """Whether a line `#OPSCTL internet` stands before the first command. Raises OpsctlError for any other word."""
+    words = [word for line in _header(text) if line.startswith(_OURS) for word in line.removeprefix(_OURS).split()]
+    unknown = next((word for word in words if word != _INTERNET), None)
+    if unknown is not None:
+        raise OpsctlError(f"{_OURS} {unknown}: the one word that may stand there is {_INTERNET}")
+    return bool(words)
+
+
+def _header(text: str) -> Iterator[str]:
+    """The lines between the first one and the first command: from there on sbatch reads no more of them either."""
+    return takewhile(lambda line: not line.strip() or line.startswith("#"), text.splitlines()[1:])
 
 
 def interpreter_of(text: str) -> list[str]:

@@ -30,6 +30,7 @@ class Cron:
     cluster: Cluster
     client: SlurmClient
     environment: Mapping[str, str]
+    internet_partition: str | None = None  # of jobs that say that they need the internet
 
     def setting(self, token: str, period_s: int) -> Setting:
         """What the scripts need."""

@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from opsctl.account import account_name
-from opsctl.cron.directives import Directives, own_directives
+from opsctl.cron.directives import Directives, needs_internet, own_directives
 from opsctl.cron.grid import latest_claim
 from opsctl.cron.place import Cron, JobFile, text_of
 from opsctl.errors import OpsctlError, SlurmUnreachable
@@ -93,6 +93,8 @@ def _read(cron: Cron, file: JobFile) -> tuple[str, Directives, int]:
         raise OpsctlError(file.name_problem)
     text = text_of(cron, file)
     own = own_directives(text)
+    if needs_internet(text) and cron.internet_partition:
+        own.setdefault("partition", cron.internet_partition)
     limit = own.get("time") or cron.table.time
     try:
         return text, own, parse_duration_s(limit)

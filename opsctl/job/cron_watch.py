@@ -24,7 +24,7 @@ from opsctl.records.alerts import Noted
 from opsctl.records.cron import CronChain, CronPaths, Heartbeat, heartbeat, read_chain
 from opsctl.records.register import cron_folder
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.profile import cron_table
+from opsctl.runs.profile import cron_table, jobs_table
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import format_duration
@@ -133,7 +133,14 @@ class CronWatch:
         self._noted = is_dead
 
     def _mend(self, paths: CronPaths) -> None:
-        cron = Cron(paths, cron_table(), self.cluster, client_for(self.cluster), dict(os.environ))
+        cron = Cron(
+            paths,
+            cron_table(),
+            self.cluster,
+            client_for(self.cluster),
+            dict(os.environ),
+            jobs_table().internet_partition,
+        )
         try:
             done = start(cron, None, None, False, time.time)
         except (OpsctlError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What the values of `[watch]`, `[alerts]`, `[cron]` and `[array] keep_queued` may be, beyond their types."""
+"""What the values of `[watch]`, `[alerts]`, `[cron]`, `[jobs]` and `[array] keep_queued` may be, beyond their types."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _DURATIONS = {
     "watch": ("wait_most", "silent_most", "checkpoint_most", "full_within"),
     "alerts": ("escalate_after", "remind_after", "remind_most"),
     "cron": ("time",),
+    "jobs": ("time",),
 }
 #: (table, key) -> least, most.
 _NUMBERS = {
@@ -29,9 +30,13 @@ _NUMBERS = {
     ("watch", "clock_seconds"): (0.1, 1e9),
     ("alerts", "per_hour"): (1, 10_000),
     ("cron", "nice"): (0, 2**31 - 4),
+    ("jobs", "nice"): (0, 2**31 - 4),
 }
 _QUIET = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
-_WORDS = ("folder", "group", "partition", "account", "qos", "constraint")
+_WORDS = {
+    "cron": ("folder", "group", "partition", "account", "qos", "constraint"),
+    "jobs": ("partition", "internet_partition", "account", "qos", "constraint"),
+}
 
 
 def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) -> None:
@@ -51,10 +56,9 @@ def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) ->
         raise RunFileError(f'{path}: [alerts] quiet = {shown(quiet)}: allowed are two times of day, as "22:00-07:00"')
     _check_channels(path, written.get("alerts", {}), may_have_secret=profile)
     _check_quota(path, written.get("watch", {}), profile)
-    for key in _WORDS:
-        word = written.get("cron", {}).get(key)
-        if word is not None and (not word.strip() or not word.isprintable() or word.startswith("-")):
-            raise RunFileError(f"{path}: [cron] {key} = {shown(word)}: allowed is text on one line, not empty")
+    for table, keys in _WORDS.items():
+        for key in keys:
+            _check_word(path, table, key, written.get(table, {}).get(key))
 
 
 def _check_quota(path: Path, watch: Mapping[str, Any], profile: bool) -> None:
@@ -81,6 +85,11 @@ def _check_channels(path: Path, alerts: Mapping[str, Any], may_have_secret: bool
         problem = form_problem(heartbeat) or written_problem(heartbeat, may_have_secret)
         if problem or kind_of(heartbeat) == HOOK:
             raise RunFileError(f"{path}: [alerts] heartbeat: {problem or 'a program is no heartbeat'}")
+
+
+def _check_word(path: Path, table: str, key: str, word: str | None) -> None:
+    if word is not None and (not word.strip() or not word.isprintable() or word.startswith("-")):
+        raise RunFileError(f"{path}: [{table}] {key} = {shown(word)}: allowed is text on one line, not empty")
 
 
 def _check_duration(path: Path, table: str, key: str, value: str | None) -> None:

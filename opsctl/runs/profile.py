@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from opsctl.runs.desk_values import check_desk
-from opsctl.runs.schema import CronTable, RunFile, WatchTable
+from opsctl.runs.schema import CronTable, JobsTable, RunFile, WatchTable
 from opsctl.runs.shape import check_tables
 from opsctl.runs.toml_file import read_toml
 
@@ -41,6 +41,11 @@ def profile(environment: Mapping[str, str] = os.environ) -> dict[str, dict[str, 
 def cron_table(environment: Mapping[str, str] = os.environ) -> CronTable:
     """[cron] as the profiles say it. Raises RunFileError for a wrong profile."""
     return msgspec.convert(profile(environment).get("cron", {}), CronTable)
+
+
+def jobs_table(environment: Mapping[str, str] = os.environ) -> JobsTable:
+    """[jobs] as the profiles say it. Raises RunFileError for a wrong profile."""
+    return msgspec.convert(profile(environment).get("jobs", {}), JobsTable)
 
 
 def watch_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> WatchTable:

@@ -103,6 +103,18 @@ class CronTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nice: int = 10_000
 
 
+class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[jobs], of a profile: where long commands run as Slurm jobs. They never ask for GPUs."""
+
+    partition: str | None = None
+    internet_partition: str | None = None  # of what needs the internet; None: the cluster's nodes all have it
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    time: str = "10:00:00"  # of each job; what is not done by then goes on in the next one
+    nice: int = 100
+
+
 class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[expect]: what the plan should reckon with until the training log has measured it."""
 

@@ -18,6 +18,7 @@ from opsctl.runs.schema import (
     ArrayTable,
     CronTable,
     ExpectTable,
+    JobsTable,
     RetentionTable,
     RunFile,
     RunTable,
@@ -34,9 +35,10 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "watch": WatchTable,
     "alerts": AlertsTable,
     "cron": CronTable,
+    "jobs": JobsTable,
 }
-#: What a profile may have; [cron] is nowhere else.
-PROFILE_TABLES = ("slurm", "watch", "alerts", "cron")
+#: What a profile may have; [cron] and [jobs] are nowhere else.
+PROFILE_TABLES = ("slurm", "watch", "alerts", "cron", "jobs")
 TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
 _ALLOWED = {
     "str": 'text in quotes, like "..."',

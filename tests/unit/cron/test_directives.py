@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.cron.directives import interpreter_of, own_directives
+from opsctl.cron.directives import interpreter_of, needs_internet, own_directives
 from opsctl.errors import OpsctlError
 
 
@@ -52,3 +52,20 @@ def test_what_is_not_a_jobs_to_set_is_refused_by_name(line: str, why: str) -> No
 def test_a_file_without_a_first_line_that_says_what_runs_it_is_refused(text: str) -> None:
     with pytest.raises(OpsctlError, match="#!"):
         own_directives(text)
+
+
+@pytest.mark.parametrize(
+    ("own", "needs"),
+    [
+        (["#SBATCH --time=1", "", "#OPSCTL internet"], True),
+        (["# needs no internet"], False),
+        (["", "true", "#OPSCTL internet"], False),
+    ],
+)
+def test_a_job_says_before_its_first_command_that_it_needs_the_internet(own: list[str], needs: bool) -> None:
+    assert needs_internet(lines(*own)) is needs
+
+
+def test_another_word_of_ours_is_refused_by_name() -> None:
+    with pytest.raises(OpsctlError, match="#OPSCTL internt: the one word"):
+        needs_internet(lines("#OPSCTL internt"))

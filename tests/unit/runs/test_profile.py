@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import RunFileError
-from opsctl.runs.profile import cron_table, watch_table
+from opsctl.runs.profile import cron_table, jobs_table, watch_table
 from tests.unit.runs.run_files import changed, loaded, refusal
 
 
@@ -33,6 +33,19 @@ def test_the_cron_belongs_into_a_profile(tmp_path: Path) -> None:
     around = environment(tmp_path / "config", '[cron]\npartition = "prepost"\n')
     assert (cron_table(around).partition, cron_table(around).nice) == ("prepost", 10_000)
     assert "it goes into a profile" in refusal(tmp_path, changed("[trainer]", '[cron]\npartition = "x"\n\n[trainer]'))
+
+
+def test_where_long_commands_run_is_the_profiles_to_say(tmp_path: Path) -> None:
+    around = environment(tmp_path / "config", '[jobs]\npartition = "prepost"\ntime = "20:00:00"\n')
+    table = jobs_table(around)
+    assert (table.partition, table.internet_partition, table.time) == ("prepost", None, "20:00:00")
+    assert "it goes into a profile" in refusal(tmp_path, changed("[trainer]", '[jobs]\npartition = "x"\n\n[trainer]'))
+
+
+@pytest.mark.parametrize("text", ["[jobs]\nnice = -1\n", "[jobs]\ninternet_partition = ' '\n", "[jobs]\ntime = '0'\n"])
+def test_a_wrong_table_of_jobs_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RunFileError, match=r"\[jobs\]"):
+        jobs_table(environment(tmp_path / "config", text))
 
 
 @pytest.mark.parametrize(

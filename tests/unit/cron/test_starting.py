@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opsctl.cron.place import job_files
+from opsctl.cron.starting import start_job
+from tests.unit.cron.slurm_in_memory import SlurmInMemory, a_cron, add
+
+
+@pytest.mark.parametrize(
+    ("head", "internet", "partition"),
+    [
+        ("#OPSCTL internet", "prepost", ["prepost"]),
+        ("#OPSCTL internet\n#SBATCH -p own", "prepost", ["own"]),
+        ("#OPSCTL internet", None, ["cpu"]),
+        ("", "prepost", ["cpu"]),
+    ],
+)
+def test_a_job_that_needs_the_internet_goes_where_the_profile_says(
+    tmp_path: Path, head: str, internet: str | None, partition: list[str]
+) -> None:
+    slurm = SlurmInMemory()
+    cron = replace(a_cron(tmp_path, slurm, partition="cpu"), internet_partition=internet)
+    add(cron, "hourly/one", head=head)
+    assert start_job(cron, job_files(cron.paths, False)[0], "abc", 3600).job_id
+    assert re.findall(r"^#SBATCH --partition=(.*)$", slurm.scripts[0], re.MULTILINE) == partition
