@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -47,6 +48,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("needs torch")
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device, and there is none here")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_to_go_off() -> Iterator[None]:
+    """No countdown goes on after its test: a hard end would end the process that runs the next ones."""
+    yield
+    left = [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
+    for one in left:
+        one.cancel()
+    assert not left, left
 
 
 @pytest.fixture

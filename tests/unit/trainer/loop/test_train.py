@@ -11,7 +11,7 @@ from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
 from trainer.formats.leave_lines import Reason
 from trainer.formats.log_lines import parse_stamp
 from trainer.formats.progress import Progress
-from trainer.loop.hard_end import HardEnd
+from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
 from trainer.loop.observer import Observer, Step
 from trainer.loop.train import Training, train
 from trainer.recipe.lengths import Lengths
@@ -70,6 +70,17 @@ class Counting:
         return 1.5
 
 
+class NeverEnds(HardEnd):
+    """Only remembers the countdowns that were begun: the process has other tests to run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.countdowns: list[float] = []
+
+    def start(self, after_s: float = HARD_END_AFTER_S, sentence: str | None = None) -> None:
+        self.countdowns.append(after_s)
+
+
 def training_of(diary: list[str], observers: list[Observer], leaves_at: int | None = None) -> Training:
     """Three steps of a training whose engine is a stand-in; told lines go into the diary, stamped ones in short."""
     shape = {"num_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 8}
@@ -102,8 +113,8 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
         open_items=lambda _first: None,
         observers=observers,
         tell=tell,
-        hard_end=HardEnd(),
-        last_save_s=60.0,
+        hard_end=NeverEnds(),
+        last_save_s=90.0,
     )
 
 
@@ -133,9 +144,17 @@ def test_the_loop_hands_every_step_to_each_observer_in_turn() -> None:
 
 def test_who_leaves_early_says_so_before_it_saves_and_is_heard_before_the_last_words() -> None:
     diary: list[str] = []
-    assert train(training_of(diary, [Watcher("one", diary)], leaves_at=2)) == Reason.KILL_SWITCH
+    training = training_of(diary, [Watcher("one", diary)], leaves_at=2)
+    assert train(training) == Reason.KILL_SWITCH
     announced = "announced: kill-switch at 2"
     assert diary[1:] == ["one: 1", "one: 2", announced, "one: leaving at 2", "last words", "one: closed"]
+
+
+def test_a_last_save_has_its_time_and_what_comes_after_it_a_minute() -> None:
+    training = training_of([], [], leaves_at=2)
+    train(training)
+    assert isinstance(training.hard_end, NeverEnds)
+    assert training.hard_end.countdowns == [90.0, 60.0]
 
 
 def test_what_breaks_ends_the_training_and_leaves_nothing_open() -> None:
