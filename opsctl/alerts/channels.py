@@ -12,10 +12,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from opsctl.account import account_name
-from opsctl.alerts.secrets import SecretRefused, follow, is_readers_alone, path_of, why_not_the_readers
 from opsctl.alerts.settings import AlertSettings
 from opsctl.records.alert_log import CHANNELS, ESCALATION
-from opsctl.runs.alert_urls import HOOK, OPEN_SCHEMES, is_reference, kind_of, secret_in, written_problem
+from opsctl.records.secrets import SecretRefused, follow, is_readers_alone, path_of, why_not_the_readers
+from opsctl.runs.alert_urls import HOOK, OPEN_SCHEMES, secret_in, written_problem
+from opsctl.runs.references import is_reference, kind_of
 
 #: Options of a URL that have the sender read files, which only the reader's own settings may.
 _READING = ("pgp", "wkd", "key", "cert", "attach", "file", "template")

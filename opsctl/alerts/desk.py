@@ -11,15 +11,16 @@ from pathlib import Path
 from opsctl.alerts.channels import Channel, channels_of
 from opsctl.alerts.decide import decide
 from opsctl.alerts.drain import Drained, Limits, drain, heartbeat
-from opsctl.alerts.secrets import SecretRefused, follow, is_readers_alone
 from opsctl.alerts.settings import AlertSettings, alert_settings
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.records import alert_log, alerts
 from opsctl.records.alert_log import Event
 from opsctl.records.identity import place_of
 from opsctl.records.run_view import RunView
-from opsctl.runs.alert_urls import is_reference, written_problem
+from opsctl.records.secrets import SecretRefused, follow, is_readers_alone
+from opsctl.runs.alert_urls import written_problem
 from opsctl.runs.paths import RunPaths
+from opsctl.runs.references import is_reference
 from opsctl.watch.finding import Finding, Severity
 
 #: The heartbeat's name among the channels: where it fails, that is found as it is of any.

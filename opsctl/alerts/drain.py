@@ -14,7 +14,6 @@ from datetime import datetime
 import msgspec
 
 from opsctl.alerts.channels import Channel, Target, target_of
-from opsctl.alerts.secrets import SecretRefused
 from opsctl.alerts.send import GRACE_S
 from opsctl.alerts.task import Report, Task
 from opsctl.programs import Overdue, run_program
@@ -22,9 +21,11 @@ from opsctl.records import alert_log
 from opsctl.records.alert_log import Event, Message
 from opsctl.records.alerts import opened
 from opsctl.records.identity import read_run_id
+from opsctl.records.secrets import SecretRefused
 from opsctl.records.state_files import make_folder
-from opsctl.runs.alert_urls import HOOK, kind_of
+from opsctl.runs.alert_urls import HOOK
 from opsctl.runs.paths import RunPaths
+from opsctl.runs.references import kind_of
 from trainer.formats.json_text import plain
 
 #: How long one pass sends, and one try may take.

@@ -19,12 +19,12 @@ from pathlib import Path
 import msgspec
 
 from opsctl.account import account_and_host
-from opsctl.alerts.secrets import Redactor
 from opsctl.alerts.task import Report, Task
 from opsctl.alerts.try_once import Outcome, TimedOut, ask_heartbeat, load_senders, try_once
 from opsctl.moments import now
 from opsctl.output import show
 from opsctl.records.alert_log import Event, Message, append_event, events, queue_of
+from opsctl.records.secrets import Redactor
 from opsctl.records.state_files import PartlyWritten, room_kept
 from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from opsctl.alerts.programs import ProgramProblem, run_program
 from opsctl.alerts.task import Task
 from opsctl.alerts.wire import Wire, listen
 from opsctl.output import printable
 from opsctl.records.alert_log import Message
+from opsctl.records.named_programs import ProgramProblem, run_program
 from trainer.formats.json_text import json_line
 
 #: Longer bodies are cut: services refuse them.

@@ -8,30 +8,18 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-#: What names a place where the URL is kept: a file of the reader's own, a variable, a program that prints it.
-REFERENCES = ("file", "env", "command")
+from opsctl.runs.references import REFERENCES, kind_of
+
 #: A program of the reader's own that is handed each message.
 HOOK = "hook"
 #: Schemes of apprise that can be without a secret. All others have a key or a token somewhere in them.
 OPEN_SCHEMES = frozenset(
     ("mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms", "ntfy", "ntfys", "http", "https")
 )
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*(?=:)", re.IGNORECASE)
 #: Long and of letters and digits, as keys are and words are not.
 _TOKEN = re.compile(r"(?=[^/]*\d)(?=[^/]*[A-Za-z])[A-Za-z0-9_~=+.-]{16,}")
 _SECRET_KEY = re.compile(r"pass|pwd|token|secret|key|auth|cookie|signature|^sig$", re.IGNORECASE)
 RULE = 'a URL without a secret in it, as "mailto://...", or "file:PATH", "env:NAME", "command:...", "hook:PROGRAM"'
-
-
-def kind_of(text: str) -> str:
-    """A reference's or URL's word before the colon, in lower case; empty where it has none."""
-    found = _SCHEME.match(text)
-    return found.group().lower() if found else ""
-
-
-def is_reference(text: str) -> bool:
-    """Whether the URL is kept elsewhere."""
-    return kind_of(text) in REFERENCES
 
 
 def form_problem(text: str) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import RunFileError
-from opsctl.runs.alert_urls import HOOK, form_problem, kind_of, written_problem
+from opsctl.runs.alert_urls import HOOK, form_problem, written_problem
+from opsctl.runs.references import kind_of
 from opsctl.runs.shape import shown
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 

@@ -12,7 +12,6 @@ from tests.unit.test_rooms import ROOT, module_of, sources
 STATE_FILES = ("opsctl.records.state_files", "opsctl.records.trusted", "opsctl.records.sealed")
 #: What else opens files, and which: none of them is state that opsctl keeps of a run.
 OTHERS = {
-    "opsctl.alerts.secrets": "the file with a secret that the reader's own settings name",
     "opsctl.attempts.evidence": "the end of what a node printed",
     "opsctl.cli": "/dev/null, where a reader has left",
     "opsctl.cli.init": "an example that is shipped with the product",
@@ -23,6 +22,7 @@ OTHERS = {
     "opsctl.localcluster.layout": "Slurm's configuration and keys",
     "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
     "opsctl.records.run_view": "the run file",
+    "opsctl.records.secrets": "the file with a secret that the reader's own settings name",
     "opsctl.records.group_folder": "the output folder and what is in it, to open it to the group or close it",
     "opsctl.watch.gathering.file_system": "the kernel's table of what is mounted where",
     "opsctl.watch.gathering.walk": "folders of the output folder, to list what is in them through no link",

@@ -15,11 +15,11 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from opsctl.account import account_name, is_nobody_elses
-from opsctl.alerts.programs import ProgramProblem, run_program
 from opsctl.errors import OpsctlError
+from opsctl.records.named_programs import ProgramProblem, run_program
 from opsctl.records.trusted import kind_of as kind_of_file
 from opsctl.records.trusted import who_else_can_write
-from opsctl.runs.alert_urls import kind_of
+from opsctl.runs.references import kind_of
 
 COMMAND_TIMEOUT_S = 10.0
 _LARGEST_BYTES = 64 * 1024
@@ -60,7 +60,7 @@ def is_readers_alone(path: Path) -> bool:
 
 
 def follow(reference: str, named_in: Path, environment: Mapping[str, str]) -> str:
-    """The URL behind a reference. named_in: the file that names it. Raises SecretRefused."""
+    """The URL or token behind a reference. named_in: the file that names it. Raises SecretRefused."""
     problem = why_not_the_readers(named_in)
     if problem:
         raise SecretRefused(problem)
@@ -114,19 +114,19 @@ def _of_command(text: str, environment: Mapping[str, str]) -> str:
     except ValueError:
         raise SecretRefused("its quotes do not end") from None
     except ProgramProblem as problem:
-        raise SecretRefused(f"the program that has the URL: {problem}") from None
+        raise SecretRefused(f"the program that has it: {problem}") from None
     if ended.code:
-        raise SecretRefused(f"the program that has the URL ended with {ended.code}")
+        raise SecretRefused(f"the program that has it ended with {ended.code}")
     return ended.output
 
 
 class Redactor:
-    """Replaces the secrets of URLs in any text, as written and quoted in whatever way."""
+    """Replaces tokens, and the secrets of URLs, in any text, as written and quoted in whatever way."""
 
-    def __init__(self, urls: Iterable[str]) -> None:
+    def __init__(self, secrets: Iterable[str]) -> None:
         pieces: set[str] = set()
-        for url in urls:
-            pieces |= _secret_pieces(url)
+        for secret in secrets:
+            pieces |= _secret_pieces(secret)
         forms = {form for piece in pieces for form in _forms(piece)}
         longest_first = sorted((form for form in forms if form), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if longest_first else None
