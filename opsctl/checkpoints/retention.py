@@ -1,7 +1,7 @@
 """Which checkpoints stay, each with every reason, and which may go. Pure; what is unsure stays.
 
 Whatever the policy says, these are never pruned: the latest, the two newest complete ones, what a training may be
-loading from, what is pinned, what is not complete, and what is later than the latest.
+loading from, what somebody is sending, what is pinned, what is not complete, and what is later than the latest.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Progress:
     latest: int  # iteration of what the next task goes on from
     train_samples: int | None  # of the whole training; None where nobody knows
     loading: Collection[int] = ()  # iterations that somebody may be loading from now, beside the latest
+    being_read: Collection[int] = ()  # iterations that somebody is sending somewhere
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def verdicts(
             (number == progress.latest, "the latest"),
             (number > progress.latest, "later than the latest"),
             (number in progress.loading, "a training may be loading it"),
+            (number in progress.being_read, "it is being read"),
             (one.is_pinned or number in policy.pinned, "pinned"),
             (number in newest, f"one of the last {len(newest)}"),
             (_divides(policy.every, number), f"a multiple of {policy.every:,}"),

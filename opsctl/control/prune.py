@@ -27,6 +27,7 @@ from opsctl.records import lease
 from opsctl.records.chains import read_chains
 from opsctl.records.group_folder import way_in
 from opsctl.records.identity import settle_identity
+from opsctl.records.reading import being_read
 from opsctl.records.run_view import RunView
 from opsctl.records.state_files import FULL_DISK, fsync_folder, locked
 from opsctl.records.trusted import listed_within, opened_folder
@@ -96,7 +97,8 @@ def plan_prune(run: RunView) -> Plan:
     if reached is None:  # a save on a file system that cannot swap names was cut off: the next save settles it
         raise OpsctlError(f"nothing is pruned: the latest is {latest.name}, which a save has left in the middle")
     samples, loading = _told(run)
-    decided = verdicts([one.kept for one in seen], policy, Progress(reached, samples, loading))
+    progress = Progress(reached, samples, loading, _being_read(run.paths))
+    decided = verdicts([one.kept for one in seen], policy, progress)
     return Plan(tuple(decided), tuple(seen), reached, _leftovers(run.paths), warnings)
 
 
@@ -153,6 +155,13 @@ def _told(run: RunView) -> tuple[int | None, frozenset[int]]:
     return _samples(all_options[0]), frozenset(step for step in steps if step is not None)
 
 
+def _being_read(paths: RunPaths) -> frozenset[int]:
+    try:
+        return frozenset(being_read(paths))
+    except OSError as error:
+        raise OpsctlError(f"nothing is pruned: who reads a checkpoint: {file_problem(error, paths.reading)}") from None
+
+
 def _samples(options: Options) -> int | None:
     try:
         return samples_to_train(options)
@@ -206,6 +215,9 @@ def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list
                 continue
             pruned = Pruned(one.kept.iteration, one.bytes, account_and_host(), now().replace(microsecond=0))
             try:
+                if one.kept.iteration in being_read(paths):
+                    problems.append(f"{one.folder.name} is being read now, and stays")
+                    continue
                 if not _put_on_record(paths, pruned):
                     unrecorded.append(pruned)
                 if not _take(paths, one):

@@ -152,6 +152,11 @@ class RunPaths:
         return self.state / "alerts.sending"
 
     @property
+    def reading(self) -> Path:
+        """A file for each checkpoint that somebody reads for long, with a lock that dies with the reader."""
+        return self.state / "reading"
+
+    @property
     def space(self) -> Path:
         """A line for each look at the file systems; only added to."""
         return self.state / "space.jsonl"

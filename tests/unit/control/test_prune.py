@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from opsctl.control import prune as pruning
 from opsctl.control.prune import plan_prune, prune
 from opsctl.errors import OpsctlError
 from opsctl.records import lease
+from opsctl.records.reading import reading
+from opsctl.records.run_view import RunView
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there, two_at_once
 from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
@@ -169,6 +172,29 @@ def test_a_checkpoint_that_a_chain_is_told_to_load_stays(folder: Path) -> None:
     chain = {"chain": 7, "submitted_at": "2026-01-01T00:00:00Z", "user": "ada", "array": "1-2%1"}
     run.paths.chains.write_text(json.dumps({**chain, "arguments": ["--load-step", "20"]}) + "\n")
     assert prune_now(folder).removed == (10, 30, 40)
+
+
+def test_a_checkpoint_that_somebody_is_sending_stays_until_that_is_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, plan = seen(folder).paths, pruning.plan_prune
+    with reading(paths, 10, "backup"):
+        assert [one.kept.iteration for one in plan_prune(seen(folder)).going] == [20, 30, 40]
+        assert plan_prune(seen(folder)).verdicts[0].reasons == ("it is being read",)
+        with contextlib.ExitStack() as begun:
+
+            def and_then_another_is_sent(run: RunView) -> pruning.Plan:
+                decided = plan(run)
+                begun.enter_context(reading(paths, 20, "backup"))
+                return decided
+
+            monkeypatch.setattr(pruning, "plan_prune", and_then_another_is_sent)
+            done = prune_now(folder)
+            assert done.problems == ("global_step20 is being read now, and stays",)
+            assert there(folder) == [10, 20, 50, 60]
+            monkeypatch.undo()
+    prune_now(folder)
+    assert there(folder) == [50, 60]
 
 
 def test_two_at_once_take_each_checkpoint_once(folder: Path) -> None:
