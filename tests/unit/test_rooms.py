@@ -19,6 +19,7 @@ HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
 OPSCTL = {
     "ground": {"trainer.formats"},
     "slurm": set(),
+    "stores": set(),
     "runs": {"slurm", "trainer.recipe", "trainer.formats"},
     "render": {"runs", "slurm"},
     "records": {"render", "runs", "slurm", "trainer.formats", "trainer.recipe"},

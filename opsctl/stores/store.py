@@ -1,0 +1,275 @@
+"""One engine over every kind of store: many files at once, each proven where it went, the last piece last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from opsctl.stores.far_source import FarSource
+from opsctl.stores.flow import Flow, Stopped
+from opsctl.stores.folder import FolderStore
+from opsctl.stores.sources import FileSource, Source, check_digest, new_digest
+from opsctl.stores.types import Expected, FarFile, FileFault, Moved, Outcome, StoreError, check_name
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """What a kind of store has to be able to do. Each raises StoreError, or FileFault where only one name is wrong."""
+
+    @property
+    def where(self) -> str:
+        """The destination, without any secret."""
+
+    @property
+    def workers(self) -> int:
+        """How many files at once are best."""
+
+    def stat(self, name: str) -> FarFile | None:
+        """The file, None where there is none."""
+
+    def list(self, prefix: str) -> dict[str, FarFile]:
+        """Every whole file below the folder `prefix`, by its name there."""
+
+    def holds(self, name: str, source: Source) -> str | None:
+        """The checksum, where a file with the source's contents is there already."""
+
+    def send(self, source: Source, name: str, flow: Flow) -> str:
+        """Put it there whole, replacing what is there, and prove it. Returns its xxh64."""
+
+    def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
+        """The bytes from `begin` to before `end`; each piece is valid until the next."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; nothing happens where there is none."""
+
+    def settle(self, names: Collection[str]) -> dict[str, FarFile]:
+        """Make names durable that were put there, and look once more: those that are there."""
+
+    def clean(self, folders: Collection[str], deep: bool) -> int:
+        """Remove what killed transfers left in the folders, or also below them. Returns how many."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+
+
+class Store:
+    """A place for copies of files; `opening.open_store` makes one. Used in a `with`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    @property
+    def where(self) -> str:
+        """The destination, without any secret."""
+        return self.backend.where
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.backend.close()
+
+    def put(
+        self,
+        folder: Path | int,
+        files: Mapping[str, Expected],
+        prefix: str = "",
+        last: Collection[str] = (),
+        flow: Flow | None = None,
+    ) -> Outcome:
+        """Send `files` of `folder` (a path, or a descriptor of it), each to its name below the folder `prefix`.
+
+        What is there with the right size and contents is not sent again. Those in `last` follow only when all others
+        are there and durable: where any has a fault, they are not sent at all. Raises StoreError.
+        """
+        flow = flow or Flow()
+        early = [name for name in files if name not in last]
+        with _held(folder) as held:
+
+            def send(name: str) -> Moved:
+                return self._send(_opened(held, name, files[name]), _joined(prefix, name), flow)
+
+            self.backend.clean(_folders(prefix, files), deep=False)
+            outcome = self._settled(self._each(early, send, flow), prefix)
+            for name in (one for one in files if one in last):
+                if outcome.faults:
+                    return outcome
+                outcome = _both(outcome, self._settled(self._each([name], send, flow), prefix))
+        return outcome
+
+    def put_source(self, source: Source, name: str, flow: Flow | None = None) -> Moved:
+        """Send what is no file of a folder. Raises FileFault, StoreError."""
+        moved = self._send(source, name, flow or Flow())
+        self._settled(Outcome({name: moved}), "").raise_faults()
+        return moved
+
+    def get(self, files: Mapping[str, Expected], folder: Path, prefix: str = "", flow: Flow | None = None) -> Outcome:
+        """Fetch `files` from below `prefix` into the folder `folder`, which is there, proven on its disk.
+
+        What is there with the right size and contents is not fetched again. Raises StoreError.
+        """
+        flow = flow or Flow()
+        with Store(FolderStore(str(folder))) as here:
+
+            def fetch(name: str) -> Moved:
+                check_name(name)
+                source = FarSource(self.backend, _joined(prefix, name), name, files[name])
+                return here._send(source, name, flow)
+
+            here.backend.clean(_folders("", files), deep=False)
+            return here._settled(self._each(files, fetch, flow), "")
+
+    def check(
+        self, files: Mapping[str, Expected], prefix: str = "", reading: bool = True, flow: Flow | None = None
+    ) -> Outcome:
+        """Which of `files` are below `prefix` as they have to be: all their bytes are read, or only sizes looked at."""
+        flow = flow or Flow()
+        there = {} if reading else self.list(prefix)
+
+        def check(name: str) -> Moved:
+            expected = files[name]
+            if reading:
+                return self._read_through(_joined(prefix, name), expected, flow)
+            found = there.get(name)
+            if found is None or expected.bytes not in (None, found.bytes):
+                raise FileFault(_gone(self.where, name, found, expected.bytes))
+            return Moved(found.bytes, "", was_there=True)
+
+        return self._each(files, check, flow)
+
+    def list(self, prefix: str = "") -> dict[str, FarFile]:
+        """Every whole file below the folder `prefix`, by its name there; empty where there is no such folder."""
+        return self.backend.list(prefix)
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """All of a file, or of a part of it, for what is small. Raises FileFault where there is none, StoreError."""
+        return b"".join(bytes(piece) for piece in self.backend.read(name, begin, end))
+
+    def remove(self, names: Iterable[str], prefix: str = "") -> None:
+        """Remove files; those that are not there are none. Raises StoreError."""
+        flow = Flow()
+
+        def remove(name: str) -> Moved:
+            check_name(name)
+            self.backend.remove(_joined(prefix, name))
+            return Moved(0, "", was_there=True)
+
+        self._each(list(names), remove, flow).raise_faults()
+
+    def clean(self, prefix: str = "") -> int:
+        """Remove what killed transfers left below `prefix`. Returns how many."""
+        return self.backend.clean([prefix], deep=True)
+
+    def _send(self, source: Source, name: str, flow: Flow) -> Moved:
+        with contextlib.closing(source):
+            found = self.backend.holds(name, source)
+            if found is not None:
+                flow.done(source.bytes)
+                return Moved(source.bytes, found, was_there=True)
+            return Moved(source.bytes, self.backend.send(source, name, flow), was_there=False)
+
+    def _read_through(self, name: str, expected: Expected, flow: Flow) -> Moved:
+        digest, count = new_digest(), 0
+        for piece in self.backend.read(name, 0, None):
+            flow.take(len(piece))
+            digest.update(piece)
+            count += len(piece)
+            flow.done(len(piece))
+        found = str(digest.hexdigest())
+        if expected.bytes not in (None, count):
+            raise FileFault(f"{name!a} in {self.where} has {count} bytes instead of {expected.bytes}")
+        check_digest(name, found, expected.xxh64, f"in {self.where}")
+        return Moved(count, found, was_there=True)
+
+    def _settled(self, outcome: Outcome, prefix: str) -> Outcome:
+        """The outcome after what was put is durable, and was looked for once more: a store may lose what it took."""
+        far = {name: _joined(prefix, name) for name in outcome.moved}
+        there = self.backend.settle(list(far.values())) if far else {}
+        lost = {
+            name: _gone(self.where, far[name], there.get(far[name]), moved.bytes)
+            for name, moved in outcome.moved.items()
+            if (found := there.get(far[name])) is None or found.bytes != moved.bytes
+        }
+        kept = {name: moved for name, moved in outcome.moved.items() if name not in lost}
+        return Outcome(kept, {**outcome.faults, **lost})
+
+    def _each(self, names: Collection[str], do: Callable[[str], Moved], flow: Flow) -> Outcome:
+        """Do it for every name, several at once. The first StoreError, or an interruption, ends the others."""
+        moved: dict[str, Moved] = {}
+        faults: dict[str, str] = {}
+
+        def one(name: str) -> None:
+            try:
+                moved[name] = do(name)
+            except FileFault as fault:
+                faults[name] = str(fault)
+
+        with ThreadPoolExecutor(min(self.backend.workers, max(1, len(names)))) as pool:
+            futures = [pool.submit(one, name) for name in names]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                if not all(future.done() and not future.exception() for future in futures):
+                    flow.stop()
+                    pool.shutdown(cancel_futures=True)
+        _raise_first(futures)
+        order = list(names)
+        return Outcome(
+            {name: moved[name] for name in order if name in moved},
+            {name: faults[name] for name in order if name in faults},
+        )
+
+
+def _raise_first(futures: Iterable[Future[None]]) -> None:
+    """Raise what ended the workers: not that they were told to end."""
+    errors = [error for future in futures if not future.cancelled() and (error := future.exception())]
+    for error in sorted(errors, key=lambda one: isinstance(one, Stopped)):
+        raise error
+
+
+def _gone(where: str, name: str, found: FarFile | None, expected_bytes: int | None) -> str:
+    if found is None:
+        return f"{name!a} is not in {where}, whatever it said before"
+    return f"{name!a} in {where} has {found.bytes} bytes instead of {expected_bytes}"
+
+
+def _both(one: Outcome, other: Outcome) -> Outcome:
+    return Outcome({**one.moved, **other.moved}, {**one.faults, **other.faults})
+
+
+def _folders(prefix: str, names: Iterable[str]) -> set[str]:
+    """The folders that names below `prefix` are in."""
+    return {_joined(prefix, name).rpartition("/")[0] for name in names}
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _opened(folder: int, name: str, expected: Expected) -> Source:
+    check_name(name)
+    return FileSource(folder, name, expected)
+
+
+@contextlib.contextmanager
+def _held(folder: Path | int) -> Iterator[int]:
+    """A descriptor of the folder."""
+    if isinstance(folder, int):
+        yield folder
+        return
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"{str(folder)!a} cannot be read: {error.strerror}") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
