@@ -4,8 +4,9 @@ r"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's 
         --attempt-folder D [--node-name NAME] -- TRAINER ARGUMENTS
 
 Global rank = R x G + local rank, so node ranks given in Slurm's order make rank 0 live on the first node. Under D:
-`ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), and `NODE/` with each
-rank's output and, where a rank raised, torch elastic's error file. Lines of rank N on the node come out with
+`ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), `environment.json` (by
+node 0: packages, commits, modules, kernels), and `NODE/` with each rank's output and, where a rank raised, torch
+elastic's error file. Lines of rank N on the node come out with
 `[defaultN]:` before them. The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
 """
 
@@ -29,6 +30,7 @@ from types import FrameType
 from typing import Any
 
 from trainer.attempt_records import Node, RankRecord, record_clock, record_failure
+from trainer.environment_record import start_recording
 from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.first_failure import DeathWatch
 from trainer.preload import import_engine, set_process_defaults
@@ -57,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
         make_folder(node.own_folder)
         record = RankRecord(node)
         record_clock(node)
+        if node.node_rank == 0:
+            start_recording(node.attempt_folder)
     except OSError as error:
         complain(f"trainer.launch: {error.filename}: {error.strerror}")
         return 1

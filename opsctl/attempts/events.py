@@ -65,6 +65,9 @@ class Attempt(Opening, frozen=True, kw_only=True):
     lost_nodes: Annotated[tuple[str, ...], Meta(description="Names of nodes that Slurm lost.")] = ()
     ranks: Annotated[tuple[RankPlace, ...], Meta(description="Which rank ran where.")] = ()
     note: Annotated[str, Meta(description="What else is to be said of how it ended.")] = ""
+    environment: Annotated[
+        str, Meta(description="Digest of what it was started with; empty where that was not recorded.")
+    ] = ""
 
     @property
     def is_open(self) -> bool:

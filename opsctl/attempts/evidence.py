@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from opsctl.records.attempt_folder import exit_report, noted_failures, rank_map
+from opsctl.records.attempt_folder import exit_report, noted_failures, rank_map, started_with
 from opsctl.records.trusted import open_file
 from trainer.formats.attempt_records import STOP_REQUEST, Failure, RankPlace
+from trainer.formats.environment import digest_of
 from trainer.formats.training_line import iterations_in
 
 #: How much of a node's output is searched for its last iteration.
@@ -29,12 +30,14 @@ class Evidence:
     exit_iteration: int | None = None
     stop_requested: bool = False  # by the job, or by a person
     logged_iteration: int | None = None  # the last one in the nodes' output
+    environment: str = ""  # digest of what it was started with
 
 
 def read_evidence(root: Path, folder: Path) -> Evidence:
     """Everything in an attempt's folder under the run's, `root`; empty when there is none."""
     report = exit_report(root, folder)
     failures = noted_failures(root, folder)
+    environment = started_with(root, folder)
     return Evidence(
         ranks=rank_map(root, folder),
         failures=failures,
@@ -43,6 +46,7 @@ def read_evidence(root: Path, folder: Path) -> Evidence:
         exit_iteration=report.iteration,
         stop_requested=os.path.lexists(folder / STOP_REQUEST),
         logged_iteration=_last_logged_iteration(root, folder),
+        environment="" if environment is None else digest_of(environment),
     )
 
 

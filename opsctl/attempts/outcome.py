@@ -127,6 +127,7 @@ def closed(
         ranks=evidence.ranks,
         lost_nodes=step.lost_nodes,
         note=note or _launcher_note(step, cause),
+        environment=evidence.environment,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -10,17 +10,29 @@ import msgspec
 from msgspec import Meta
 
 from opsctl.attempts.cause import describe
+from opsctl.attempts.environments import in_a_clause
 from opsctl.attempts.events import Attempt
 from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
 
+#: Attempt's id -> how what it was started with differs from what the one before was.
+Changes = Mapping[str, tuple[str, ...]]
 _HEAD = ("#", "JOB", "STARTED", "RAN", "ITERATIONS", "CHECKPOINT", "ENDED", "EXIT", "WHY")
 
 
-def attempt_table(attempts: Sequence[Attempt], unknown: Container[str] = ()) -> list[str]:
+def attempt_table(
+    attempts: Sequence[Attempt], unknown: Container[str] = (), changes: Changes | None = None
+) -> list[str]:
     """Lines of a table, oldest first. `unknown`: ids of open ones of which Slurm did not say that they run."""
-    rows = [_HEAD, *(tuple(map(printable, _row(attempt, attempt.id not in unknown))) for attempt in attempts)]
+    changes = changes or {}
+    rows = [
+        _HEAD,
+        *(
+            tuple(map(printable, _row(attempt, attempt.id not in unknown, changes.get(attempt.id, ()))))
+            for attempt in attempts
+        ),
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])).rstrip()
@@ -43,9 +55,13 @@ class PrintedAttempt(Attempt, frozen=True, kw_only=True):
     made_checkpoint: Annotated[
         bool, Meta(description="Whether another checkpoint than at its start was the latest when it ended.")
     ]
+    environment_changes: Annotated[
+        tuple[str, ...],
+        Meta(description="How what it was started with differs from what the one before was; only `attempts` tells."),
+    ] = ()
 
 
-def printed_attempt(attempt: Attempt, is_known: bool) -> PrintedAttempt:
+def printed_attempt(attempt: Attempt, is_known: bool, changes: Changes | None = None) -> PrintedAttempt:
     """`attempt` for programs. `is_known`: whether Slurm said that it runs, if it is open."""
     state: Literal["running", "ended", "not known"] = "running" if is_known else "not known"
     return PrintedAttempt(
@@ -53,10 +69,11 @@ def printed_attempt(attempt: Attempt, is_known: bool) -> PrintedAttempt:
         job=attempt.display_id,
         state=state if attempt.is_open else "ended",
         made_checkpoint=attempt.made_checkpoint,
+        environment_changes=(changes or {}).get(attempt.id, ()),
     )
 
 
-def _row(attempt: Attempt, is_known: bool) -> tuple[str, ...]:
+def _row(attempt: Attempt, is_known: bool, changes: Sequence[str]) -> tuple[str, ...]:
     return (
         str(attempt.number),
         attempt.display_id,
@@ -66,14 +83,15 @@ def _row(attempt: Attempt, is_known: bool) -> tuple[str, ...]:
         _number(attempt.checkpoint_at_end, "-"),
         state_word(attempt, is_known),
         _number(attempt.exit_code, "-"),
-        _why(attempt),
+        _why(attempt, changes),
     )
 
 
-def _why(attempt: Attempt) -> str:
+def _why(attempt: Attempt, changes: Sequence[str]) -> str:
     lost = f"lost {', '.join(attempt.lost_nodes)}" if attempt.lost_nodes else ""
     failed = describe(attempt.first_failure) if attempt.first_failure else ""
-    return "; ".join(filter(None, (lost, failed, attempt.note)))
+    news = f"started with {in_a_clause(changes)}" if changes else ""
+    return "; ".join(filter(None, (lost, failed, attempt.note, news)))
 
 
 def _moment(moment: datetime | None) -> str:

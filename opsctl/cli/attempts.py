@@ -18,6 +18,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     Slurm the list comes all the same, and what is open reads "not known"; so does others' where Slurm hides their jobs,
     and what runs on another cluster than the one that is asked.
     """
+    from opsctl.attempts.environments import changes
     from opsctl.attempts.events import read
     from opsctl.attempts.lost import may_be_of, settle
     from opsctl.attempts.table import attempt_table, printed_attempt
@@ -48,9 +49,10 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
             if not isinstance(error, SlurmError) and cluster:
                 raise
             message(f"opsctl: {error}")
+    news = changes(paths, attempts)
     if as_json:
-        print_json("attempts", [printed_attempt(attempt, attempt.id not in unknown) for attempt in attempts])
+        print_json("attempts", [printed_attempt(attempt, attempt.id not in unknown, news) for attempt in attempts])
     elif attempts:
-        show_lines(attempt_table(attempts, unknown))
+        show_lines(attempt_table(attempts, unknown, news))
     else:
         message("no attempts yet")

@@ -14,6 +14,7 @@ from opsctl.control.difference import files_difference
 from opsctl.control.request import Wish, check
 from opsctl.control.sending import Submitted, send
 from opsctl.control.submit import LOCK_WAIT_S, explained_disk_errors
+from opsctl.environments.since import changes_since_last
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.records import chains
 from opsctl.records.chains import Chain
@@ -58,7 +59,7 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     else's to replace. Slurm is asked only when what it fixes has changed.
     """
     asked = check(loaded, Wish())
-    run, warnings = asked.run, asked.warnings
+    run, warnings = asked.run, (*asked.warnings, *changes_since_last(asked.run))
     refuse_to_publish(run)
     before = newest(run.paths)
     if before is not None and before.damage:

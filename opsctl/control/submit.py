@@ -10,6 +10,7 @@ from opsctl.attempts.unseen import sees_others
 from opsctl.control import live, overlap, writer
 from opsctl.control.request import Checked, Wish, check
 from opsctl.control.sending import Submitted, preview, send
+from opsctl.environments.since import changes_since_last
 from opsctl.errors import OpsctlError
 from opsctl.records.chains import SUBMIT
 from opsctl.records.group_folder import open_output, way_in
@@ -36,6 +37,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     asked = check(loaded, wish)
     run = asked.run
     paths, name = run.paths, run.file.run.name
+    changed = changes_since_last(run)  # before the lock: an environment script takes its time
     with explained_disk_errors(paths):
         closed = open_output(paths, run.file.run.group)
         with (
@@ -47,7 +49,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
             done = send(run, cluster, client, asked.wish, after, SUBMIT)
     remember_run(name, run.path)
     register(name, run.path, paths)
-    return replace(done, warnings=(*asked.warnings, *closed, *news, *more))
+    return replace(done, warnings=(*asked.warnings, *changed, *closed, *news, *more))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
@@ -55,7 +57,8 @@ def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tu
     asked = check(loaded, wish)
     client = client_for(cluster)
     after, more = _decided(asked, live.look(asked.run.paths, cluster, client), cluster, client)
-    return preview(asked.run, cluster, asked.wish, after), (*asked.warnings, *more)
+    warnings = (*asked.warnings, *changes_since_last(asked.run), *more)
+    return preview(asked.run, cluster, asked.wish, after), warnings
 
 
 def _decided(

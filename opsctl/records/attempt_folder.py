@@ -22,6 +22,7 @@ from trainer.formats.attempt_records import (
     RankPlace,
     SavedNote,
 )
+from trainer.formats.environment import ENVIRONMENT_FILE, Environment
 
 
 def rank_map(root: Path, folder: Path) -> tuple[RankPlace, ...]:
@@ -59,6 +60,11 @@ def saved_note(root: Path, folder: Path) -> SavedNote | None:
 def exit_report(root: Path, folder: Path) -> ExitReport:
     """Why the trainer left and after which iteration; empty until it has said so."""
     return read_state(root, folder / EXIT_REPORT, ExitReport) or ExitReport()
+
+
+def started_with(root: Path, folder: Path) -> Environment | None:
+    """Packages, commits, modules and kernels as its first node saw them; None where that was not written."""
+    return read_state(root, folder / ENVIRONMENT_FILE, Environment)
 
 
 def set_aside(folder: Path) -> Path | None:

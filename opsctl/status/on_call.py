@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from opsctl.attempts.cause import describe
+from opsctl.attempts.environments import changed_pairs
 from opsctl.attempts.events import Attempt
 from opsctl.checkpoints.prunes import Pruned
 from opsctl.moments import to_the_second
@@ -132,7 +133,8 @@ def _all(facts: Facts) -> Iterator[Happening]:
     yield from _of_prunes(facts.prunes)
 
 
-def _of_attempts(attempts: Iterable[Attempt]) -> Iterator[Happening]:
+def _of_attempts(attempts: Sequence[Attempt]) -> Iterator[Happening]:
+    unlike = {after.id: before.number for before, after in changed_pairs(attempts)}
     for one in attempts:
         job = f"attempt {one.number} ({one.display_id})"
         if one.opened_at is not None:
@@ -146,6 +148,7 @@ def _of_attempts(attempts: Iterable[Attempt]) -> Iterator[Happening]:
             text += f"; lost {', '.join(one.lost_nodes)}" if one.lost_nodes else ""
             text += f"; {describe(one.first_failure)}" if one.first_failure else ""
             text += f"; {one.note}" if one.note else ""
+            text += f"; its environment was not attempt {unlike[one.id]}'s" if one.id in unlike else ""
             yield Happening(at=one.closed_at, kind="attempt", text=text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -28,9 +29,13 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
 def test_an_unpublished_edit_changes_nothing_and_a_finished_trainings_tasks_leave_in_seconds(
     training: Training,
 ) -> None:
-    training.write(train_samples=40)  # five iterations of eight
+    about = training.opsctl.folder / "more" / "tiny-1.0.dist-info" / "METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    script = environment_script(training.opsctl.folder, f"export PYTHONPATH={about.parents[1]}:$PYTHONPATH")
+    training.write(train_samples=40, environment=script)  # five iterations of eight
     chain = training.submit("1-4%1")
-    training.write(train_samples=80, lr="5e-4")
+    training.write(train_samples=80, lr="5e-4", environment=script)
     training.wait_for_log("END TIME:")
     finished_at = time.monotonic()
     training.wait_until_left(chain)
@@ -41,6 +46,18 @@ def test_an_unpublished_edit_changes_nothing_and_a_finished_trainings_tasks_leav
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
     assert training.iterations() == [1, 2, 3, 4, 5]
     assert re.findall(r" lr \.+ (\S+)$", training.log(), re.MULTILINE) == ["0.001"]
+
+    started_with = json.loads((training.paths.attempt_folder(first["job_id"]) / "environment.json").read_text())
+    assert started_with["packages"]["tiny"]["version"] == "1.0" and "torch" in started_with["packages"]
+    assert first["environment"] and [one["environment"] for one in rest] == [""] * 3
+    training.write(train_samples=40, environment=script)
+    same = training.opsctl("revise", "--dry-run")
+    assert (same.code, "since attempt 1" in same.err) == (0, False), same.err
+    about.write_text(about.read_text().replace("1.0", "2.0"))
+    assert (
+        "warning: the environment is not what it was since attempt 1, as seen from here: tiny 1.0 -> 2.0"
+        in training.opsctl("revise", "--dry-run").err.splitlines()
+    )
 
 
 def test_three_attempts_without_a_checkpoint_stop_the_chain_and_a_later_submit_starts_afresh(

@@ -27,9 +27,10 @@ OPSCTL = {
     "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
     "planning": {"checkpoints", "logs", "runs", "slurm", "trainer.recipe"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
+    "environments": {"attempts", "runs", "trainer.formats"},
     "control": {
-        *("attempts", "checkpoints", "logs", "planning", "records", "render", "runs", "slurm", "trainer.formats"),
-        "trainer.recipe",
+        *("attempts", "checkpoints", "environments", "logs", "planning", "records", "render", "runs", "slurm"),
+        *("trainer.formats", "trainer.recipe"),
     },
     "watch": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
@@ -83,7 +84,8 @@ SINGLE = {
     "opsctl.__main__": "cli",
     **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "held_folder", "preload", "say")},
     **{
-        f"trainer.{name}": "launch" for name in ("launch", "attempt_records", "first_failure", "stack_signal", "stacks")
+        f"trainer.{name}": "launch"
+        for name in ("launch", "attempt_records", "environment_record", "first_failure", "stack_signal", "stacks")
     },
     **{f"trainer.{name}": name for name in ("engine", "pretrain_gpt")},
 }
