@@ -14,6 +14,7 @@ import msgspec
 
 from opsctl.records.state_files import append_bytes, read_lines, read_state, write_atomically, write_state
 from opsctl.runs.paths import RunPaths
+from opsctl.walks.state import Pending
 from trainer.formats.json_text import Moment, json_line
 
 #: (age up to which, one line of each so long); older lines go.
@@ -61,7 +62,7 @@ class WalkState(msgspec.Struct, frozen=True, kw_only=True):
 
     whole: WalkFound | None = None
     begun: WalkFound | None = None
-    after: tuple[str, ...] = ()  # the last entry that `begun` has, from the output folder on
+    pending: tuple[Pending, ...] = ()  # what `begun` does not have yet
 
 
 def read_space(paths: RunPaths) -> list[SpaceLine]:

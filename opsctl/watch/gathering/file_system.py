@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.walks.mounts import mount_point_of
 from opsctl.watch.gathering.program import ask
 
 #: A file server that has not answered by then is taken for one that hangs.
 TIMEOUT_S = 5.0
-_MOUNTS = Path("/proc/self/mountinfo")
 #: coreutils: blocks, free ones, free ones for everybody, their size, inodes, free ones.
 _FORM = "--format=%b %f %a %S %c %d"
 
@@ -51,25 +50,6 @@ class FileSystems:
             return Filled(problem=self._hanging[mount])
         self._well.add(mount)
         return found
-
-
-def mount_point_of(folder: Path) -> str:
-    """Where the file system of `folder` is mounted, by the kernel's table: nothing is touched, no link followed."""
-    with contextlib.suppress(OSError):
-        best = "/"
-        for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
-            point = _unescaped(line.split(" ", 5)[4])
-            if len(point) > len(best) and folder.is_relative_to(point):
-                best = point
-        return best
-    return "/"
-
-
-def _unescaped(point: str) -> str:
-    r"""The kernel writes blanks, tabs, line ends and backslashes as `\040` and the like."""
-    for code in ("040", "011", "012", "134"):
-        point = point.replace(f"\\{code}", chr(int(code, 8)))
-    return point
 
 
 def _filled(folder: Path, timeout_s: float) -> Filled | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-import time
-from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,16 +15,17 @@ import msgspec
 
 from opsctl.records.space import WalkFound, WalkState, read_walk, write_walk
 from opsctl.runs.paths import RunPaths
+from opsctl.walks.amounts import share_of_bytes, touched_at_s
+from opsctl.walks.parallel import Budget, walk
+from opsctl.walks.state import BEGINNING, Pending, under
+from opsctl.walks.stretch import Folder
 
-#: Of one look: seconds, and entries of folders.
-BUDGET_S, BUDGET_ENTRIES = 1.0, 20_000
+#: Of one look: seconds, entries of folders, processes.
+BUDGET_S, BUDGET_ENTRIES, PROCESSES = 1.0, 20_000, 2
 #: A whole walk younger than this is not repeated.
 WHOLE_FOR = timedelta(hours=6)
 #: Until then it is what is told while the next one goes on; and one that took longer than this begins anew.
 _STALE_AFTER = timedelta(days=2)
-_DEEPEST = 64
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_BLOCK_BYTES = 512  # what st_blocks counts
 
 
 def walked(paths: RunPaths, now: datetime, old_before: datetime | None) -> tuple[WalkFound, bool]:
@@ -33,85 +33,83 @@ def walked(paths: RunPaths, now: datetime, old_before: datetime | None) -> tuple
     state = read_walk(paths)
     if state.whole is not None and timedelta(0) <= now - state.whole.began_at < WHOLE_FOR:
         return state.whole, True
-    begun = state.begun
-    if begun is None or not timedelta(0) <= now - begun.began_at < _STALE_AFTER:
-        begun, state = WalkFound(began_at=now), msgspec.structs.replace(state, after=())
-    found, after = _walk(paths.output, begun, state.after, old_before)
-    if after is None:
+    begun, pending = state.begun, state.pending
+    if begun is None or not pending or not timedelta(0) <= now - begun.began_at < _STALE_AFTER:
+        begun, pending = WalkFound(began_at=now), BEGINNING
+    found, pending = _walk(paths.output, begun, pending, old_before)
+    if not pending:
         write_walk(paths, WalkState(whole=found))
         return found, True
-    write_walk(paths, WalkState(whole=state.whole, begun=found, after=after))
+    write_walk(paths, WalkState(whole=state.whole, begun=found, pending=pending))
     if state.whole is not None and timedelta(0) <= now - state.whole.began_at < _STALE_AFTER:
         return state.whole, True
     return found, False
 
 
 def _walk(
-    root: Path, found: WalkFound, after: tuple[str, ...], old_before: datetime | None
-) -> tuple[WalkFound, tuple[str, ...] | None]:
-    """`found` with what comes after `after`, and the last entry; None in its place where all is seen."""
-    ends_at = time.monotonic() + BUDGET_S
-    old_s = old_before.timestamp() if old_before is not None else None
-    used, inodes, old, old_bytes = found.used_bytes, found.used_inodes, found.old_files, found.old_bytes
-    oldest_s, oldest = (found.oldest_at.timestamp() if found.oldest_at else None), found.oldest
-    last: tuple[str, ...] | None = None
-    for number, (place, seen) in enumerate(_entries(root, after, ())):
-        used, inodes = used + seen.st_blocks * _BLOCK_BYTES, inodes + 1
-        touched_s = max(seen.st_atime, seen.st_mtime)
-        if old_s is not None and touched_s < old_s and stat.S_ISREG(seen.st_mode):
-            old, old_bytes = old + 1, old_bytes + seen.st_size
-            if oldest_s is None or touched_s < oldest_s:
-                oldest_s, oldest = touched_s, str(root.joinpath(*place))
-        if number + 1 >= BUDGET_ENTRIES or (number % 100 == 99 and time.monotonic() >= ends_at):
-            last = place
-            break
-    at = datetime.fromtimestamp(oldest_s, UTC) if oldest_s is not None else None
-    counted = WalkFound(
-        began_at=found.began_at,
-        used_bytes=used,
-        used_inodes=inodes,
-        old_files=old,
-        old_bytes=old_bytes,
-        oldest_at=at,
-        oldest=oldest,
+    root: Path, found: WalkFound, pending: tuple[Pending, ...], old_before: datetime | None
+) -> tuple[WalkFound, tuple[Pending, ...]]:
+    """`found` with what this look has seen of what is pending, and what is pending still."""
+    parts = [found]
+    visitor = _Counting(root, found.began_at, old_before.timestamp() if old_before is not None else float("-inf"))
+    try:
+        done = walk(root, visitor, parts.append, Budget(BUDGET_S, BUDGET_ENTRIES, PROCESSES), pending)
+    except OSError:  # not there yet
+        return found, ()
+    return _together(parts), done.pending
+
+
+@dataclass
+class _Counting:
+    """A visitor that counts what there is."""
+
+    root: Path
+    began_at: datetime
+    old_before_s: float
+    used_bytes: int = 0
+    used_inodes: int = 0
+    old_files: int = 0
+    old_bytes: int = 0
+    oldest_s: float = float("inf")
+    oldest: str = ""
+
+    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+        """Count this one."""
+        self.used_bytes += share_of_bytes(seen)
+        self.used_inodes += 1
+        touched_s = touched_at_s(seen)
+        if touched_s < self.old_before_s and stat.S_ISREG(seen.st_mode):
+            self.old_files, self.old_bytes = self.old_files + 1, self.old_bytes + seen.st_size
+            if touched_s < self.oldest_s:
+                self.oldest_s, self.oldest = touched_s, str(self.root / under(folder.place, name))
+
+    def goes_into(self, folder: Folder, name: str) -> bool:
+        """Into all of them."""
+        return True
+
+    def take(self) -> WalkFound:
+        """What has been counted since this was asked last."""
+        counted = WalkFound(
+            began_at=self.began_at,
+            used_bytes=self.used_bytes,
+            used_inodes=self.used_inodes,
+            old_files=self.old_files,
+            old_bytes=self.old_bytes,
+            oldest_at=datetime.fromtimestamp(self.oldest_s, UTC) if self.oldest else None,
+            oldest=self.oldest,
+        )
+        self.used_bytes = self.used_inodes = self.old_files = self.old_bytes = 0
+        self.oldest_s, self.oldest = float("inf"), ""
+        return counted
+
+
+def _together(parts: list[WalkFound]) -> WalkFound:
+    told = [part for part in parts if part.oldest_at is not None]
+    first = min(told, key=lambda part: part.oldest_at or part.began_at, default=parts[0])
+    return msgspec.structs.replace(
+        first,
+        used_bytes=sum(part.used_bytes for part in parts),
+        used_inodes=sum(part.used_inodes for part in parts),
+        old_files=sum(part.old_files for part in parts),
+        old_bytes=sum(part.old_bytes for part in parts),
     )
-    return counted, last
-
-
-def _entries(
-    root: Path, after: tuple[str, ...], place: tuple[str, ...], within: int | None = None
-) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
-    """(path from the root on, what stat says) of all under `root` that comes after `after`, in order of names.
-
-    within: the folder that has the last of `place`. No link is followed, whatever takes a folder's place meanwhile;
-    what vanishes, or may not be looked into, is passed over.
-    """
-    if len(place) >= _DEEPEST:
-        return
-    try:
-        if within is None:
-            folder = os.open(root, _FOLDER)
-        else:
-            folder = os.open(place[-1], _FOLDER | os.O_NOFOLLOW, dir_fd=within)
-    except OSError:
-        return
-    try:
-        with os.scandir(folder) as listing:
-            entries = sorted(listing, key=lambda one: one.name)
-        for entry in entries:
-            is_on_the_way = bool(after) and entry.name == after[0]
-            if after and entry.name < after[0]:
-                continue
-            try:
-                seen, is_folder = entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
-            except OSError:
-                continue
-            here = (*place, entry.name)
-            if not is_on_the_way:
-                yield here, seen
-            if is_folder:
-                yield from _entries(root, after[1:] if is_on_the_way else (), here, folder)
-    except OSError:
-        return
-    finally:
-        os.close(folder)

@@ -27,8 +27,8 @@ OTHERS = {
     "opsctl.stores.below": "what is copied, below a folder that is held open, through no link",
     "opsctl.stores.folder": "the folder that is copied to or from",
     "opsctl.stores.store": "the folder that is copied from",
-    "opsctl.watch.gathering.file_system": "the kernel's table of what is mounted where",
-    "opsctl.watch.gathering.walk": "folders of the output folder, to list what is in them through no link",
+    "opsctl.walks.mounts": "the kernel's table of what is mounted where",
+    "opsctl.walks.way": "folders, to list what is in them through no link",
     "opsctl.runs.toml_file": "run files and profiles, which people write",
 }
 #: Functions of these names open a file or read JSON out of one, whatever they are called on.

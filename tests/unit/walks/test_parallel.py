@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opsctl.walks import parallel, stretch
+from opsctl.walks.parallel import Budget, walk
+from opsctl.walks.state import BEGINNING, Pending
+from opsctl.walks.stretch import Folder
+from tests.unit.walks.trees import Noting, Places, grow, there
+from tests.users import as_user
+from trainer.formats.json_text import json_line
+from trainer.formats.tolerant import decode
+
+
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_several_processes_see_every_entry_once(tmp_path: Path, processes: int) -> None:
+    grow(tmp_path, 60, 20)
+    places = Places()
+    done = walk(tmp_path, Noting(), places.take_in, Budget(processes=processes))
+    assert set(places) == there(tmp_path) and set(places.values()) == {1}
+    assert (done.is_done, done.entries, done.unread_count) == (True, len(places) - 1, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    folders=st.integers(0, 12),
+    files=st.integers(0, 8),
+    entries=st.lists(st.integers(1, 25), min_size=1, max_size=6),
+    processes=st.integers(1, 3),
+    names=st.integers(1, 9),
+    pending_folders=st.integers(1, 4),
+)
+def test_a_walk_that_stops_and_goes_on_sees_every_entry_once_and_keeps_to_its_number(
+    folders: int, files: int, entries: list[int], processes: int, names: int, pending_folders: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretch, "MOST_NAMES", names)
+        patch.setattr(stretch, "MOST_FOLDERS", pending_folders)
+        root = Path(folder)
+        grow(root, folders, files)
+        (root / os.fsdecode(b"\xff")).mkdir()
+        places, pending, number = Places(), tuple(BEGINNING), 0
+        while pending:
+            most = entries[number % len(entries)]
+            done = walk(root, Noting(), places.take_in, Budget(entries=most, processes=processes), pending)
+            assert done.entries <= most
+            pending = tuple(decode(json_line(done.pending), tuple[Pending, ...]) or ())  # as a record has it
+            assert len(pending) == len(done.pending)
+            number += 1
+        assert set(places) == there(root) and set(places.values()) == {1}
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a file system in it whose server never answers: what touches it hangs in the kernel."""
+    place = tmp_path / "root" / "hung"
+    place.mkdir(parents=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        fd = os.open("/dev/fuse", os.O_RDWR)
+    except OSError:
+        pytest.skip("needs /dev/fuse")
+    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0".encode()
+    if libc.mount(b"hung", os.fsencode(place), b"fuse", 0, options):
+        os.close(fd)
+        pytest.skip("needs to mount something")
+    try:
+        yield place.parent
+    finally:
+        os.close(fd)  # its server is gone: whoever hangs gets an error
+        libc.umount2(os.fsencode(place), 2)
+
+
+def test_a_walk_is_over_when_its_time_is_though_a_file_system_hangs(
+    hung: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ax":
+        (hung / name / "inner").mkdir(parents=True)
+    monkeypatch.setattr(parallel, "GRACE_S", 0.1)
+    places, began = Places(), time.monotonic()
+    done = walk(hung, Noting(), places.take_in, Budget(time_s=0.3, processes=2), elsewhere=True)
+    assert time.monotonic() - began < 5
+    assert done.hanging and set(done.hanging) <= {one.place for one in done.pending}
+    # Of what hangs nothing has counted, and the mount point can be passed by without a touch.
+    places.clear()
+    walk(hung, Noting(), places.take_in)
+    assert set(places) == {".", "a", "a/inner", "x", "x/inner"}
+
+
+def test_what_hung_comes_after_all_else_next_time(hung: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ax":
+        (hung / name / "inner").mkdir(parents=True)
+    monkeypatch.setattr(parallel, "HANGS_S", 0.3)
+    places = Places()
+    begin = [Pending("x"), Pending("a"), Pending("hung")]
+    done = walk(hung, Noting(), places.take_in, Budget(processes=3), begin, elsewhere=True)
+    assert set(places) == {"a/inner", "x/inner"}
+    assert done.hanging == ("hung",) and done.pending == (Pending("hung"),)
+
+
+class Slow(Noting):
+    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+        super().see(folder, name, seen)
+        time.sleep(0.001)
+
+
+def test_a_walk_that_has_a_time_ends_by_then_and_goes_on_later(tmp_path: Path) -> None:
+    grow(tmp_path, 10, 100)
+    places = Places()
+    done = walk(tmp_path, Slow(), places.take_in, Budget(time_s=0.1, processes=2))
+    assert not done.is_done and not done.hanging and 0 < done.entries < 1011
+    walk(tmp_path, Noting(), places.take_in, begin=done.pending)
+    assert set(places) == there(tmp_path) and set(places.values()) == {1}
+
+
+def test_folders_that_are_closed_to_the_reader_are_said(tmp_path: Path) -> None:
+    for name in ("open", "closed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    (tmp_path / "closed").chmod(0o700)
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    places = Places()
+
+    def do() -> tuple[set[str], list[tuple[str, str]], int]:
+        done = walk(tmp_path, Noting(), places.take_in)
+        return set(places), [(one.place, one.why) for one in done.unread], done.unread_count
+
+    if os.geteuid():
+        pytest.skip("needs to become another user")
+    assert as_user("nobody", do) == (
+        {".", "open", "open/file", "closed"},
+        [("closed", "Permission denied")],
+        1,
+    )
+
+
+def test_a_root_that_is_not_there_and_a_visitor_that_fails_are_errors_of_the_callers(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        walk(tmp_path / "none", Noting(), Places().take_in)
+
+    class Failing(Noting):
+        def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+            raise ValueError("seen enough")
+
+    with pytest.raises(ValueError, match="seen enough"):
+        walk(tmp_path, Failing(), Places().take_in)
+
+
+def test_a_walk_whose_process_was_killed_is_no_walk_that_is_done(tmp_path: Path) -> None:
+    class Killed(Noting):
+        def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ChildProcessError, match="was killed"):
+        walk(tmp_path, Killed(), Places().take_in)
+
+
+def test_no_process_is_left_behind_and_none_outlives_the_one_that_asked(tmp_path: Path) -> None:
+    grow(tmp_path, 30, 30)
+    code = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom opsctl.walks.parallel import Budget, walk\n"
+        "from tests.unit.walks.test_parallel import Slow\n"
+        "tell = lambda _: (print(os.popen(f'pgrep -P {os.getpid()}').read().split(), flush=True), time.sleep(60))\n"
+        f"walk(Path({str(tmp_path)!r}), Slow(), tell, Budget(processes=3))\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    pids = [int(one) for one in eval(child.stdout.readline())]
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    ends_at = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids) and time.monotonic() < ends_at:
+        time.sleep(0.01)
+    assert pids and not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids)
