@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,8 @@ from trainer.checkpoint.destination import (
 from trainer.checkpoint.one_writer import only_writer
 from trainer.checkpoint.step_back import step_back
 from trainer.data.build import DataError, build_datasets, vocab_size
+from trainer.energy.orders import Order
+from trainer.energy.tracked import missing, tracker_of_node
 from trainer.engine import Vocabulary, build_engine, configuration_notices, initialize, masks_notices
 from trainer.files import make_folder, write_atomically
 from trainer.formats.errors import CheckpointError
@@ -127,9 +129,10 @@ def _run(options: Options, parallel: Parallel, hard_end: HardEnd, held: ExitStac
     for notice in (*notices, *masks_notices(options.attention_dropout, parallel.device)):
         _say(parallel, notice)
     _keep_arguments(options)
+    flush_energy = _measured(options, held)
     _say(parallel, stamp("after megatron is initialized"))
     try:
-        training = _build(options, parallel, leaving, lease, hard_end, held)
+        training = _build(options, parallel, leaving, lease, hard_end, held, flush_energy)
     except LeavesEarly as early:  # nothing is trained yet that would have to be saved
         _say(parallel, early.line)
         progress = progress_on_disk(options)
@@ -151,6 +154,7 @@ def _build(
     lease: OwnLease | None,
     hard_end: HardEnd,
     held: ExitStack,
+    flush_energy: Callable[[], None],
 ) -> Training:
     """What is refused soonest first: options, checkpoint, data; then the model, and what the checkpoint has of it.
 
@@ -219,7 +223,8 @@ def _build(
         whole = engine, destination, contents, not options.no_save_optim
         begin = beginner(*whole) if options.async_save else None
         saved = _saved_iteration(options, resumption)
-        observers.append(Saves(saver(*whole), is_due, saved, tell, curves, begin, leaving.has_to_end))
+        ends = leaving.has_to_end
+        observers.append(Saves(saver(*whole), is_due, saved, tell, curves, begin, ends, flush_energy))
     return Training(
         engine=engine,
         parallel=parallel,
@@ -289,6 +294,36 @@ def _curves(options: Options, parallel: Parallel, shape: ModelShape) -> Curves:
         parallel.data_size,
         flops_per_sample=6.0 * parameters_outside_embeddings(shape) * options.seq_length,
     )
+
+
+def _measured(options: Options, held: ExitStack) -> Callable[[], None]:
+    """Measure this node's energy until `held` ends; what writes it down meanwhile. Nothing where nobody asks for it."""
+    if not options.codecarbon_dir:
+        return _do_nothing
+    folder = Path(options.codecarbon_dir)
+    on_every_rank(lambda: _refuse_unmeasured(folder), (OptionsError,))
+    if int(os.environ.get("LOCAL_RANK", "0")):
+        return _do_nothing
+    order = Order(
+        folder=str(folder.absolute()),
+        country=options.carbon_country,
+        region=options.carbon_region,
+        intensity_g_per_kwh=options.carbon_intensity_g_per_kwh,
+    )
+    return held.enter_context(tracker_of_node(order, say))
+
+
+def _refuse_unmeasured(folder: Path) -> None:
+    if wrong := missing():
+        raise OptionsError(f"--codecarbon-dir: {wrong}")
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise OptionsError(f"--codecarbon-dir {folder}: {error.strerror}") from None
+
+
+def _do_nothing() -> None:
+    """What one does whose node's energy another rank, or nobody, measures."""
 
 
 def _keep_quiet(_line: str) -> None:

@@ -57,6 +57,11 @@ class RunPaths:
         return self.output / "tensorboard"
 
     @property
+    def codecarbon(self) -> Path:
+        """The trainer's --codecarbon-dir: a file for each attempt and node; there only where energy is measured."""
+        return self.output / "codecarbon"
+
+    @property
     def kill_switch(self) -> Path:
         """The kill switch. Its presence stops the training."""
         return self.output / "kill-switch"

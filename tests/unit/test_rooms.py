@@ -70,12 +70,13 @@ TRAINER = {
     "parallel": {"recipe"},
     "model": {"parallel", "recipe"},
     "optim": {"recipe"},
+    "energy": {"formats"},
     "engine": {"model", "optim", "parallel", "recipe"},
     "data": {"formats"},
     "checkpoint": {"formats"},
     "interchange": {"checkpoint", "data", "formats", "recipe"},
     "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
-    "pretrain_gpt": {"checkpoint", "data", "engine", "formats", "loop", "parallel", "recipe"},
+    "pretrain_gpt": {"checkpoint", "data", "energy", "engine", "formats", "loop", "parallel", "recipe"},
     "launch": {"formats"},
 }
 #: What is no folder: module -> room.

@@ -36,7 +36,7 @@ class Saves(Observer):
     save: writes a checkpoint. begin: the same beside the training, of which one at a time is under way; None: never.
     saved_iteration: the one that the latest checkpoint has. One that could not be written beside the training ends
     nothing: the next save is a plain one, and what that one meets does. has_to_end: whether to leave, where one that is
-    due waits for another; collective.
+    due waits for another; collective. when_saved: what is to be kept beside each checkpoint; returns at once.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class Saves(Observer):
         curves: Curves,
         begin: Callable[[Progress], SaveUnderWay] | None = None,
         has_to_end: Callable[[], bool] = lambda: False,
+        when_saved: Callable[[], None] = lambda: None,
     ) -> None:
         self._save, self._begin, self._is_due, self._saved_iteration = save, begin, is_due, saved_iteration
-        self._tell, self._curves, self._has_to_end = tell, curves, has_to_end
+        self._tell, self._curves, self._has_to_end, self._when_saved = tell, curves, has_to_end, when_saved
         self._under_way: tuple[SaveUnderWay, Progress] | None = None
         self._answers: list[Answer] = []  # of who waits for the one under way
         self._has_failed = False  # the last one that was written beside the training
@@ -133,6 +134,7 @@ class Saves(Observer):
             times[BACKGROUND_TIMER] = took.background
         self._tell(write_timers(Timers(times)))
         self._curves.times(times, progress)
+        self._when_saved()
 
 
 def saver(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,7 @@ def combination_errors(
         *_save_errors(options),
         *_lease_errors(options),
         *_load_errors(options),
+        *_carbon_errors(options),
     ]
 
 
@@ -243,6 +245,13 @@ def _save_errors(options: Mapping[str, Any]) -> list[str]:
     except ValueError as error:
         return [f"--save-schedule: {error}"]
     return []
+
+
+def _carbon_errors(options: Mapping[str, Any]) -> list[str]:
+    country, region = options["carbon_country"], options["carbon_region"]
+    if country is not None and not re.fullmatch("[A-Z]{3}", country):
+        return [f"--carbon-country {country!r}: allowed are the three letters of ISO 3166, such as FRA"]
+    return ["--carbon-region without --carbon-country: give the country too"] if region and country is None else []
 
 
 def _load_errors(options: Mapping[str, Any]) -> list[str]:

@@ -476,8 +476,16 @@ OPTIONS: tuple[Option, ...] = (
         _option("--load", str, None, "Folder that the latest checkpoint is read from."),
         _option("--tensorboard-dir", str, None, "Folder of the TensorBoard files."),
         _option("--log-path", str, None, "Folder for a copy of the arguments."),
+        _option("--codecarbon-dir", str, None, "Folder of the energy records: measures with codecarbon, offline."),
+        _option("--carbon-country", str, None, "Where the electricity comes from, three letters: FRA."),
+        _option("--carbon-region", str, None, "Region of that country, where codecarbon knows its electricity."),
         _option(
-            "--codecarbon-dir", str, None, "Folder of the energy records.", notice="the trainer measures no energy"
+            "--carbon-intensity-g-per-kwh",
+            float,
+            None,
+            "The electricity's CO2e in place of the country's.",
+            unit="g/kWh",
+            at_least=0,
         ),
         _option("--kill-switch-path", str, None, "When this file exists: save, leave, exit 0."),
         _option("--stop-request-path", str, None, "As the kill switch, for this job alone."),

@@ -252,8 +252,8 @@ def test_ranks_must_divide_by_the_layout() -> None:
 
 
 def test_options_that_change_nothing_say_so() -> None:
-    options = parse([*small(), "--codecarbon-dir", "x", "--no-masked-softmax-fusion"])
-    assert [notice.split()[0] for notice in options.notices] == ["--codecarbon-dir", "--no-masked-softmax-fusion"]
+    options = parse([*small(), "--deepspeed", "--no-masked-softmax-fusion"])
+    assert [notice.split()[0] for notice in options.notices] == ["--deepspeed", "--no-masked-softmax-fusion"]
 
 
 def test_a_run_file_is_checked_key_by_key() -> None:
@@ -325,3 +325,10 @@ def test_help_lists_the_options_without_waiting_for_torch() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "--num-layers" in done.stdout
     assert not re.search(r"\btorch\b", done.stderr)
+
+
+def test_a_country_is_three_letters_and_a_region_needs_one() -> None:
+    assert "--carbon-country 'France': allowed are the three letters of ISO 3166" in refusal(
+        "--carbon-country", "France"
+    )
+    assert "--carbon-region without --carbon-country" in refusal("--carbon-region", "quebec")
