@@ -18,6 +18,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from email.utils import formatdate
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,6 +89,7 @@ class Commit:
     title: str
     message: str
     files: dict[str, File]
+    at_s: float = field(default_factory=time)
 
 
 @dataclass
@@ -228,7 +230,7 @@ class Hub:
     def _committed(self, repo: str, branch: str, title: str, message: str, files: dict[str, File]) -> str:
         known = self.repos[repo]
         oid = _oid(repo, branch, str(len(known.commits)))
-        known.commits[oid] = Commit(oid, known.branches[branch], title, message, files)
+        known.commits[oid] = Commit(oid, known.branches[branch], title, message, files, time() + self.clock_skew_s)
         known.branches[branch] = oid
         return oid
 
@@ -435,7 +437,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "title": one.title,
                     "message": one.message,
                     "authors": [],
-                    "date": "2026-01-01T00:00:00.000Z",
+                    "date": _date(one),
                 }
             )
             oid = one.parent
@@ -459,12 +461,21 @@ class _Handler(BaseHTTPRequestHandler):
         if more < len(shown):
             bare = urlsplit(self.path)
             headers["Link"] = f'<{self.hub.endpoint}{bare.path}?recursive=True&cursor={more}>; rel="next"'
-        self._answer([_entry(path, file) for path, file in page], headers=headers)
+        self._answer([self._entry(path, file) for path, file in page], headers=headers)
 
     def _paths(self) -> None:
         wanted = parse_qs(self.body.decode()).get("paths", [])
         files = self.hub.files(self.where["repo"], self._rev())
-        self._answer([_entry(path, files[path]) for path in wanted if path in files])
+        self._answer([self._entry(path, files[path]) for path in wanted if path in files])
+
+    def _entry(self, path: str, file: File) -> dict[str, Any]:
+        body = parse_qs(self.body.decode(errors="replace"))
+        if "true" not in "".join([*self.query.get("expand", []), *body.get("expand", [])]).lower():
+            return _entry(path, file)
+        repo, one = self._repo(), self._repo().commits[self.hub.head(self.where["repo"], self._rev())]
+        while one.parent and repo.commits[one.parent].files.get(path) == file:
+            one = repo.commits[one.parent]
+        return {**_entry(path, file), "lastCommit": {"id": one.oid, "title": one.title, "date": _date(one)}}
 
     def _preupload(self) -> None:
         files = self.hub.files(self.where["repo"], self._rev())
@@ -710,6 +721,10 @@ def _route(method: str, path: str) -> tuple[str, dict[str, str]]:
 def _error_headers(refused: Refused) -> dict[str, str]:
     headers = {"X-Error-Code": refused.code} if refused.code else {}
     return {**headers, "X-Error-Message": quote(refused.message, safe=" ,.'-:")} if refused.message else headers
+
+
+def _date(commit: Commit) -> str:
+    return datetime.fromtimestamp(commit.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 def _entry(path: str, file: File) -> dict[str, Any]:

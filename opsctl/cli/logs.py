@@ -1,10 +1,15 @@
-"""`opsctl logs`: the end of the training log, and what comes. Needs no Slurm."""
+"""`opsctl logs`: the end of the training log, and what comes, at hand or on the hub. Needs no Slurm."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
-from opsctl.cli.selection import pick, run_argument
+from opsctl.cli.selection import far_options, only_with_hub, pick, run_argument
+
+#: Seconds between two looks at the hub, which gets a log once an hour.
+_FAR_POLL_S = 60
 
 
 @click.command()
@@ -12,35 +17,76 @@ from opsctl.cli.selection import pick, run_argument
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on as the log grows, also when it is replaced.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="How many of the last.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only what this rank wrote, in the newest attempt.")
+@far_options
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    help=f"With --hub -f: seconds between two looks. [default: {_FAR_POLL_S}]",
+)
 @click.pass_context
 def command(
-    ctx: click.Context, run_argument: str | None, run: str | None, following: bool, lines: int, rank: int | None
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    following: bool,
+    lines: int,
+    rank: int | None,
+    hub: str | None,
+    path: str | None,
+    revision: str | None,
+    every: float | None,
 ) -> None:
     r"""Show the end of the training log; with -f follow it.
 
     The log is `logs/main_log.txt` under the run's output folder; every line of every rank is in it, the watchdog's too.
-    What would steer a terminal, such as colours, is shown as \x1b, through a pipe too; the file has it as it was.
+    With --hub it is the hub's copy, read from anywhere: no run folder is needed, and only what is new is fetched. What
+    would steer a terminal, such as colours, is shown as \x1b, through a pipe too; the file has it as it was.
     """
-    from opsctl.logs.sources import main_source, rank_source
     from opsctl.output import message, show_lines
-    from opsctl.records.run_view import glance
 
-    paths = glance(pick(run_argument, run)).paths
-    source = main_source(paths) if rank is None else rank_source(paths, rank)
+    only_with_hub(hub, path=path, revision=revision, every=every)
+    if hub is not None and (pick(run_argument, run) or rank is not None):
+        raise click.UsageError("--hub reads the hub's copy of the whole log: give no run and no --rank with it")
     try:
-        show_lines(source.follow(lines, message, _pause) if following else source.last(lines))
+        if hub is not None:
+            show_lines(_far_lines(hub, revision, path, lines, every or _FAR_POLL_S, following))
+            return
+        from opsctl.logs.follow import POLL_S
+        from opsctl.logs.sources import main_source, rank_source
+        from opsctl.records.run_view import glance
+
+        paths = glance(pick(run_argument, run)).paths
+        source = main_source(paths) if rank is None else rank_source(paths, rank)
+        show_lines(source.follow(lines, message, lambda: _pause(POLL_S)) if following else source.last(lines))
     except KeyboardInterrupt:
         ctx.exit(130)
 
 
-def _pause() -> None:
+def _far_lines(
+    hub: str, revision: str | None, path: str | None, lines: int, every_s: float, following: bool
+) -> Iterator[str]:
+    from opsctl.errors import OpsctlError
+    from opsctl.hub.answers import patiently
+    from opsctl.hub.far_files import FarFiles, repo_of
+    from opsctl.hub.far_log import FarFollower, find_log, last_far_lines
+    from opsctl.output import message
+
+    files = FarFiles(repo_of(hub, revision))
+    if following:
+        yield from FarFollower(files, path, message, lambda: _pause(every_s)).follow(lines)
+        return
+    found, look = patiently(lambda: find_log(files, path))
+    if look is None:
+        raise OpsctlError(f"no log yet at {found} in {files.repo}: --path names another file of it")
+    yield from patiently(lambda: last_far_lines(files, found, look, lines))
+
+
+def _pause(seconds: float) -> None:
     """Wait for the log to grow, and see whether whoever read us has left: a quiet log must not keep us for ever."""
     import select
     import sys
 
-    from opsctl.logs.follow import POLL_S
-
     reader = select.poll()
     reader.register(sys.stdout.fileno(), 0)
-    if reader.poll(POLL_S * 1000):  # nothing was asked for: only an error or a hang-up is reported
+    if reader.poll(seconds * 1000):  # nothing was asked for: only an error or a hang-up is reported
         raise BrokenPipeError

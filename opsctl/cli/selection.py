@@ -53,6 +53,25 @@ def fresh_option(function: Function) -> Function:
     return click.option("--fresh", is_flag=True, help=what)(function)
 
 
+def far_options(function: Function) -> Function:
+    """`--hub`, `--path`, `--revision`: what the hub has of a run, with no folder of it at hand."""
+    options = (
+        click.option("--hub", metavar="REPO", help="Read what the hub has of it: OWNER/NAME, or datasets/OWNER/NAME."),
+        click.option("--path", metavar="FILE", help="With --hub: the log, where it is not logs/main_log.txt there."),
+        click.option("--revision", metavar="REV", help="With --hub: a branch, a tag or a commit. [default: main]"),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def only_with_hub(hub: str | None, **given: object) -> None:
+    """Raise click.UsageError for an option that says something about the hub where none is asked."""
+    for name, value in given.items():
+        if hub is None and value is not None:
+            raise click.UsageError(f"--{name} is about the hub's copy: give --hub OWNER/NAME with it")
+
+
 def age_words(age_s: float) -> str:
     """How old what Slurm has said is, where that is worth a word; else empty."""
     return f"queue as of {age_s:.0f} s ago" if age_s > OLD_S else ""

@@ -33,6 +33,7 @@ OPSCTL = {
         *("attempts", "checkpoints", "environments", "logs", "planning", "records", "render", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
     },
+    "hub": {"logs"},
     "watch": {
         *("attempts", "checkpoints", "logs", "records", "runs", "slurm", "walks", "trainer.formats", "trainer.recipe"),
     },
@@ -52,6 +53,7 @@ OPSCTL = {
             "checkpoints",
             "control",
             "cron",
+            "hub",
             "job",
             "localcluster",
             "logs",

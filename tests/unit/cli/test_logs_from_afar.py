@@ -1,0 +1,97 @@
+"""`opsctl logs --hub` as a process on a machine that has no run: what goes where, and how it leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub_server import TOKEN, Fault, Hub, hub_server
+
+LOGS = [sys.executable, "-m", "opsctl", "logs"]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with hub_server(tmp_path / "hub") as served:
+        served.make_repo("lab/run", private=True)
+        served.commit("lab/run", {"logs/main_log.txt": b"first\nsecond\x1b[2J\n"})
+        yield served
+
+
+def call(hub: Hub, home: Path, *words: str, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LOGS, *words], env=environment(hub, home, token), cwd=home, capture_output=True, text=True, timeout=60
+    )
+
+
+def environment(hub: Hub, home: Path, token: str | None = TOKEN) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "HF_"))}
+    return {**kept, **hub.environment(home / "hf", token), "PYTHONUNBUFFERED": "1"}
+
+
+def test_the_last_lines_are_shown_where_there_is_no_run(hub: Hub, tmp_path: Path) -> None:
+    done = call(hub, tmp_path, "--hub", "lab/run", "-n", "1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "second\\x1b[2J\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hub", "lab/run", "--rank", "0"], "give no run and no --rank"),
+        (["--hub", "lab/run", "some-run"], "give no run and no --rank"),
+        (["--path", "x"], "--path is about the hub's copy"),
+        (["--hub", "run"], "OWNER/NAME"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_line(hub: Hub, tmp_path: Path, words: list[str], said: str) -> None:
+    done = call(hub, tmp_path, *words)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert hub.asked() == []
+
+
+def test_without_a_token_a_private_one_is_a_line_with_what_to_type(hub: Hub, tmp_path: Path) -> None:
+    done = call(hub, tmp_path, "--hub", "lab/run", token=None)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1 and "opsctl hub login" in done.stderr
+
+
+def test_it_follows_until_the_token_is_worth_nothing_any_more_and_never_shows_it(hub: Hub, tmp_path: Path) -> None:
+    words = [*LOGS, "--hub", "lab/run", "-f", "-n", "1", "--every", "0.1"]
+    child = subprocess.Popen(
+        words, env=environment(hub, tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("second")
+        assert TOKEN not in Path(f"/proc/{child.pid}/cmdline").read_text()
+        hub.commit("lab/run", {"logs/main_log.txt": b"first\nsecond\x1b[2J\nthird\n"})
+        assert child.stdout.readline() == "third\n"
+        hub.faults.append(Fault("*", "revoke"))
+        out, error = child.communicate(timeout=30)
+    finally:
+        child.kill()
+        child.wait(timeout=10)
+    assert (child.returncode, out) == (1, "")
+    assert error.count("\n") == 1 and "(401)" in error and "opsctl hub login" in error
+    assert TOKEN not in error
+
+
+def test_ctrl_c_ends_it_with_130(hub: Hub, tmp_path: Path) -> None:
+    words = [*LOGS, "--hub", "lab/run", "-f"]
+    child = subprocess.Popen(
+        words, env=environment(hub, tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "first\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=30) == 130
+    finally:
+        child.kill()
+        child.wait(timeout=10)
