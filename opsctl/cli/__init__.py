@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
     "cron": ("cron", "Jobs every hour and every day where there is no crond."),
     "request": ("request", "Have the owner's job save, stop, requeue or change its chain."),
+    "jobs": ("jobs", "Long commands that run as Slurm jobs (--job)."),
     "metrics": ("metrics", "The same as numbers for a site's Prometheus."),
     "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),
     "alerts": ("alerts", "What was found and told, who looks after it, the channels."),
@@ -139,7 +140,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _forget_after(args: list[str]) -> None:
     """What Slurm has said to others of this account no longer counts when this command may have changed it."""
-    if args and args[0] not in LOOKS and not args[0].startswith("-"):
+    if args and (args[0] not in LOOKS or "--job" in args) and not args[0].startswith("-"):
         from opsctl.records.shared_answers import forget
 
         forget()

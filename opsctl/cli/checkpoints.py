@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from opsctl.cli import checkpoints_care, checkpoints_look
+from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, pick, run_argument
 
 _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
@@ -77,7 +78,7 @@ def repoint(
         show_lines([done.folder.name])
 
 
-@click.command()
+@click.command(cls=LongCommand, goes_on=False)
 @run_argument
 @click.option(
     "--folder", metavar="DIR", help="Instead of a run's: a checkpoint, ours or universal, or a folder of them."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 LONGEST_REASON = 1000
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @run_argument
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Say what would go and why the rest stays; change nothing.")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import click
 
+from opsctl.cli.long_command import LongCommand
+
 
 @click.group()
 def command() -> None:
     """Turn text into the trainer's data files."""
 
 
-@command.command("prepare")
+@command.command("prepare", cls=LongCommand, goes_on=False)
 @click.argument("input_path", metavar="INPUT")
 @click.option("--output-prefix", metavar="P", required=True, help="Files are named P_KEY_document.{bin,idx,json}.")
 @click.option("--tokenizer", metavar="DIR", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, pick, run_argument
 
 #: What the trainer's programs for other formats import.
@@ -15,7 +16,7 @@ def command() -> None:
     """Write checkpoints in the formats that others read."""
 
 
-@command.command("hf")
+@command.command("hf", cls=LongCommand)
 @run_argument
 @click.option("--checkpoints", metavar="DIR", help="Another folder of checkpoints than a run's.")
 @click.option("--output", metavar="DIR", required=True, help="The model's folder; with --steps the one above.")

@@ -25,6 +25,7 @@ from opsctl.control.printed import (
     WouldSubmit,
 )
 from opsctl.cron.look import PrintedCron, PrintedCronJob
+from opsctl.errands.listing import PrintedErrand
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
@@ -98,5 +99,10 @@ PRINTED = (
     Printed("checkpoints convert", "converted", ConvertedCheckpoint),
     Printed("export hf", "exported", list[ExportedModel]),
     Printed("import hf", "imported", ImportedModel),
+    Printed("jobs list", "errands", list[PrintedErrand]),
+    *(
+        Printed(long, "errand", PrintedErrand, "with `--job`")
+        for long in ("checkpoints prune", "checkpoints convert", "data prepare", "export hf")
+    ),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

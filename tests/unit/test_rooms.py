@@ -39,6 +39,7 @@ OPSCTL = {
     },
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
+    "errands": {"records", "render", "runs", "slurm", "trainer.formats"},
     "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch", "trainer.formats"},
     "job": {
         *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
@@ -54,6 +55,7 @@ OPSCTL = {
             "control",
             "cron",
             "hub",
+            "errands",
             "job",
             "localcluster",
             "logs",

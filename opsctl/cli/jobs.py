@@ -1,0 +1,167 @@
+"""`opsctl jobs`: the long commands that run as Slurm jobs: how they stand, what they print, ending one."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import json_option
+
+if TYPE_CHECKING:
+    from opsctl.errands.records import Errand, Errands
+    from opsctl.errands.settling import Seen
+
+#: How long one that has ended is listed without being asked for.
+_SHOWN = timedelta(days=2)
+
+
+class _ListByDefault(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`opsctl jobs [OPTIONS]` is `opsctl jobs list [OPTIONS]`."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ListByDefault)
+def command() -> None:
+    """List the commands that you have made Slurm jobs of with --job; without a command, as `list`."""
+
+
+@command.command("list")
+@click.option("--all", "show_all", is_flag=True, help="Those too that have ended days ago.")
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
+    """List them: how each stands by Slurm's word, its jobs so far, its exit code, what it printed last.
+
+    Exits 1 where Slurm does not answer: then what is open is shown as last known.
+    """
+    from opsctl.errands.listing import errand_lines, printed_errand
+    from opsctl.errands.records import errands
+    from opsctl.moments import now
+    from opsctl.output import message, print_json, show_lines
+
+    place = errands()
+    chosen = [one for one in place.all() if show_all or one.ended_at is None or now() - one.ended_at < _SHOWN]
+    seen, problem = _seen(place, chosen)
+    printed = [printed_errand(place, one) for one in seen]
+    if as_json:
+        print_json("errands", printed)
+    elif printed:
+        show_lines(errand_lines(printed))
+    else:
+        message("no jobs of long commands" + ("" if show_all else " of these days: --all shows earlier ones"))
+    if problem:
+        message(f"opsctl: {problem}")
+        ctx.exit(1)
+
+
+@command.command()
+@click.argument("which", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Until it ends, over all of its jobs.")
+@click.pass_context
+def logs(ctx: click.Context, which: str, follow: bool) -> None:
+    """Show what it has printed. ID is its name, or the id of one of its Slurm jobs.
+
+    With -f the exit code is the command's.
+    """
+    import time
+
+    from opsctl.errands.listing import read_output
+    from opsctl.errands.records import errands
+    from opsctl.output import message, show
+
+    place = errands()
+    name = place.find(which).errand
+    looked_at, rest, end = 0.0, "", 0
+    while True:
+        one = place.read(name) or place.find(name)
+        # What is on record is free to look at; Slurm is asked now and then, for what could not say its own end.
+        if one.is_open and follow and time.monotonic() - looked_at > _ASK_S:
+            looked_at = time.monotonic()
+            one = _seen(place, [one])[0][0].errand
+        text, end = read_output(place, name, end)
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            show(line)
+        if not follow or not one.is_open:
+            break
+        time.sleep(0.5)
+    if rest:
+        show(rest)
+    if not one.is_open:
+        message(f"{name}: {one.state}" + (f" ({one.detail})" if one.detail else ""))
+    if follow:
+        ctx.exit(one.exit_code if one.exit_code is not None else 0 if one.state == "done" else 1)
+
+
+@command.command()
+@click.argument("which", metavar="ID")
+@click.option("--dry-run", is_flag=True, help="Say what would be cancelled; change nothing.")
+def cancel(which: str, dry_run: bool) -> None:
+    """End it, and have no further job go on with it. What it has done so far stays."""
+    from opsctl.account import account_and_host
+    from opsctl.errands.records import errands
+    from opsctl.errors import OpsctlError
+    from opsctl.output import show
+    from opsctl.slurm.commands import client_for
+
+    place = errands()
+    name = place.find(which).errand
+    with place.locked(f"cancel {name}"):
+        one = _settled(place, [place.find(name)])[0].errand
+        if not one.is_open:
+            raise OpsctlError(f"{name} is {one.state} already")
+        if not dry_run:
+            client_for(one.cluster).cancel([one.last.job_id] if one.last.job_id else [])
+            place.write(one.ended("cancelled", f"by {account_and_host()}"))
+    show(str(one.last.job_id))
+
+
+@command.command("exec", hidden=True)
+@click.option("--errand", required=True, help="Its name.")
+@click.option("--number", type=int, required=True, help="Of its jobs, from 1 on.")
+def exec_(errand: str, number: int) -> int:
+    """One job of an errand; its batch script calls it."""
+    import socket
+
+    from opsctl.errands.at_work import execute
+    from opsctl.errands.records import errands
+    from opsctl.errors import OpsctlError
+    from opsctl.slurm.commands import client_for
+
+    place, job_id = errands(), os.environ.get("SLURM_JOB_ID", "")
+    found = place.read(errand)
+    if found is None or not job_id.isdigit():
+        raise OpsctlError(f"{errand}: this is called by the job of an errand that is on record")
+    client = client_for(found.cluster, patient=True)
+    return execute(place, client, errand, number, int(job_id), socket.gethostname(), dict(os.environ))
+
+
+#: Between two questions to Slurm of one who follows, seconds.
+_ASK_S = 30.0
+
+
+def _settled(place: Errands, wanted: list[Errand]) -> list[Seen]:
+    from opsctl.errands.settling import settle
+    from opsctl.slurm.commands import client_for
+
+    return settle(place, wanted, client_for)
+
+
+def _seen(place: Errands, wanted: list[Errand]) -> tuple[list[Seen], str]:
+    """(how they stand, why that is not all known)."""
+    from opsctl.errands.settling import Seen
+    from opsctl.errors import SlurmError
+
+    if not any(one.is_open for one in wanted):
+        return [Seen(one) for one in wanted], ""
+    try:
+        with place.locked("look at the jobs"):
+            return _settled(place, wanted), ""
+    except SlurmError as error:
+        return [Seen(place.read(one.errand) or one, unknown=str(error)) for one in wanted], str(error)

@@ -1,0 +1,166 @@
+"""Commands that may take hours: with `--job` the same command line is carried out by a Slurm job.
+
+A command becomes one by `@click.command(cls=LongCommand)`; `goes_on=False` where another start begins anew instead of
+going on, `internet=True` where it talks to somebody outside the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+_WORDS = "opsctl.words"
+#: Options of sbatch: flag -> what it says.
+_OF_SBATCH = {
+    "--partition": "where [default: the profile's [jobs]].",
+    "--time": "limit of each such job, a Slurm duration.",
+    "--account": "on whose account.",
+    "--qos": "with which QOS.",
+    "--cpus": "how many CPUs [default: Slurm's].",
+}
+#: All that a command gets beside its own options.
+JOB_OPTIONS = frozenset(("--job", *_OF_SBATCH))
+_METAVARS = {"--partition": "P", "--time": "T", "--account": "A", "--qos": "Q", "--cpus": "N"}
+_SBATCH_NAMES = {"cpus": "cpus-per-task"}
+
+
+class LongCommand(click.Command):
+    """Adds `--job` and what goes with it."""
+
+    def __init__(self, *args: Any, goes_on: bool = True, internet: bool = False, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.goes_on = goes_on
+        self.internet = internet
+        past = "goes on by itself past its limit" if goes_on else "is stopped at its limit"
+        what = f"Have a Slurm job of yours do this, which {past}; opsctl jobs shows it."
+        self.params.append(click.Option(["--job"], is_flag=True, help=what, expose_value=False, callback=_kept))
+        for flag, help_ in _OF_SBATCH.items():
+            name, kind = flag.removeprefix("--"), click.IntRange(min=1) if flag == "--cpus" else None
+            self.params.append(
+                click.Option(
+                    [flag, f"job_{name}"],
+                    metavar=_METAVARS[flag],
+                    type=kind,
+                    help=f"With --job: {help_}",
+                    expose_value=False,
+                    callback=_kept,
+                )
+            )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keeps the words that the job's command line has."""
+        words = ctx.command_path.split()[1:]
+        ctx.meta[_WORDS] = (*words, *without_job_options(args, self.params))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """With `--job` it is sent; else it is carried out here."""
+        given = {name: ctx.meta.get(f"{_WORDS}.job_{name}") for name in map(_bare, _OF_SBATCH)}
+        if ctx.meta.get(f"{_WORDS}.job"):
+            return _send(self, ctx, {_SBATCH_NAMES.get(name, name): value for name, value in given.items()})
+        alone = next((name for name, value in given.items() if value is not None), None)
+        if alone is not None:
+            raise click.UsageError(f"--{alone} is of the Slurm job: give --job too")
+        return super().invoke(ctx)
+
+
+def without_job_options(args: Sequence[str], options: Sequence[click.Parameter]) -> list[str]:
+    """`args` less `--job` and what goes with it; a word that is another option's value stays, whatever it is."""
+    takes_value = {
+        flag
+        for option in options
+        if isinstance(option, click.Option) and not option.is_flag and option._flag_needs_value is False
+        for flag in option.opts
+    }
+    kept: list[str] = []
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, _ = word.partition("=")
+        if word == "--":
+            return [*kept, word, *rest]
+        value = [rest.pop(0)] if word in takes_value and rest else []
+        if word != "--job" and not (flag in _OF_SBATCH and (equals or value)):
+            kept += [word, *value]
+    return kept
+
+
+def _bare(flag: str) -> str:
+    return flag.removeprefix("--")
+
+
+def _kept(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    ctx.meta[f"{_WORDS}.{parameter.name}"] = value
+    return value
+
+
+def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> None:
+    from pathlib import Path
+
+    from opsctl.errands.listing import printed_errand
+    from opsctl.errands.records import errands
+    from opsctl.errands.sending import new_errand, script_of, start
+    from opsctl.errands.settling import Seen
+    from opsctl.output import message, print_json, show, show_text
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.errand_progress import PROGRESS_VARIABLE
+    from opsctl.runs.profile import jobs_table
+    from opsctl.slurm.commands import client_for
+
+    if os.environ.get(PROGRESS_VARIABLE):
+        raise click.UsageError("--job inside such a job: it is carried out here, leave --job out")
+    run, params = _run_of(ctx.params), ctx.params
+    umask = _umask()
+    if run is not None and run.table.group:
+        umask = 0o007
+    errand = new_errand(
+        ctx.meta[_WORDS],
+        str(Path.cwd()),
+        umask,
+        choose_cluster(params.get("cluster"), run.paths if run else None),
+        jobs_table(),
+        {name: None if value is None else str(value) for name, value in given.items()},
+        goes_on=command.goes_on,
+        internet=command.internet,
+        run=run.table.name if run else "",
+    )
+    place = errands()
+    if params.get("dry_run"):
+        show_text(script_of(place, errand))
+        return
+    errand = start(place, client_for(errand.cluster), errand)
+    options = dict(errand.options)
+    where = f" on {options['partition']}" if "partition" in options else ""
+    message(f"{errand.errand}: job {errand.last.job_id}{where}, at most {options['time']} each; {errand.folder}")
+    message(f"output: {place.output(errand.errand)}")
+    message(f"next: opsctl jobs logs -f {errand.errand}; opsctl jobs; opsctl jobs cancel {errand.errand}")
+    if params.get("as_json"):
+        print_json("errand", printed_errand(place, Seen(errand)))
+    else:
+        show(str(errand.last.job_id))
+
+
+def _run_of(params: dict[str, Any]) -> Any:
+    """The run that the command is for; None for one that needs none and has none."""
+    from opsctl.cli.selection import pick
+    from opsctl.errors import UsageError
+    from opsctl.records.run_view import glance
+
+    if "run" not in params or params.get("all_runs"):
+        return None
+    chosen = pick(params.get("run_argument"), params["run"])
+    try:
+        return glance(chosen)
+    except UsageError:
+        if chosen:
+            raise
+        return None
+
+
+def _umask() -> int:
+    found = os.umask(0o077)
+    os.umask(found)
+    return found

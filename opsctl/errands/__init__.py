@@ -1,0 +1,1 @@
+"""Long commands as Slurm jobs of their own: sent, at work, gone on with past their limit, looked at."""

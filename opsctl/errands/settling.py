@@ -1,0 +1,92 @@
+"""What Slurm says of open errands: where their jobs are, how those ended that could not say it themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from opsctl.account import account_name
+from opsctl.errands.records import Errand, Errands, ErrandState, parse_errand_comment
+from opsctl.moments import now
+from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.states import End, end_of
+from opsctl.slurm.types import Job, JobEnd
+
+#: How long a job that is on record may be on its way to Slurm.
+ON_ITS_WAY = timedelta(seconds=60)
+_ENDS: dict[End, tuple[ErrandState, str]] = {
+    End.TIME_LIMIT: ("stopped", "Slurm ended it at its limit before it could be gone on with: type it again"),
+    End.CANCELLED: ("cancelled", "its job was cancelled"),
+    End.PREEMPTED: ("stopped", "Slurm preempted it and did not start it again: type it again"),
+    End.NODE_FAILURE: ("stopped", "its node failed and Slurm did not start it again: type it again"),
+    End.OUT_OF_MEMORY: ("failed", "it was out of memory"),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An errand and what Slurm says of it."""
+
+    errand: Errand
+    job: Job | None = None  # its last one, while Slurm has it
+    unknown: str = ""  # why Slurm's word is not known, of one that is open
+
+    @property
+    def state(self) -> str:
+        """In a word: ours when it has ended, else Slurm's."""
+        if not self.errand.is_open:
+            return self.errand.state
+        if self.job is not None:
+            return "held" if self.job.is_held else self.job.state.lower()
+        return "unknown" if self.unknown else "on its way"
+
+
+def settle(place: Errands, wanted: Sequence[Errand], client_of: Callable[[Cluster], SlurmClient]) -> list[Seen]:
+    """How `wanted` stand by Slurm's word; what has ended is closed. The caller holds the lock.
+
+    One question to each cluster with open ones, and one more where something has gone. Raises SlurmError, OSError.
+    """
+    clusters = list(dict.fromkeys(one.cluster for one in wanted if one.is_open))
+    seen: dict[str, Seen] = {one.errand: Seen(one) for one in wanted}
+    for cluster in clusters:
+        client = client_of(cluster)
+        queue = {
+            said: job
+            for job in client.jobs(users=[account_name()])
+            if job.user == account_name() and (said := parse_errand_comment(job.comment))
+        }
+        # As they are after the look at the queue: what has ended meanwhile is on record.
+        open_ones = [place.read(one.errand) or one for one in wanted if one.is_open and one.cluster == cluster]
+        gone = [one for one in open_ones if one.is_open and (one.errand, len(one.jobs)) not in queue]
+        ends = client.ends([one.last.job_id for one in gone if one.last.job_id]) if gone else {}
+        for one in open_ones:
+            job = queue.get((one.errand, len(one.jobs)))
+            seen[one.errand] = Seen(one if job is None and not one.is_open else _settled(place, one, job, ends), job)
+    return list(seen.values())
+
+
+def _settled(place: Errands, errand: Errand, job: Job | None, ends: dict[int, JobEnd]) -> Errand:
+    if job is not None:
+        changed = errand if errand.last.job_id else errand.with_last(job_id=job.job_id)
+    elif (end := ends.get(errand.last.job_id)) is not None:
+        changed = _closed(errand, end)
+    elif not errand.last.job_id and now() - errand.last.asked_at < ON_ITS_WAY:
+        changed = errand
+    else:
+        why = "Slurm does not know its job any more" if errand.last.job_id else "nobody knows whether Slurm ever had it"
+        changed = errand.ended("lost", f"{why}: type it again")
+    if changed != errand:
+        place.write(changed)
+    return changed
+
+
+def _closed(errand: Errand, end: JobEnd) -> Errand:
+    known = end_of(end.state)
+    exit_code = end.exit_code or (128 + end.signal if end.signal else 0)
+    if known is not None:
+        state, detail = _ENDS[known]
+        return errand.ended(state, detail, exit_code or None)
+    state = "done" if end.state == "COMPLETED" and not exit_code else "failed"
+    return errand.ended(state, "its own process put no end on record; Slurm says so", exit_code)

@@ -1,0 +1,271 @@
+"""Long commands as Slurm jobs: sent, gone on with, interrupted, killed, on a node that dies, on a real Slurm.
+
+What they do is read a FIFO: as long as nobody writes into it they are at work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.errands.records import Errand, Errands, errands
+from opsctl.errands.sending import new_errand, start
+from opsctl.records.errand_progress import ErrandProgress
+from opsctl.records.state_files import write_state
+from opsctl.runs.schema import JobsTable
+from opsctl.slurm.commands import client_for
+from tests.cluster.commands import Opsctl, open_folder
+from tests.cluster.conftest import RunningCluster, wait_until
+from tests.printed_json import printed
+
+TEXT = "".join(json.dumps({"text": f"line {number} of many words"}) + "\n" for number in range(50))
+PREPARE = ("data", "prepare", "corpus.jsonl", "--output-prefix", "out", "--vocab-size", "300", "--workers", "1")
+
+
+class Desk:
+    """A person's folder with a corpus that comes when the test lets it."""
+
+    def __init__(self, cluster: RunningCluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.opsctl = Opsctl(cluster, folder)
+        self.corpus = folder / "corpus.jsonl"
+        os.mkfifo(self.corpus)
+
+    @property
+    def place(self) -> Errands:
+        return errands(self.opsctl.environment())
+
+    @property
+    def only(self) -> Errand:
+        (found,) = self.place.all()
+        return found
+
+    def listed(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = printed("jobs list", self.opsctl.ok("jobs", "--json"))
+        return found
+
+    def send(self, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool = True) -> Errand:
+        """An errand that is gone on with, as no command is that reads a FIFO."""
+        for name, value in self.opsctl.environment().items():
+            monkeypatch.setenv(name, value)
+        cluster = self.cluster.cluster
+        given = {"time": "10:00"}
+        words = (*PREPARE, "--overwrite")
+        errand = new_errand(
+            words, str(self.folder), 0o022, cluster, JobsTable(), given, goes_on=goes_on, internet=False, run=""
+        )
+        return start(self.place, client_for(cluster), errand)
+
+    def at_work(self, starts: int = 1, jobs: int = 1) -> Errand:
+        """Wait until the command of that start waits for its corpus."""
+        name = self.only.errand
+
+        def reads() -> Errand | None:
+            one = self.place.read(name)
+            is_begun = one is not None and (len(one.jobs), one.last.starts) == (jobs, starts)
+            return one if is_begun and self.readers() else None
+
+        found = wait_until(reads, 60, f"start {starts} of job {jobs} to be at work")
+        assert isinstance(found, Errand)
+        return found
+
+    def readers(self) -> list[int]:
+        """Processes that wait for the corpus to come."""
+        return [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and _is_reading(entry, self.folder)
+        ]
+
+    def warn(self, errand: Errand) -> None:
+        """The signal that Slurm itself sends before the limit, now."""
+        self.cluster.run("scancel", "--signal=USR1", "--batch", str(errand.last.job_id))
+
+    def feed(self) -> None:
+        """Let the corpus be there, for whoever looks at it from now on."""
+        whole = self.folder / "whole.jsonl"
+        whole.write_text(TEXT)
+        whole.rename(self.corpus)
+
+    def ended(self) -> Errand:
+        name = self.only.errand
+
+        def closed() -> Errand | None:
+            self.opsctl("jobs")
+            one = self.place.read(name)
+            return one if one is not None and not one.is_open else None
+
+        found = wait_until(closed, 60, "the errand to end")
+        assert isinstance(found, Errand)
+        return found
+
+    def output(self) -> str:
+        return self.place.output(self.only.errand).read_text()
+
+
+def _is_reading(process: Path, folder: Path) -> bool:
+    """Whether it is the trainer's program, with this folder's work, and opens what nobody writes into."""
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        if b"trainer.data.prepare" not in words or (process / "cwd").readlink() != folder:
+            return False
+        return (process / "wchan").read_text() == "wait_for_partner"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def desk(local_cluster: RunningCluster) -> Iterator[Desk]:
+    with open_folder() as folder:
+        yield Desk(local_cluster, folder)
+
+
+def test_the_same_command_line_runs_as_a_job_and_two_at_once_are_refused(desk: Desk) -> None:
+    sent = desk.opsctl(*PREPARE, "--job", "--time=10:00")
+    assert sent.code == 0, sent.err
+    errand = desk.at_work()
+    assert sent.out.strip() == str(errand.last.job_id) and f"opsctl jobs logs -f {errand.errand}" in sent.err
+    assert errand.words == PREPARE and Path(errand.folder) == desk.folder
+    again = desk.opsctl(*PREPARE, "--time", "20:00", "--job")
+    assert again.code == 1 and re.search(r"the same is under way .*running\)", again.err), again.err
+    (row,) = desk.listed()
+    assert (row["state"], row["jobs"], row["starts"], row["exit_code"]) == ("running", 1, 1, None)
+    assert (row["job_id"], row["command"]) == (errand.last.job_id, "opsctl " + " ".join(PREPARE))
+
+
+def test_it_does_what_the_same_command_line_does_here_and_is_followed_to_its_end(desk: Desk) -> None:
+    desk.feed()
+    desk.opsctl.ok(*PREPARE)
+    here = {path.name: path.read_bytes() for path in desk.folder.glob("out_text_document.*")}
+    sent = desk.opsctl(*PREPARE, "--overwrite", "--json", "--job", "--time=10:00")
+    told = printed("data prepare", sent.out)
+    follower = desk.opsctl("jobs", "logs", "-f", str(told["job_id"]))
+    assert follower.code == 0 and f"{told['errand']}: done" in follower.err, follower.err
+    assert follower.out == desk.output() and '"documents": 50' in follower.out
+    assert {path.name: path.read_bytes() for path in desk.folder.glob("out_text_document.*")} == here
+    assert (desk.ended().state, desk.only.exit_code) == ("done", 0)
+
+
+def test_its_exit_code_and_its_words_are_kept(desk: Desk) -> None:
+    desk.corpus.unlink()
+    desk.opsctl.ok(*PREPARE, "--job")
+    errand = desk.ended()
+    direct = desk.opsctl(*PREPARE)
+    assert (errand.state, errand.exit_code) == ("failed", direct.code) and direct.code
+    (row,) = desk.listed()
+    assert row["last_line"] == direct.err.strip().splitlines()[-1]
+    assert desk.opsctl("jobs", "logs", "-f", errand.errand).code == direct.code
+
+
+def test_past_its_limit_the_next_job_goes_on_until_it_is_done(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.send(monkeypatch)
+    first = desk.at_work()
+    desk.warn(first)
+    second = desk.at_work(jobs=2)
+    assert second.last.job_id != first.last.job_id
+    desk.cluster.wait_for_state(first.last.job_id, "COMPLETED")
+    desk.feed()
+    desk.warn(second)
+    errand = desk.ended()
+    assert (errand.state, errand.exit_code, len(errand.jobs), errand.in_vain) == ("done", 0, 3, 2)
+    assert f"job {second.last.job_id} goes on with it" in desk.output()
+    assert not list(desk.folder.glob("*.tmp*"))
+
+
+def test_one_that_makes_no_progress_is_not_gone_on_with_for_ever(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.send(monkeypatch)
+    progress = desk.place.progress(desk.only.errand)
+    for number in (1, 2, 3):
+        at_work = desk.at_work(jobs=number)
+        if number == 1:  # what one start tells does not count for the next
+            write_state(desk.place.root, progress, ErrandProgress(done=5))
+        desk.warn(at_work)
+    assert desk.at_work(jobs=4).in_vain == 2
+    desk.warn(desk.only)
+    errand = desk.ended()
+    assert (errand.state, len(errand.jobs)) == ("stopped", 4)
+    assert "3 times in a row without progress" in errand.detail
+    wait_until(lambda: not desk.cluster.run("squeue", "-h").stdout, 20, "the queue to be empty")
+
+
+def test_one_that_would_begin_anew_is_stopped_at_its_limit_and_says_so(desk: Desk) -> None:
+    desk.opsctl.ok(*PREPARE, "--job", "--time=1:00")  # so short that Slurm itself warns at once
+    errand = desk.ended()
+    assert (errand.state, len(errand.jobs)) == ("stopped", 1) and "longer --time" in errand.detail
+    assert desk.readers() == []
+
+
+def test_a_node_that_dies_costs_one_start(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.send(monkeypatch)
+    first = desk.at_work()
+    desk.feed()
+    node = desk.cluster.run("squeue", "-h", "-j", str(first.last.job_id), "-o", "%N").stdout.strip()
+    desk.cluster.kill_node(node)
+    # As Slurm itself does some minutes after it last heard of a node.
+    desk.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    # Slurm lets a job that it starts again wait for two minutes.
+    wait_until(lambda: desk.cluster.job_state(first.last.job_id) == "PENDING", 60, "Slurm to take it back")
+    (row,) = desk.listed()
+    assert (row["state"], row["job_id"]) == ("pending", first.last.job_id)
+    desk.cluster.run("scontrol", "update", f"JobId={first.last.job_id}", "StartTime=now")
+    errand = desk.ended()
+    assert (errand.state, len(errand.jobs), errand.last.starts) == ("done", 1, 2)
+    assert errand.last.job_id == first.last.job_id
+
+
+def test_cancelled_it_ends_with_all_that_it_started_and_nothing_goes_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.send(monkeypatch)
+    errand = desk.at_work()
+    assert desk.opsctl.ok("jobs", "cancel", errand.errand) == str(errand.last.job_id)
+    wait_until(lambda: not desk.readers(), 30, "the command to be gone")
+    desk.cluster.wait_for_state(errand.last.job_id, "CANCELLED")
+    assert desk.ended().state == "cancelled" and len(desk.only.jobs) == 1
+    refused = desk.opsctl("jobs", "cancel", errand.errand)
+    assert refused.code == 1 and "is cancelled already" in refused.err
+
+
+def test_one_that_somebody_scancels_is_cancelled_by_slurms_word(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.send(monkeypatch)
+    desk.cluster.run("scancel", str(desk.at_work().last.job_id))
+    errand = desk.ended()
+    assert (errand.state, len(errand.jobs)) == ("cancelled", 1) and not desk.readers()
+
+
+def test_killed_with_all_it_is_said_to_have_failed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.send(monkeypatch)
+    desk.at_work()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and _is_exec(process):
+            os.kill(int(process.name), signal.SIGKILL)
+    errand = desk.ended()
+    assert (errand.state, errand.exit_code) == ("failed", 128 + signal.SIGKILL)
+
+
+def test_a_job_that_is_not_the_one_that_counts_does_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    errand = desk.send(monkeypatch)
+    desk.at_work()
+    second = desk.cluster.sbatch(
+        f"{sys.executable} -m opsctl jobs exec --errand {errand.errand} --number 1",
+        f"--output={desk.folder}/second.out",
+    )
+    desk.cluster.wait_for_state(second, "FAILED")
+    assert "is carried out by job" in (desk.folder / "second.out").read_text()
+    assert len(desk.readers()) == 1
+
+
+def _is_exec(process: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b" ".join(words).count(b"-m opsctl jobs exec") == 1

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from opsctl.errands.records import Errand, Errands
+from opsctl.errands.sending import start
+from opsctl.errands.settling import ON_ITS_WAY, settle
+from opsctl.moments import now
+from opsctl.slurm.types import Job
+from tests.unit.cron.slurm_in_memory import SlurmInMemory, a_job
+from tests.unit.errands.sent import a_place, an_errand
+
+
+def states(place: Errands, slurm: SlurmInMemory) -> list[str]:
+    return [one.state for one in settle(place, place.all(), lambda _: slurm)]
+
+
+def on_its_way(place: Errands, folder: Path, ago: timedelta) -> Errand:
+    errand = an_errand(folder).with_last(asked_at=now() - ago)
+    place.root.mkdir(parents=True, exist_ok=True)
+    place.write(errand)
+    return errand
+
+
+@pytest.mark.parametrize(
+    ("slurms", "exit_code", "ours"),
+    [
+        ("CANCELLED", 0, "cancelled"),
+        ("TIMEOUT", 0, "stopped"),
+        ("NODE_FAIL", 0, "stopped"),
+        ("PREEMPTED", 0, "stopped"),
+        ("OUT_OF_MEMORY", 0, "failed"),
+        ("FAILED", 3, "failed"),
+        ("COMPLETED", 0, "done"),
+    ],
+)
+def test_what_could_not_say_its_end_is_closed_by_slurms_word(
+    tmp_path: Path, slurms: str, exit_code: int, ours: str
+) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+    assert states(place, slurm) == ["pending"]
+    slurm.end(errand.last.job_id, slurms, exit_code)
+    assert states(place, slurm) == [ours]
+    found = place.read(errand.errand)
+    assert found is not None and found.ended_at is not None and (found.exit_code or 0) == exit_code
+
+
+def test_slurm_is_asked_one_question_for_all_and_none_where_nothing_is_open(tmp_path: Path) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    asked = []
+
+    class Counts(SlurmInMemory):
+        def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
+            asked.append(users)
+            return slurm.jobs(users, job_ids)
+
+    for word in "abc":
+        start(place, slurm, an_errand(tmp_path, "checkpoints", word))
+    assert [one.state for one in settle(place, place.all(), lambda _: Counts())] == ["pending"] * 3
+    assert len(asked) == 1
+    for one in place.all():
+        place.write(one.ended("done"))
+    assert states(place, Counts()) == ["done"] * 3 and len(asked) == 1
+
+
+def test_one_whose_answer_got_lost_is_found_by_its_comment(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    errand = on_its_way(place, tmp_path, ON_ITS_WAY)
+    slurm = SlurmInMemory(queue=[a_job(7, errand.comment)])
+    assert states(place, slurm) == ["pending"]
+    found = place.read(errand.errand)
+    assert found is not None and found.last.job_id == 7
+
+
+def test_somebody_elses_comment_counts_for_nothing(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    errand = on_its_way(place, tmp_path, ON_ITS_WAY)
+    slurm = SlurmInMemory(queue=[a_job(7, errand.comment, user="mallory")])
+    assert states(place, slurm) == ["lost"]
+
+
+def test_one_that_was_asked_for_just_now_is_not_lost_yet(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    on_its_way(place, tmp_path, timedelta(0))
+    assert states(place, SlurmInMemory()) == ["on its way"]
+
+
+def test_what_ended_while_slurm_was_asked_keeps_its_own_word(tmp_path: Path) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+
+    class Ends(SlurmInMemory):
+        def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
+            place.write(errand.ended("failed", exit_code=9))
+            return []
+
+    assert states(place, Ends()) == ["failed"]
+    found = place.read(errand.errand)
+    assert found is not None and found.exit_code == 9
+
+
+def test_the_job_that_counts_is_the_last_one(tmp_path: Path) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+    gone_on = msgspec.structs.replace(errand, jobs=(*errand.jobs, *errand.jobs)).with_last(job_id=102)
+    place.write(gone_on)
+    slurm.queue = [a_job(102, gone_on.comment)]
+    slurm.end(101, "COMPLETED")
+    assert states(place, slurm) == ["pending"]
