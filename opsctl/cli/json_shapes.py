@@ -31,6 +31,7 @@ from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.records.requests import Action, Audited, PrintedRequest
 from opsctl.status.all_runs import PrintedRow
+from opsctl.status.from_afar import FarStatus
 from opsctl.status.on_call import HandOver
 from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
@@ -66,6 +67,7 @@ PRINTED = (
     Printed("refill", "refilled", list[RefilledRun]),
     Printed("status", "status", Status),
     Printed("status", "runs", list[PrintedRow], "with `--all`"),
+    Printed("status", "far_status", FarStatus, "with `--hub`"),
     Printed("on-call", "hand_overs", list[HandOver]),
     Printed("queue", "jobs", list[PrintedJob]),
     *(

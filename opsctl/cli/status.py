@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 import click
 
-from opsctl.cli.selection import age_words, cluster_option, fresh_option, json_option, pick, run_argument
+from opsctl.cli.selection import (
+    age_words,
+    cluster_option,
+    far_options,
+    fresh_option,
+    json_option,
+    only_with_hub,
+    pick,
+    run_argument,
+)
 
 #: Seconds between two looks of --watch: kind to the controller, quick enough for a person.
 WATCH_EVERY_S = 15
@@ -15,6 +24,7 @@ WATCH_EVERY_S = 15
 @click.command()
 @run_argument
 @click.option("--all", "all_runs", is_flag=True, help="Every run that you or your group has, worst first.")
+@far_options
 @cluster_option
 @fresh_option
 @json_option
@@ -25,6 +35,9 @@ def command(
     run_argument: str | None,
     run: str | None,
     all_runs: bool,
+    hub: str | None,
+    path: str | None,
+    revision: str | None,
     cluster: str | None,
     fresh: bool,
     as_json: bool,
@@ -33,13 +46,22 @@ def command(
     """What a run is doing: state, progress, speed, last loss and checkpoint, queue, what needs somebody.
 
     Exits 1 when Slurm does not answer; what the run's files say is shown all the same. With --all: those of the group's
-    cron folder, and those that you have made or submitted.
+    cron folder, and those that you have made or submitted. With --hub: what the hub's copy says, from anywhere, and how
+    old that is; only the cluster knows the queue.
     """
+    only_with_hub(hub, path=path, revision=revision)
     if watching and as_json:
         raise click.UsageError("--watch is for people and --json for programs: give one of them")
     chosen = pick(run_argument, run)
     if all_runs and chosen:
         raise click.UsageError(f"--all, or the one run {chosen}: give one of them")
+    if hub is not None:
+        if chosen or all_runs or watching or cluster:
+            raise click.UsageError(
+                "--hub reads what the hub has, once: give no run, --all, --watch or --cluster with it"
+            )
+        _print(_from_afar(hub, revision, path, as_json))
+        return
     look = _Look(chosen, all_runs, cluster, fresh)
     if watching:
         ctx.exit(_watch(look))
@@ -110,6 +132,20 @@ class _Look:
             return _Screen(json_text("runs", [printed_row(row) for row in rows]), blind)
         age_s = max((one.snapshot.queue_age_s for one in looks if one.snapshot), default=0.0)
         return _Screen("\n".join(all_lines(rows, now(), *_terminal())) + "\n", blind, age_s)
+
+
+def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) -> _Screen:
+    from opsctl.hub.answers import patiently
+    from opsctl.hub.far_files import FarFiles, repo_of
+    from opsctl.hub.far_run import far_run
+    from opsctl.output import json_text
+    from opsctl.status.from_afar import far_lines, printed_far
+
+    files = FarFiles(repo_of(hub, revision))
+    run = patiently(lambda: far_run(files, path))
+    if as_json:
+        return _Screen(json_text("far_status", printed_far(run)), None)
+    return _Screen("\n".join(far_lines(run, *_terminal())) + "\n", None)
 
 
 def _terminal() -> tuple[int, bool]:

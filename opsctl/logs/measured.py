@@ -51,6 +51,13 @@ def recent(paths: RunPaths) -> Measured:
     return _measured(paths, WINDOW + 1)
 
 
+def recent_in(fd: int) -> tuple[Measured, Pulse | Alert | None]:
+    """`recent` from a log that is open, and what a watchdog last said in that part of it."""
+    records = _records(fd, WINDOW + 1)
+    said = next((one for one in reversed(records) if isinstance(one, Pulse | Alert) and one.at is not None), None)
+    return _seen_in(fd, records), said
+
+
 def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, tuple[TrainingLine, ...]]:
     """`recent`, and the newest `iterations` lines of iterations as logged, oldest first, from one reading."""
     try:

@@ -162,7 +162,7 @@ def printed_status(overview: Overview, findings: Sequence[OpenFinding], desk: De
         speed=printed_speed(seen.measured),
         left_s=overview.left_s,
         finishes_at=to_the_second(overview.finishes_at),
-        loss=_loss(seen),
+        loss=printed_loss(seen),
         checkpoint=printed_checkpoint(seen),
         checkpoint_problem=seen.checkpoint_problem,
         attempts=[printed_attempt(attempt, _is_seen(seen, attempt)) for attempt in seen.attempts[-ATTEMPTS_TOLD:]],
@@ -218,7 +218,8 @@ def printed_speed(measured: Measured) -> Speed:
     )
 
 
-def _loss(seen: Snapshot) -> Loss | None:
+def printed_loss(seen: Snapshot) -> Loss | None:
+    """The last iteration in the log, for programs."""
     last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None:
         return None

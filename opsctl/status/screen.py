@@ -23,7 +23,7 @@ from opsctl.status.queue import shortened, why
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
 
-_LABEL = 13
+LABEL_WIDTH = 13
 _BAR = 24
 #: Rows that are shown of longer lists.
 _QUEUE_ROWS = 4
@@ -49,13 +49,19 @@ def status_lines(
     lines = [first + (" " * gap + clock if gap >= 2 else "")]
     for finding in findings:
         code = YELLOW if finding.severity is Severity.WARNING else RED
-        word = paint(f"{finding.severity.name.lower():<{_LABEL}}", "1;" + code, colour)
-        first_line, *more = _wrapped(finding.finding.text, width)
-        more += _wrapped(finding.story(overview.seen.now), width, empty=())
-        lines += [f"{word}{first_line}", *(" " * _LABEL + line for line in more)]
-    for label, text in _rows(overview, desk or Desk()):
-        first_line, *more = _wrapped(text, width)
-        lines += [f"{label:<{_LABEL}}{first_line}", *(" " * _LABEL + line for line in more)]
+        word = paint(f"{finding.severity.name.lower():<{LABEL_WIDTH}}", "1;" + code, colour)
+        first_line, *more = wrapped(finding.finding.text, width)
+        more += wrapped(finding.story(overview.seen.now), width, empty=())
+        lines += [f"{word}{first_line}", *(" " * LABEL_WIDTH + line for line in more)]
+    return lines + labelled(_rows(overview, desk or Desk()), width)
+
+
+def labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Each text behind its label, wrapped at `width` characters."""
+    lines: list[str] = []
+    for label, text in rows:
+        first_line, *more = wrapped(text, width)
+        lines += [f"{label:<{LABEL_WIDTH}}{first_line}", *(" " * LABEL_WIDTH + line for line in more)]
     return lines
 
 
@@ -64,10 +70,10 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
     rows = [*_job_rows(overview), *_writer_row(overview.seen)]
     if started:
         rows += [
-            ("progress", _progress(overview)),
-            ("speed", _speed(overview.seen)),
-            ("left", _left(overview)),
-            ("loss", _loss(overview.seen)),
+            ("progress", progress_text(overview)),
+            ("speed", speed_text(overview.seen)),
+            ("left", left_text(overview)),
+            ("loss", loss_text(overview.seen)),
             ("checkpoint", _checkpoint(overview.seen)),
             *_attempt_rows(overview.seen),
         ]
@@ -142,10 +148,11 @@ def _waits(job: Job, now: datetime) -> str:
     said = why(job)
     if job.started_at is None or job.is_held:
         return said
-    return f"expected in {_ago(job.started_at, now, -1)}, {said}"
+    return f"expected in {ago(job.started_at, now, -1)}, {said}"
 
 
-def _progress(overview: Overview) -> str:
+def progress_text(overview: Overview) -> str:
+    """How far it is, with a bar."""
     if overview.iteration is None:
         return "no iteration yet"
     said = f"iteration {overview.iteration}"
@@ -160,7 +167,8 @@ def _progress(overview: Overview) -> str:
     return f"[{'#' * full}{'-' * (_BAR - full)}] {100 * overview.share:.1f} %  {said}"
 
 
-def _speed(seen: Snapshot) -> str:
+def speed_text(seen: Snapshot) -> str:
+    """How fast it trains."""
     measured = seen.measured
     parts = []
     if measured.seconds_per_iteration is not None:
@@ -172,7 +180,8 @@ def _speed(seen: Snapshot) -> str:
     return ", ".join(parts) or "not known yet"
 
 
-def _left(overview: Overview) -> str:
+def left_text(overview: Overview) -> str:
+    """How much of it is left."""
     if overview.seen.is_finished:
         return "nothing"
     if overview.left_s is None:
@@ -184,13 +193,14 @@ def _left(overview: Overview) -> str:
     return f"{length}, done at {iso(at, 'minutes')} if it goes on like this"
 
 
-def _loss(seen: Snapshot) -> str:
+def loss_text(seen: Snapshot) -> str:
+    """The last loss, and how old it is."""
     last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None or at is None:
         return "none logged yet"
     value = "not a number" if last.loss is None else f"{last.loss:.6g}"
     least = "at least " if seen.is_loss_age_a_minimum and seen.running is not None else ""
-    return f"{value} at iteration {last.iteration}, logged {least}{_ago(at, seen.now)} ago"
+    return f"{value} at iteration {last.iteration}, logged {least}{ago(at, seen.now)} ago"
 
 
 def _checkpoint(seen: Snapshot) -> str:
@@ -200,7 +210,7 @@ def _checkpoint(seen: Snapshot) -> str:
     if checkpoint is None:
         return "none yet"
     said = f"iteration {checkpoint.iteration}"
-    return said if at is None else f"{said}, saved {_ago(at, seen.now)} ago at {iso(at, 'minutes')}"
+    return said if at is None else f"{said}, saved {ago(at, seen.now)} ago at {iso(at, 'minutes')}"
 
 
 def _attempt_rows(seen: Snapshot) -> list[tuple[str, str]]:
@@ -224,7 +234,7 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
     if attempt.iteration_at_end is not None:
         said += f" at iteration {attempt.iteration_at_end}"
     if attempt.closed_at is not None:
-        said += f", {_ago(attempt.closed_at, seen.now)} ago"
+        said += f", {ago(attempt.closed_at, seen.now)} ago"
     return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
 
 
@@ -247,13 +257,15 @@ def _revision(seen: Snapshot) -> str:
     return said
 
 
-def _wrapped(text: str, width: int, empty: Sequence[str] = ("",)) -> list[str]:
+def wrapped(text: str, width: int, empty: Sequence[str] = ("",)) -> list[str]:
+    """The lines of `text` beside a label; `empty` where there are none."""
     clean = printable(text.replace("\n", " "))
-    room = max(20, width - _LABEL)
+    room = max(20, width - LABEL_WIDTH)
     return textwrap.wrap(clean, room, break_long_words=False, break_on_hyphens=False) or [*empty]
 
 
-def _ago(moment: datetime, now: datetime, sign: int = 1) -> str:
+def ago(moment: datetime, now: datetime, sign: int = 1) -> str:
+    """How long `moment` is past; with sign -1 how far ahead."""
     return format_duration(sign * (now - moment).total_seconds())
 
 

@@ -33,14 +33,14 @@ OPSCTL = {
         *("attempts", "checkpoints", "environments", "logs", "planning", "records", "render", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
     },
-    "hub": {"logs"},
+    "hub": {"logs", "trainer.formats"},
     "watch": {
         *("attempts", "checkpoints", "logs", "records", "runs", "slurm", "walks", "trainer.formats", "trainer.recipe"),
     },
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
     "errands": {"records", "render", "runs", "slurm", "trainer.formats"},
-    "status": {"attempts", "checkpoints", "logs", "records", "runs", "slurm", "watch", "trainer.formats"},
+    "status": {"attempts", "checkpoints", "hub", "logs", "records", "runs", "slurm", "watch", "trainer.formats"},
     "job": {
         *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),

@@ -116,22 +116,30 @@ def read_manifest_file(path: Path) -> Manifest:
     """As `read_manifest`, wherever the file is, and without a way out."""
     try:
         data = read_plain(path, LARGEST_MANIFEST_BYTES)
-        version = msgspec.json.decode(data, type=_Schema).schema_version
-        if version not in _READABLE:
-            raise CheckpointError(
-                f"{path} has schema version {version}, this trainer reads up to {SCHEMA_VERSION}: "
-                "load it with the trainer that wrote it"
-            )
-        manifest = msgspec.json.decode(data, type=Manifest)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing, so this checkpoint was never finished") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
+    return decode_manifest(data, path)
+
+
+def decode_manifest(data: bytes, place: object) -> Manifest:
+    """The manifest that `data` is; `place` is where it came from, for people. Raises CheckpointError."""
+    try:
+        version = msgspec.json.decode(data, type=_Schema).schema_version
+        if version not in _READABLE:
+            raise CheckpointError(
+                f"{place} has schema version {version}, this trainer reads up to {SCHEMA_VERSION}: "
+                "load it with the trainer that wrote it"
+            )
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise CheckpointError(f"{place} cannot be read ({type(error).__name__}: {error})") from None
     outside = next((name for name in manifest.files if not _INSIDE.fullmatch(name)), None)
     if outside is not None:
-        raise CheckpointError(f"{path} names {outside!a}, which is no file of the checkpoint")
+        raise CheckpointError(f"{place} names {outside!a}, which is no file of the checkpoint")
     return manifest
 
 
