@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("data", "Turn text into the trainer's data files."),
     "export": ("export", "Checkpoints in the formats that others read."),
     "import": ("import_", "What others have published, as a checkpoint."),
+    "env": ("env", "The Python environment of a run: build, freeze, check."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),
 }
 #: Called by scripts, not by people.
@@ -58,6 +59,7 @@ LOOKS = {
     "data",
     "export",
     "import",
+    "env",
 }
 
 

@@ -25,6 +25,8 @@ from opsctl.control.printed import (
     WouldSubmit,
 )
 from opsctl.cron.look import PrintedCron, PrintedCronJob
+from opsctl.environments.checking import CheckedEnvironment
+from opsctl.environments.printed import BuiltEnvironment
 from opsctl.errands.listing import PrintedErrand
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.planning.plan import NumbersPlan, RunPlan
@@ -38,6 +40,7 @@ from opsctl.status.queue import PrintedJob
 from opsctl.watch.all_runs import PrintedRun
 from opsctl.watch.finding import PrintedFinding
 from trainer.formats.data_notes import PreparedData
+from trainer.formats.environment import Environment
 from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, ImportedModel
 
 
@@ -104,7 +107,10 @@ PRINTED = (
     Printed("jobs list", "errands", list[PrintedErrand]),
     *(
         Printed(long, "errand", PrintedErrand, "with `--job`")
-        for long in ("checkpoints prune", "checkpoints convert", "data prepare", "export hf")
+        for long in ("checkpoints prune", "checkpoints convert", "data prepare", "export hf", "env build")
     ),
+    Printed("env build", "built", BuiltEnvironment),
+    Printed("env freeze", "environment", Environment),
+    Printed("env check", "checked", CheckedEnvironment),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

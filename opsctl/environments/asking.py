@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from trainer.formats.tolerant import decode
 
 #: For an environment script with its modules, and for Python to look at some hundred packages on a slow file system.
 TIMEOUT_S = 30.0
+#: torch is read from a cold file system; what needs longer hangs.
+IMPORT_S = 180.0
 #: A batch job begins with its owner's login environment and nothing of the shell that submitted it (--export=NONE).
 _OF_THE_ACCOUNT = ("HOME", "USER", "LOGNAME", "PATH", "SHELL", "LANG", "TMPDIR")
 #: What stands before the facts: a script, or a module, may print whatever it likes.
@@ -53,6 +56,17 @@ def source_script(script: Path, timeout_s: float = TIMEOUT_S) -> str:
     """Why an environment script cannot be sourced, or has no `python`; empty where all is well."""
     command = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "python", "-c", "pass"]
     said = _run("bash", command, account_environment(), timeout_s)
+    return said if isinstance(said, str) else ("" if said.code == 0 else _last_line(said))
+
+
+def import_problem(script: Path | None, variables: Mapping[str, str], module: str, timeout_s: float = IMPORT_S) -> str:
+    """Why a module cannot be imported in an environment, in Python's own last words; empty where it can."""
+    words = ["-P", "-c", "import importlib, sys; importlib.import_module(sys.argv[1])", module]
+    if script is None:
+        said = _run(sys.executable, words, {**os.environ, **variables}, timeout_s)
+    else:
+        sourced = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *_assignments(variables), "python"]
+        said = _run("bash", [*sourced, *words], account_environment(), timeout_s)
     return said if isinstance(said, str) else ("" if said.code == 0 else _last_line(said))
 
 

@@ -20,7 +20,7 @@ from opsctl.runs import expansion, values
 from opsctl.runs.desk_values import check_desk
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import profile
-from opsctl.runs.schema import ArrayTable, ExpectTable, RetentionTable, RunFile, RunTable, SlurmTable
+from opsctl.runs.schema import ArrayTable, EnvironmentTable, ExpectTable, RetentionTable, RunFile, RunTable, SlurmTable
 from opsctl.runs.shape import check_tables
 from opsctl.runs.toml_file import parse_toml, toml_bytes
 
@@ -71,6 +71,7 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
             data=written.get("data", {}),
             checkpoints=written.get("checkpoints", {}),
             retention=msgspec.convert(written.get("retention"), RetentionTable | None),
+            environment=msgspec.convert(written.get("environment"), EnvironmentTable | None),
             expect=msgspec.convert(written.get("expect", {}), ExpectTable),
             watch=written.get("watch", {}),
             alerts=written.get("alerts", {}),

@@ -8,6 +8,8 @@ import msgspec
 
 #: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
 PUBLISHERS = ("group", "owner")
+#: What may put packages into an environment.
+INSTALLERS = ("uv", "pip")
 
 
 class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +117,24 @@ class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nice: int = 100
 
 
+class EnvironmentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[environment]: the Python environment that `opsctl env build` makes for the run. Paths as in `[run]`."""
+
+    folder: str = "environment"  # where each one that is built has a folder of its own
+    tool: str = "uv"  # what installs: an INSTALLERS
+    python: str | None = None  # "3.11", or an interpreter's path; None: the Python that runs opsctl
+    requirements: tuple[str, ...] = ()  # requirement or lock files
+    index: str | None = None  # address of the package index; None: the tool's own
+    find_links: tuple[str, ...] = ()  # folders with wheels
+    modules: tuple[str, ...] = ()  # environment modules that are loaded first
+    architectures: tuple[
+        str, ...
+    ] = ()  # GPUs that extensions are compiled for, as "8.0"; they are TORCH_CUDA_ARCH_LIST
+    extensions: tuple[str, ...] = ()  # compiled ahead: DeepSpeed's ops by name, or "module:function" that compiles
+    imports: tuple[str, ...] = ()  # modules that have to be importable before the environment is used
+    hub: tuple[str, ...] = ()  # repositories of the Hugging Face hub that training reads, fetched into its cache
+
+
 class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[expect]: what the plan should reckon with until the training log has measured it."""
 
@@ -151,6 +171,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: dict[str, Any] = {}
     checkpoints: dict[str, Any] = {}
     retention: RetentionTable | None = None  # None: nothing says what may go
+    environment: EnvironmentTable | None = None  # None: `opsctl env build` has nothing to go by
     expect: ExpectTable = ExpectTable()
     watch: dict[str, Any] = {}
     alerts: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.errors import RunFileError
 from opsctl.runs.expansion import VARIABLE_NAME
-from opsctl.runs.schema import PUBLISHERS, RunFile
+from opsctl.runs.schema import INSTALLERS, PUBLISHERS, RunFile
 from opsctl.runs.shape import shown, shown_key
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
@@ -35,12 +35,16 @@ _OTHER_SBATCH_OPTIONS = frozenset({"mem", "hint", "exclusive", "hold", "wait-all
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)", re.IGNORECASE)
 #: What Python makes of a byte of a file's name that is no UTF-8: neither sbatch nor JSON can be handed one.
 _HALF_PAIRS = ("\ud800", "\udfff")
+_INDEX = re.compile(r"(https?|file)://[^@\s?#]*")
+_ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_EXTENSION = re.compile(rf"{_MODULE.pattern}(:[A-Za-z_]\w*)?", re.ASCII)
 _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 
 
 def check_values(path: Path, file: RunFile) -> None:
     """Raise RunFileError for the first value that cannot be."""
-    rules = (_run, _slurm, _times, _extra, _array, _retention, _expect, _env)
+    rules = (_run, _slurm, _times, _extra, _array, _retention, _environment, _expect, _env)
     problem = next((found for rule in rules if (found := rule(file))), None)
     if problem:
         raise RunFileError(f"{path}: {problem}")
@@ -146,6 +150,33 @@ def _retention(file: RunFile) -> str | None:
     if any(one < 1 for one in table.pinned):
         return f"[retention] pinned = {shown(list(table.pinned))}: allowed are iterations from 1 on"
     return None
+
+
+def _environment(file: RunFile) -> str | None:
+    table = file.environment
+    if table is None:
+        return None
+    if table.tool not in INSTALLERS:
+        return f"[environment] tool = {shown(table.tool)}: allowed is {' or '.join(map(shown, INSTALLERS))}"
+    for key in table.__struct_fields__:
+        value = getattr(table, key)
+        for one in (value,) if isinstance(value, str) else value or ():
+            if not one.strip() or not one.isprintable() or one.startswith("-"):
+                return (
+                    f"[environment] {key} = {shown(one)}: allowed is text on one line, not empty, not starting with -"
+                )
+    if table.index is not None and not _INDEX.fullmatch(table.index):
+        return "[environment] index: allowed is an address like https://host/simple, without a user or password in it"
+    wrong = next((one for one in table.architectures if not _ARCHITECTURE.fullmatch(one)), None)
+    if wrong is not None:
+        return (
+            f'[environment] architectures = {shown(wrong)}: allowed are compute capabilities, like "8.0" or "9.0+PTX"'
+        )
+    wrong = next((one for one in table.extensions if not _EXTENSION.fullmatch(one)), None)
+    if wrong is not None:
+        return f'[environment] extensions = {shown(wrong)}: allowed are an op of DeepSpeed\'s or "module:function"'
+    wrong = next((one for one in table.imports if not _MODULE.fullmatch(one)), None)
+    return f"[environment] imports = {shown(wrong)}: allowed are modules' names" if wrong is not None else None
 
 
 def _expect(file: RunFile) -> str | None:

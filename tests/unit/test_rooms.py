@@ -28,7 +28,7 @@ OPSCTL = {
     "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
     "planning": {"checkpoints", "logs", "runs", "slurm", "trainer.recipe"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
-    "environments": {"attempts", "runs", "trainer.formats"},
+    "environments": {"attempts", "records", "render", "runs", "trainer.formats"},
     "control": {
         *("attempts", "checkpoints", "environments", "logs", "planning", "records", "render", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
@@ -56,6 +56,7 @@ OPSCTL = {
             "cron",
             "hub",
             "errands",
+            "environments",
             "job",
             "localcluster",
             "logs",

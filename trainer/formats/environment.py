@@ -47,7 +47,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     glibc: Annotated[str, Meta(description="Name and version of the C library.")] = ""
     driver: Annotated[str, Meta(description="Version of the NVIDIA driver; empty without one.")] = ""
     cuda: Annotated[str, Meta(description="Version of the toolkit in CUDA_HOME; empty without one.")] = ""
-    torch: Annotated[dict[str, str], Meta(description="version, cuda, hip, commit of torch's build.")] = {}
+    torch: Annotated[dict[str, str], Meta(description="Of its build: `version`, `cuda`, `hip`, `commit`.")] = {}
     packages: Annotated[dict[str, Package], Meta(description="Name to package.")] = {}
     commits: Annotated[
         dict[str, Commit], Meta(description="Packages that are used from a git working tree, opsctl and trainer too.")
@@ -63,6 +63,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 #: What does not make it another environment: where it lies, and who looked.
 _NOT_COMPARED = frozenset({"schema_version", "node", "executable", "module_files", "problems", "took_s"})
+#: Variables that say only where something lies.
+PLACES = frozenset({"TORCH_EXTENSIONS_DIR", "HF_HOME", "CUDA_HOME", "CUDNN_HOME", "NCCL_HOME", "PYTHONPATH"})
 #: What only the nodes have, or that is another on a login node by right.
 OF_NODES = frozenset({"driver", "kernels", "glibc", "variables", "cuda"})
 
@@ -78,6 +80,8 @@ def digest_of(environment: Environment) -> str:
         package.pop("url")
     for commit in said["commits"].values():
         commit.pop("folder")
+    for name in PLACES:
+        said["variables"].pop(name, None)
     return hashlib.sha256(json_line(dict(sorted(said.items()))).encode()).hexdigest()[:16]
 
 
@@ -148,6 +152,6 @@ _TOLD: dict[str, Callable[[Environment], Mapping[str, str]]] = {
     "cuda": lambda one: {"CUDA": one.cuda} if one.cuda else {},
     "driver": lambda one: {"driver": one.driver} if one.driver else {},
     "glibc": lambda one: {"C library": one.glibc} if one.glibc else {},
-    "variables": lambda one: dict(one.variables),
+    "variables": lambda one: {name: value for name, value in one.variables.items() if name not in PLACES},
     "kernels": lambda one: {f"kernel {path}": digest[:_SHORT] for path, digest in one.kernels.items()},
 }

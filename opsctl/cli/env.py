@@ -1,0 +1,154 @@
+"""`opsctl env`: the Python environment of a run: build it, freeze what is in it, hold it to that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.environments.looking import Looked
+    from opsctl.runs.load import LoadedRun
+
+
+@click.group()
+def command() -> None:
+    """The Python environment that a run trains in: built beside the one in use, frozen, checked."""
+
+
+@command.command("build", cls=LongCommand, internet=True)
+@run_argument
+@click.option("--offline", is_flag=True, help="From what an earlier build has fetched; no network.")
+@click.option("--again", is_flag=True, help="Also where what is in use was built from the same.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@json_option
+def build(run_argument: str | None, run: str | None, offline: bool, again: bool, dry_run: bool, as_json: bool) -> None:
+    """Build what [environment] of the run file says, beside the environment in use; then let that be the next one.
+
+    It is whole and looked at before anything names it, and the one in use is neither changed nor removed: running jobs
+    keep it. One that is cut off is begun again by the next build, which finds what was fetched. [run] environment names
+    the script activate.sh in its folder.
+    """
+    from opsctl.environments.building import build as build_environment
+    from opsctl.environments.building import would_do
+    from opsctl.environments.printed import BuiltEnvironment
+    from opsctl.environments.recipe import LOCK, recipe_of
+    from opsctl.output import message, print_json, show, show_lines
+
+    loaded = _needed(pick(run_argument, run))
+    recipe = recipe_of(loaded)
+    if dry_run:
+        show_lines(would_do(recipe, offline, again))
+        return
+    done = build_environment(recipe, offline, again, lambda words: message(f"{loaded.file.run.name}: {words}"))
+    if not done.is_new:
+        message(f"nothing to do: {done.folder} was built from the same; --again builds another")
+    elif done.others:
+        message(f"{done.others} older in {recipe.places.built}: remove those that no job uses any more")
+    named = loaded.file.run.environment
+    if named is None or loaded.folder / named != recipe.places.activate:
+        message(f'next: under [run] write environment = "{recipe.places.activate}"')
+    if as_json:
+        answer = BuiltEnvironment(folder=str(done.folder), new=done.is_new, lock=str(done.folder / LOCK))
+        print_json("built", answer)
+    else:
+        show(str(done.folder))
+
+
+@command.command("freeze")
+@run_argument
+@json_option
+def freeze(run_argument: str | None, run: str | None, as_json: bool) -> None:
+    """Print what is in the environment that the run's next step starts with: a lock file, or with --json all of it.
+
+    Without a run at hand it is the Python that runs opsctl. The same environment gives the same text.
+    """
+    from opsctl.environments.lock import lock_text
+    from opsctl.environments.printed import frozen
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message, print_json, show_text
+
+    asked = _looked(_at_hand(pick(run_argument, run))).ask()
+    if asked.found is None:
+        raise OpsctlError(f"the environment does not start: {asked.problem}")
+    for problem in asked.found.problems:
+        message(f"opsctl: {problem}")
+    if as_json:
+        print_json("environment", frozen(asked.found))
+    else:
+        show_text(lock_text(asked.found))
+
+
+@command.command("check")
+@run_argument
+@click.option(
+    "--against", type=click.Path(path_type=Path), metavar="FILE", help="A lock, or what env freeze --json wrote."
+)
+@click.option(
+    "--remove-stale-locks", "remove", is_flag=True, help="Remove your locks of extensions that nobody compiles."
+)
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context, run_argument: str | None, run: str | None, against: Path | None, remove: bool, as_json: bool
+) -> None:
+    """Hold the environment that the run's next step starts with, as this host sees it, against what it should be.
+
+    That is FILE, what env build left, or the requirements of [environment]. Its imports are tried, and locks that a
+    compilation has left, in which the next start would wait for ever, are named. Exits 1 where anything is not as it
+    should be. On a node: opsctl shell, or srun --overlap --jobid JOB opsctl env check.
+    """
+    from opsctl.environments import looking
+    from opsctl.environments.recipe import recipe_of
+    from opsctl.output import message, print_json, show
+
+    loaded = _at_hand(pick(run_argument, run))
+    looked = _looked(loaded)
+    imports: tuple[str, ...] = ()
+    if loaded is not None and loaded.file.environment is not None:
+        imports = loaded.file.environment.imports
+        if against is None and loaded.file.environment.requirements:
+            recipe = recipe_of(loaded)
+            against = looking.what_it_should_be(recipe.places, recipe.requirements)
+    if remove and (found := looked.ask().found) is not None:
+        for line in looking.remove_dead(looking.locks_of(found)):
+            message(line)
+    checked = looking.check(looked, against, imports)
+    if as_json:
+        print_json("checked", checked)
+    else:
+        for one in checked.problems:
+            show(f"{one.kind}: {one.text}" + (f" [{one.todo}]" if one.todo else ""))
+        what = f"held against {checked.held_against}" if checked.held_against else "held against nothing: name a FILE"
+        message(f"{checked.python or 'no Python'} on {checked.host}, {what}; other hosts were not looked at")
+    ctx.exit(1 if checked.problems else 0)
+
+
+def _needed(chosen: str | None) -> LoadedRun:
+    from opsctl.records.locate import locate_run_file
+    from opsctl.runs.load import load_run_file
+
+    return load_run_file(locate_run_file(chosen))
+
+
+def _at_hand(chosen: str | None) -> LoadedRun | None:
+    """The run that is meant; None where none was named and none is here."""
+    import os
+
+    if chosen is None and not os.environ.get("OPSCTL_RUN") and not Path("run.toml").exists():
+        return None
+    return _needed(chosen)
+
+
+def _looked(loaded: LoadedRun | None) -> Looked:
+    from opsctl.environments.looking import Looked
+    from opsctl.runs.load import expanded_file
+
+    if loaded is None:
+        return Looked()
+    file = expanded_file(loaded)
+    return Looked(None if file.run.environment is None else Path(file.run.environment), dict(file.env))

@@ -1,0 +1,123 @@
+"""Looking at the environment that a run's next step starts with, on this host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from opsctl.environments import checking, recipe
+from opsctl.environments.asking import Asked, ask_python, ask_script, import_problem
+from opsctl.environments.checking import CheckedEnvironment, Discrepancy
+from opsctl.environments.extension_locks import ExtensionLock, find_locks
+from opsctl.errors import OpsctlError, file_problem
+from trainer.formats.environment import Environment
+from trainer.formats.tolerant import decode
+
+#: Another on every node by right.
+_OF_THE_HOST = frozenset({"driver", "variables"})
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Which environment is looked at."""
+
+    script: Path | None = None  # None: this Python
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def ask(self) -> Asked:
+        """What its Python tells."""
+        return (
+            ask_python(sys.executable, self.variables)
+            if self.script is None
+            else ask_script(self.script, self.variables)
+        )
+
+
+def check(looked: Looked, against: Path | None, imports: Sequence[str]) -> CheckedEnvironment:
+    """Hold it against `against`: what `env freeze --json` wrote, or a requirements or lock file.
+
+    Raises OpsctlError where that cannot be read.
+    """
+    asked = looked.ask()
+    environment = asked.found
+    found: list[Discrepancy] = []
+    if environment is None:
+        found.append(Discrepancy(kind="cannot be seen", text=f"the environment does not start: {asked.problem}"))
+    else:
+        found += [] if against is None else _held_against(environment, against)
+        found += [Discrepancy(kind="cannot be seen", text=one) for one in environment.problems]
+        found += _not_importable(looked, imports)
+        found += checking.stale_locks(locks_of(environment))
+    return CheckedEnvironment(
+        host=platform.node(),
+        python="" if environment is None else environment.executable,
+        held_against="" if against is None else str(against),
+        problems=found,
+    )
+
+
+def locks_of(environment: Environment) -> list[ExtensionLock]:
+    """The locks in its folder of compiled extensions."""
+    named = environment.variables.get("TORCH_EXTENSIONS_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return find_locks(Path(named) if named else Path(cache) / "torch_extensions")
+
+
+def remove_dead(locks: Sequence[ExtensionLock]) -> list[str]:
+    """Remove the caller's locks that nobody compiles behind; a line for each. Raises nothing: what stays is said."""
+    said = []
+    for lock in locks:
+        if lock.is_dead and lock.is_own:
+            try:
+                lock.path.unlink()
+                said.append(f"removed {lock.path}")
+            except OSError as error:
+                said.append(f"could not remove {file_problem(error, lock.path)}")
+    return said
+
+
+def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Path | None:
+    """What there is to hold an environment against: as it was built, else the only requirements file."""
+    newest = places.newest()
+    if newest is not None:
+        return newest / recipe.FROZEN
+    return requirements[0] if len(requirements) == 1 else None
+
+
+def _held_against(environment: Environment, against: Path) -> list[Discrepancy]:
+    try:
+        text = against.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OpsctlError(f"cannot read {against}: {getattr(error, 'strerror', None) or 'no text'}") from None
+    if text.lstrip().startswith("{"):
+        frozen = decode(text, FrozenFile)
+        said = decode(text, Environment) if frozen is None else frozen.environment
+        if said is None or not said.python:
+            raise OpsctlError(f"{against} is not what opsctl env freeze --json writes")
+        return checking.against_frozen(environment, said, _OF_THE_HOST)
+    return checking.against_pins(environment, checking.pins_in(text, is_whole=against.name == recipe.LOCK))
+
+
+class FrozenFile(msgspec.Struct, frozen=True):
+    """What `env freeze --json` prints."""
+
+    environment: Environment
+
+
+def _not_importable(looked: Looked, imports: Sequence[str]) -> list[Discrepancy]:
+    """Each in a process of its own: one that crashes or hangs hides no other."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        words = pool.map(lambda name: import_problem(looked.script, looked.variables, name), imports)
+        return [
+            Discrepancy(kind="cannot be imported", text=f"{name}: {why}")
+            for name, why in zip(imports, words, strict=True)
+            if why
+        ]

@@ -1,0 +1,148 @@
+"""`env check` and `env freeze` on real environments: what was done to one is what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opsctl.environments.recipe import recipe_of
+from opsctl.runs.load import LoadedRun
+from tests.printed_json import printed
+from tests.tiny_wheel import install, make_wheel
+from tests.unit.cli.called import opsctl
+from tests.unit.environments.built_runs import built, find_uv, write_built_run
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedRun:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("OPSCTL_RUN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    find_uv(monkeypatch)
+    loaded = write_built_run(
+        tmp_path, more='extensions = ["tiny:compile"]\narchitectures = ["8.0"]\nimports = ["tiny"]'
+    )
+    built(loaded)
+    return loaded
+
+
+def venv(loaded: LoadedRun) -> Path:
+    newest = recipe_of(loaded).places.newest()
+    assert newest is not None
+    return newest / "venv"
+
+
+def another_version(loaded: LoadedRun) -> None:
+    install(venv(loaded) / "bin" / "python", make_wheel(loaded.folder, "tiny", "1.1"))
+
+
+def one_more(loaded: LoadedRun) -> None:
+    install(venv(loaded) / "bin" / "python", make_wheel(loaded.folder, "more", "3"))
+
+
+def other_files(loaded: LoadedRun) -> None:
+    install(venv(loaded) / "bin" / "python", make_wheel(loaded.folder, "dep", "1.5", text="edited = 1\n"))
+
+
+def one_less(loaded: LoadedRun) -> None:
+    python = str(venv(loaded) / "bin" / "python")
+    subprocess.run(["uv", "pip", "uninstall", "--quiet", "--python", python, "dep"], check=True)
+
+
+def broken_import(loaded: LoadedRun) -> None:
+    next(venv(loaded).glob("lib/python*/site-packages/tiny.py")).write_text("import gone\n")
+
+
+def recompiled(loaded: LoadedRun) -> None:
+    (venv(loaded).parent / "extensions" / "adam" / "adam.so").write_bytes(b"other code")
+
+
+def locked(loaded: LoadedRun) -> None:
+    lock = venv(loaded).parent / "extensions" / "adam" / "lock"
+    lock.touch()
+    for one in lock.parent.iterdir():
+        os.utime(one, (time.time() - 7200,) * 2)
+
+
+def no_script(loaded: LoadedRun) -> None:
+    recipe_of(loaded).places.activate.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (another_version, "differs: tiny 1.0 -> 1.1"),
+        (one_more, "more: more 3 is new"),
+        (other_files, "differs: dep 1.5 has other files"),
+        (one_less, "missing: dep 1.5 is gone"),
+        (broken_import, "cannot be imported: tiny: ModuleNotFoundError: No module named 'gone'"),
+        (recompiled, "differs: kernel adam/adam.so"),
+        (locked, "stale lock: "),
+        (no_script, "cannot be seen: the environment does not start: "),
+    ],
+)
+def test_what_was_done_to_an_environment_is_what_its_check_says(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str], change: Callable[[LoadedRun], None], told: str
+) -> None:
+    assert opsctl("env", "check") == 0
+    said = capsys.readouterr()
+    assert said.out == "" and "other hosts were not looked at" in said.err
+    change(loaded)
+    assert opsctl("env", "check") == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(told)
+
+
+def test_a_dead_lock_is_removed_on_request_and_the_next_check_is_clean(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked(loaded)
+    assert opsctl("env", "check") == 1
+    assert "[opsctl env check --remove-stale-locks]" in capsys.readouterr().out
+    assert opsctl("env", "check", "--remove-stale-locks") == 0
+    assert "removed " in capsys.readouterr().err
+    assert opsctl("env", "check", "--json") == 0
+    checked = printed("env check", capsys.readouterr().out)
+    assert checked["problems"] == [] and checked["python"] == str(venv(loaded) / "bin" / "python")
+
+
+def test_freezing_twice_gives_one_text_which_installs_and_checks_as_the_same(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = []
+    for words in (("env", "freeze"), ("env", "freeze", "--json")):
+        for _ in range(2):
+            assert opsctl(*words) == 0
+            texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and texts[2] == texts[3]
+    (loaded.folder / "frozen.txt").write_text(texts[0])
+    (loaded.folder / "frozen.json").write_text(texts[2])
+    another = loaded.folder / "another"
+    subprocess.run(["uv", "venv", "--quiet", another], check=True)
+    python = str(another / "bin" / "python")
+    command = ["uv", "pip", "install", "--quiet", "--no-index", "--find-links", "links", "--python", python]
+    subprocess.run([*command, "-r", "frozen.txt"], check=True, cwd=loaded.folder)
+    listed = subprocess.run(["uv", "pip", "list", "--format=json", "--python", python], check=True, capture_output=True)
+    assert {one["name"]: one["version"] for one in json.loads(listed.stdout)} == {"tiny": "1.0", "dep": "1.5"}
+    for name in ("frozen.txt", "frozen.json"):
+        assert opsctl("env", "check", "--against", name) == 0, capsys.readouterr().out
+    another_version(loaded)
+    capsys.readouterr()
+    for name, told in (("frozen.txt", "differs: tiny is 1.1, not 1.0"), ("frozen.json", "differs: tiny 1.0 -> 1.1")):
+        assert opsctl("env", "check", "--against", name) == 1
+        assert capsys.readouterr().out.splitlines() == [told]
+
+
+def test_what_is_no_lock_is_refused_in_a_line(loaded: LoadedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content in (("half.json", b"{half"), ("binary", b"\xff\xfe"), ("gone", None)):
+        if content is not None:
+            (loaded.folder / name).write_bytes(content)
+        assert opsctl("env", "check", "--against", name) == 1
+        assert len(capsys.readouterr().err.splitlines()) == 1
