@@ -30,8 +30,8 @@ _UNREACHABLE = (
     "unable to process configuration file",
 )
 _NO_CONFIGURATION = "could not establish a configuration source"
-#: sbatch hands its umask to the job, whose output files the whole group has to read.
-_UMASK = 0o002
+#: sbatch hands its umask to the job, whose files the whole group has to read and write, and nobody else.
+_UMASK = 0o007
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ set -euo pipefail
 
 # Environment: nothing of the submitter's shell comes along (--export=NONE). Where slurmd cannot read the login
 # environment these are missing, and srun would hand NONE on to the ranks.
-umask 0002
+umask 0007
 export PATH HOME=~ USER="${USER:-$(id -un)}"
 export SLURM_EXPORT_ENV=ALL
 
