@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "Checkpoints in the formats that others read."),
     "import": ("import_", "What others have published, as a checkpoint."),
     "env": ("env", "The Python environment of a run: build, freeze, check."),
+    "perms": ("perms", "Whether the group can work with its files; open them."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),
 }
 #: Called by scripts, not by people.
@@ -60,6 +61,7 @@ LOOKS = {
     "export",
     "import",
     "env",
+    "perms",
 }
 
 

@@ -29,6 +29,7 @@ from opsctl.environments.checking import CheckedEnvironment
 from opsctl.environments.printed import BuiltEnvironment
 from opsctl.errands.listing import PrintedErrand
 from opsctl.localcluster.status import ClusterStatus
+from opsctl.perms.report import PrintedPerms
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.records.requests import Action, Audited, PrintedRequest
@@ -112,5 +113,7 @@ PRINTED = (
     Printed("env build", "built", BuiltEnvironment),
     Printed("env freeze", "environment", Environment),
     Printed("env check", "checked", CheckedEnvironment),
+    *(Printed(f"perms {verb}", "errand", PrintedErrand, "with `--job`") for verb in ("check", "fix")),
+    *(Printed(f"perms {verb}", "perms", list[PrintedPerms]) for verb in ("check", "fix")),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

@@ -24,6 +24,8 @@ OTHERS = {
     "opsctl.localcluster.daemons": "the daemons' logs",
     "opsctl.localcluster.layout": "Slurm's configuration and keys",
     "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
+    "opsctl.perms.opening": "nothing: it holds what it changes the mode of",
+    "opsctl.perms.replacing": "a file in a group's folder, and the copy in its place",
     "opsctl.records.run_view": "the run file",
     "opsctl.records.secrets": "the file with a secret that the reader's own settings name",
     "opsctl.records.group_folder": "the output folder and what is in it, to open it to the group or close it",

@@ -77,7 +77,9 @@ def test_which_configuration_did_not_answer_is_said(tmp_path: Path) -> None:
         run_slurm(["squeue"], environment, 5)
 
 
-def test_a_job_leaves_its_files_to_the_group_and_to_nobody_else_whatever_umask_it_was_submitted_with(tmp_path: Path) -> None:
+def test_a_job_leaves_its_files_to_the_group_alone_whatever_umask_it_was_submitted_with(
+    tmp_path: Path,
+) -> None:
     fake(tmp_path, "sbatch", f"umask >{tmp_path}/umask; echo 7")
     before = os.umask(0o077)
     try:

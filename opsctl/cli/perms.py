@@ -1,0 +1,132 @@
+"""`opsctl perms check|fix`: whether the group can work with what is in its folders. Needs no Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import json_option, run_option
+
+if TYPE_CHECKING:
+    from opsctl.perms.opening import Opening
+    from opsctl.perms.report import PrintedPerms
+    from opsctl.records.run_view import RunView
+
+_folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path(path_type=Path))
+_group = click.option("--group", metavar="GROUP", help="The Unix group [default: the run's].")
+
+
+@click.group()
+def command() -> None:
+    """Whether the group can work with its files; open them.
+
+    Everything in a group's folder is to be the group's: it may read and write the files (execute those that their owner
+    may), and what is made in a folder is the group's again (setgid). Without FOLDER the run's output folder is looked
+    at, and the run file, which the group is only to read. Links are not followed, other file systems not entered,
+    revisions and requests not opened for writing, runs that are not shared with the group left alone.
+    """
+
+
+@command.command(cls=LongCommand)
+@_folders
+@run_option
+@_group
+@json_option
+@click.pass_context
+def check(ctx: click.Context, folders: tuple[Path, ...], run: str | None, group: str | None, as_json: bool) -> None:
+    """Say what the group cannot work with, and who can mend it.
+
+    Exits 1 when there is anything. Changes nothing.
+    """
+    ctx.exit(_look(folders, run, group, as_json))
+
+
+@command.command(cls=LongCommand)
+@_folders
+@run_option
+@_group
+@click.option("--replace", is_flag=True, help="Also put copies in the place of others' files.")
+@click.option("--dry-run", is_flag=True, help="Say what would be mended; change nothing.")
+@json_option
+@click.pass_context
+def fix(
+    ctx: click.Context,
+    folders: tuple[Path, ...],
+    run: str | None,
+    group: str | None,
+    replace: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Open to the group what is yours, and say what the others have to type.
+
+    One walk; a second one finds nothing to do. Only its owner can change a file: with --replace what belongs to others
+    is replaced by a copy of yours with the same content and times, where the folder lets you. That leaves alone what
+    was changed within the last hour, is locked or has a second name, and what a run writes or keeps records in. Exits 1
+    when anything is still wrong.
+    """
+    ctx.exit(_look(folders, run, group, as_json, mend=True, replaces=replace, only_counts=dry_run))
+
+
+def _look(
+    folders: Sequence[Path],
+    run: str | None,
+    group: str | None,
+    as_json: bool,
+    mend: bool = False,
+    replaces: bool = False,
+    only_counts: bool = False,
+) -> int:
+    from opsctl.account import membership_problem, unix_group
+    from opsctl.cli.progress import every_few_seconds
+    from opsctl.errors import RunFileError
+    from opsctl.output import print_json, show_lines
+    from opsctl.perms.opening import Opening
+    from opsctl.perms.report import looked, looked_at_run_file, refuse_private_run, report_lines
+
+    seen = _run(folders, run, group)
+    named = group or (seen.table.group if seen else None) or ""
+    gid = unix_group(named, "--group").gr_gid
+    problem = membership_problem(named, "--group") if mend else None
+    if problem is not None:
+        raise RunFileError(problem)
+
+    def opening() -> Opening:
+        return Opening(gid, mend, replaces, only_counts)
+
+    found: list[PrintedPerms] = []
+    for folder in folders or ([seen.paths.output] if seen else []):
+        where = folder.absolute()
+        if folders:
+            refuse_private_run(where)
+        found.append(looked(where, named, opening(), every_few_seconds(f"{where}: {{}} looked at")))
+    if not folders and seen is not None and seen.loaded is not None:
+        found.append(looked_at_run_file(seen.loaded.path, named, opening()))
+    for one in found:
+        if not as_json:
+            show_lines(report_lines(one))
+    if as_json:
+        print_json("perms", found)
+    return 1 if any(one.wrong or one.hanging for one in found) else 0
+
+
+def _run(folders: Sequence[Path], run: str | None, group: str | None) -> RunView | None:
+    """The run that is meant, where one is. Raises UsageError where nobody says which group it is."""
+    from opsctl.errors import UsageError
+    from opsctl.records.run_view import view
+
+    if folders and group and not run:
+        return None
+    seen = view(run)
+    if not group and seen.table.group is None:
+        raise UsageError(
+            f'{seen.table.name} is shared with nobody: write group = "NAME" under the run file\'s [run], '
+            "or give --group NAME and a folder"
+        )
+    if not folders and group and group != seen.table.group:
+        raise UsageError(f"{seen.table.name} is not shared with group {group}: name the folder that is meant")
+    return seen

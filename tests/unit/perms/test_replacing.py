@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from opsctl.perms import replacing
+from opsctl.perms.report import PrintedPerms
+from tests.unit.perms.test_opening import Shared, shared
+from tests.users import as_user
+from trainer.formats.file_lock import lock_within
+
+__all__ = ["shared"]
+OLD = 1_600_000_000
+
+
+@pytest.fixture
+def closed(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of ben's that the group cannot write, in a folder where it may make files."""
+    monkeypatch.setattr(replacing, "STILL_FOR_S", 0.0)
+    path = shared.folder / "weights 1.bin"
+
+    def write() -> None:
+        path.write_bytes(os.urandom(3_000_000))
+        path.chmod(0o644)
+        os.utime(path, (OLD, OLD))
+
+    as_user(shared.ben, write)
+    return path
+
+
+def replaced(shared: Shared, only_counts: bool = False) -> PrintedPerms:
+    return shared.looked(shared.ann, mend=True, replaces=True, only_counts=only_counts)
+
+
+def whys(found: PrintedPerms) -> set[str]:
+    return {trouble.why_not for owner in found.owners for trouble in owner.troubles}
+
+
+def test_a_copy_takes_the_place_with_the_same_bytes_and_times(shared: Shared, closed: Path) -> None:
+    before, content = closed.stat(), closed.read_bytes()
+    replaced(shared)
+    after = closed.stat()
+    assert closed.read_bytes() == content and after.st_mtime_ns == before.st_mtime_ns
+    assert (after.st_uid != before.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (True, shared.gid, 0o664)
+    assert not list(shared.folder.rglob(".opsctl-perms*"))
+
+
+def test_where_the_folder_does_not_let_one_nothing_is_tried_twice_or_left(shared: Shared, closed: Path) -> None:
+    found = replaced(shared)
+    (own,) = [owner for owner in found.owners if owner.owner == shared.ben]
+    assert own.wrong and "Permission denied" in whys(found)
+    assert (shared.folder / f"of {shared.ben}" / "a.bin").stat().st_uid != closed.stat().st_uid
+    assert not list(shared.folder.rglob(".opsctl-perms*"))
+
+
+def test_a_dry_run_replaces_nothing(shared: Shared, closed: Path) -> None:
+    before = closed.stat()
+    found = replaced(shared, only_counts=True)
+    assert os.path.samestat(before, closed.stat())
+    assert any(trouble.state == "replaced" for owner in found.owners for trouble in owner.troubles)
+
+
+@pytest.mark.parametrize(
+    "place", [".opsctl/x", "logs/main_log.txt", "tensorboard/e", ".tmp-global_step3/x", "kill-switch", "c/latest"]
+)
+def test_what_a_run_writes_or_goes_by_is_never_replaced(shared: Shared, closed: Path, place: str) -> None:
+    path = shared.folder / place
+    for folder in [*path.parents][::-1]:
+        if folder.is_relative_to(shared.folder) and not folder.exists():
+            folder.mkdir()
+            os.chown(folder, -1, shared.gid)
+            folder.chmod(0o2770)
+    closed.rename(path)
+    before = path.stat()
+    found = replaced(shared)
+    assert os.path.samestat(before, path.stat())
+    assert any("is never replaced" in why for why in whys(found))
+
+
+def test_what_was_changed_lately_has_a_second_name_or_a_lock_stays(
+    shared: Shared, closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = closed.stat()
+    (shared.folder / "second").hardlink_to(closed)
+    assert "it has a second name (a hard link)" in whys(replaced(shared))
+    (shared.folder / "second").unlink()
+    with closed.open("r+") as file:
+        assert lock_within(file.fileno(), 0)
+        assert "somebody has it locked" in whys(replaced(shared))
+    monkeypatch.setattr(replacing, "STILL_FOR_S", 3600.0)
+    assert "it was changed within the last hour" in whys(replaced(shared))
+    assert os.path.samestat(before, closed.stat())
+
+
+def test_a_file_that_grows_while_it_is_copied_stays_and_so_does_one_whose_copy_is_another(
+    shared: Shared, closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, copy = closed.stat(), replacing._copy
+
+    def grow(source: int, target: int) -> None:
+        copy(source, target)
+        closed.touch()
+
+    os.chown(closed, -1, 0)
+    closed.chmod(0o646)  # so that ann's process may play whoever writes it
+    monkeypatch.setattr(replacing, "_copy", grow)
+    assert "it was changed meanwhile" in whys(replaced(shared))
+    monkeypatch.setattr(replacing, "_copy", copy)
+    monkeypatch.setattr(replacing, "write_all", lambda target, piece: os.write(target, piece[:-1] + b"!"))
+    assert "the copy is not what was read" in whys(replaced(shared))
+    assert os.path.samestat(before, closed.stat()) and not list(shared.folder.rglob(".opsctl-perms*"))
+
+
+def test_a_disk_that_is_full_leaves_the_file_and_no_copy(
+    shared: Shared, closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(target: int, piece: bytes) -> None:
+        os.write(target, piece[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(replacing, "write_all", full)
+    before = closed.stat()
+    assert "No space left on device" in whys(replaced(shared))
+    assert os.path.samestat(before, closed.stat()) and not list(shared.folder.rglob(".opsctl-perms*"))
+
+
+def test_what_a_killed_process_left_is_cleared_away_by_the_next(shared: Shared, closed: Path) -> None:
+    left = shared.folder / ".opsctl-perms.0123"
+    as_user(shared.ann, left.touch)
+    replaced(shared)
+    assert not left.exists()
+    assert subprocess.run(["find", str(shared.folder), "-name", ".opsctl*"], capture_output=True).stdout == b""
