@@ -55,11 +55,18 @@ class FolderStore:
                 found[name] = _far(one)
         return found
 
+    def look(self, names: Collection[str]) -> dict[str, FarFile]:
+        """Those of `names` that are there."""
+        found = {}
+        for name in names:
+            with contextlib.suppress(FileFault):
+                far = self.stat(name)
+                if far is not None:
+                    found[name] = far
+        return found
+
     def holds(self, name: str, source: Source) -> str | None:
-        """The checksum, where a file is there with the same contents, which are read."""
-        far = self.stat(name)
-        if far is None or far.bytes != source.bytes:
-            return None
+        """The checksum, where a file of that size is there with the same contents, which are read."""
         expected = source.xxh64 or _digest_of(source)
         return expected if self._digest(name) == expected else None
 
@@ -118,17 +125,21 @@ class FolderStore:
         for one in sorted(folders):
             with self._saying(one), folder_of(self._root, f"{one}/." if one else ".") as (folder, _):
                 os.fsync(folder)
-        return {name: far for name in names if (far := self.stat(name)) is not None}
+        return self.look(names)
 
-    def clean(self, folders: Collection[str], deep: bool) -> int:
-        """Remove what killed transfers left there, but nothing that somebody writes now. Returns how many."""
+    def tidy(self, names: Collection[str]) -> None:
+        """`clean` in the folders that `names` are in."""
+        for folder in sorted({name.rpartition("/")[0] for name in names}):
+            with contextlib.suppress(FileFault):  # what cannot be a folder is told of by its files' names
+                self.clean(folder, deep=False)
+
+    def clean(self, prefix: str, deep: bool = True) -> int:
+        """Remove what killed transfers left, but nothing that somebody writes now. Returns how many."""
         count = 0
-        for top in folders:
-            with contextlib.suppress(FileFault):  # what cannot be a folder of ours is told of by its files' names
-                for name, _ in self._walk(top, deep):
-                    if name.rpartition("/")[2].startswith(PART):
-                        with self._saying(name), contextlib.suppress(FileNotFoundError):
-                            count += self._clean_one(f"{top}/{name}" if top else name)
+        for name, _ in self._walk(prefix, deep):
+            if name.rpartition("/")[2].startswith(PART):
+                with self._saying(name), contextlib.suppress(FileNotFoundError):
+                    count += self._clean_one(f"{prefix}/{name}" if prefix else name)
         return count
 
     def _clean_one(self, name: str) -> bool:

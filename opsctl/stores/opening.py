@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from opsctl.stores.folder import FolderStore
+from opsctl.stores.s3 import S3Store
 from opsctl.stores.store import Store
 from opsctl.stores.types import Access, StoreError
 
 _FORMS = "a destination is /FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or another fsspec URL"
 
 
-def open_store(url: str, access: Access | None = None) -> Store:  # noqa: ARG001 - a folder needs none
+def open_store(url: str, access: Access | None = None) -> Store:
     """The store behind `/folder`, `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or another fsspec URL.
 
-    Nothing is asked of it yet. Raises StoreError where there can be no such store, or a package is missing.
+    Only of a folder it is known then that it is there. Raises StoreError where there can be no such store, or a package
+    is missing.
     """
     if url.startswith("/"):
         return Store(FolderStore(url))
-    parts = urlsplit(url)
+    parts = _parts(url)
     if parts.scheme == "file" and not parts.netloc:
         return Store(FolderStore(unquote(parts.path)))
+    if parts.scheme == "s3" and parts.netloc:
+        return Store(S3Store(url, parts.netloc, parts.path.strip("/"), access or Access()))
     raise StoreError(f"{url!a} names no store: {_FORMS}")
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL in which there is no secret."""
+    try:
+        parts = urlsplit(url)
+        has_secret = parts.username is not None or bool(parts.query or parts.fragment)
+    except ValueError:
+        raise StoreError(f"a destination's URL cannot be read: {_FORMS}") from None
+    if has_secret:
+        raise StoreError(
+            f"a destination's URL, {parts.scheme}://..., has a user, a password, a query or a # in it: "
+            "everybody sees URLs; give credentials by the store's own variables and files"
+        )
+    return parts

@@ -14,7 +14,7 @@ from opsctl.stores.far_source import FarSource
 from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.folder import FolderStore
 from opsctl.stores.sources import FileSource, Source, check_digest, new_digest
-from opsctl.stores.types import Expected, FarFile, FileFault, Moved, Outcome, StoreError, check_name
+from opsctl.stores.types import Expected, FarFile, FileFault, Moved, Outcome, StoreError, check_name, is_name
 
 T = TypeVar("T")
 
@@ -36,8 +36,11 @@ class Backend(Protocol):
     def list(self, prefix: str) -> dict[str, FarFile]:
         """Every whole file below the folder `prefix`, by its name there."""
 
+    def look(self, names: Collection[str]) -> dict[str, FarFile]:
+        """Those of `names` that are there."""
+
     def holds(self, name: str, source: Source) -> str | None:
-        """The checksum, where a file with the source's contents is there already."""
+        """The checksum, where the file of the source's size that is there has its contents."""
 
     def send(self, source: Source, name: str, flow: Flow) -> str:
         """Put it there whole, replacing what is there, and prove it. Returns its xxh64."""
@@ -51,8 +54,11 @@ class Backend(Protocol):
     def settle(self, names: Collection[str]) -> dict[str, FarFile]:
         """Make names durable that were put there, and look once more: those that are there."""
 
-    def clean(self, folders: Collection[str], deep: bool) -> int:
-        """Remove what killed transfers left in the folders, or also below them. Returns how many."""
+    def tidy(self, names: Collection[str]) -> None:
+        """Remove what killed transfers left in the folders of `names`, but what these can be gone on with."""
+
+    def clean(self, prefix: str) -> int:
+        """Remove what killed transfers left below `prefix`. Returns how many."""
 
     def close(self) -> None:
         """Let go of what is held."""
@@ -95,9 +101,9 @@ class Store:
         with _held(folder) as held:
 
             def send(name: str) -> Moved:
-                return self._send(_opened(held, name, files[name]), _joined(prefix, name), flow)
+                return self._send(_opened(held, name, files[name]), _joined(prefix, name), flow, there)
 
-            self.backend.clean(_folders(prefix, files), deep=False)
+            there = self._prepared(prefix, files)
             outcome = self._settled(self._each(early, send, flow), prefix)
             for name in (one for one in files if one in last):
                 if outcome.faults:
@@ -107,7 +113,7 @@ class Store:
 
     def put_source(self, source: Source, name: str, flow: Flow | None = None) -> Moved:
         """Send what is no file of a folder. Raises FileFault, StoreError."""
-        moved = self._send(source, name, flow or Flow())
+        moved = self._send(source, name, flow or Flow(), self._prepared("", [name]))
         self._settled(Outcome({name: moved}), "").raise_faults()
         return moved
 
@@ -122,9 +128,9 @@ class Store:
             def fetch(name: str) -> Moved:
                 check_name(name)
                 source = FarSource(self.backend, _joined(prefix, name), name, files[name])
-                return here._send(source, name, flow)
+                return here._send(source, name, flow, there)
 
-            here.backend.clean(_folders("", files), deep=False)
+            there = here._prepared("", files)
             return here._settled(self._each(files, fetch, flow), "")
 
     def check(
@@ -166,11 +172,18 @@ class Store:
 
     def clean(self, prefix: str = "") -> int:
         """Remove what killed transfers left below `prefix`. Returns how many."""
-        return self.backend.clean([prefix], deep=True)
+        return self.backend.clean(prefix)
 
-    def _send(self, source: Source, name: str, flow: Flow) -> Moved:
+    def _prepared(self, prefix: str, names: Iterable[str]) -> Mapping[str, FarFile]:
+        """What is there, by its whole name, of the files that are to come, after a clean-up where they go."""
+        far = [_joined(prefix, name) for name in names if is_name(name)]
+        self.backend.tidy(far)
+        return self.backend.look(far)
+
+    def _send(self, source: Source, name: str, flow: Flow, there: Mapping[str, FarFile]) -> Moved:
         with contextlib.closing(source):
-            found = self.backend.holds(name, source)
+            is_alike = name in there and there[name].bytes == source.bytes
+            found = self.backend.holds(name, source) if is_alike else None
             if found is not None:
                 flow.done(source.bytes)
                 return Moved(source.bytes, found, was_there=True)
@@ -243,11 +256,6 @@ def _gone(where: str, name: str, found: FarFile | None, expected_bytes: int | No
 
 def _both(one: Outcome, other: Outcome) -> Outcome:
     return Outcome({**one.moved, **other.moved}, {**one.faults, **other.faults})
-
-
-def _folders(prefix: str, names: Iterable[str]) -> set[str]:
-    """The folders that names below `prefix` are in."""
-    return {_joined(prefix, name).rpartition("/")[0] for name in names}
 
 
 def _joined(prefix: str, name: str) -> str:

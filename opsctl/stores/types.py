@@ -81,9 +81,14 @@ class Access:
     patience_s: float = 300.0  # how long one request is repeated before the store counts as down
 
 
+def is_name(name: str) -> bool:
+    """Whether a name leads to a file below a folder."""
+    return _INSIDE.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Raise FileFault for a name that leads out of the folder, or is one of a part."""
-    if not _INSIDE.fullmatch(name):
+    if not is_name(name):
         raise FileFault(f"{name!a} is no name of a file below a folder")
     if name.rpartition("/")[2].startswith(PART):
         raise FileFault(f"{name!a} is called like what a killed transfer leaves behind: remove or rename it")

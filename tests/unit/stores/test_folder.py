@@ -17,28 +17,6 @@ from opsctl.stores.sources import FileSource
 from opsctl.stores.types import ANYTHING, PART, Expected, FileFault, StoreError
 from tests.killed_in_python import killed_at_every_step
 
-#: Names that break what was written without thinking of them.
-ODD = ("-rf", "a b", "line\nbreak", "tab\t'\"$(x)`", "ключ 训练 🙂", "layer_01/shard 1.pt", "x" * 250)
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """A folder with files of several sizes and odd names."""
-    folder = tmp_path / "here"
-    (folder / "layer_01").mkdir(parents=True)
-    for number, name in enumerate(ODD):
-        (folder / name).write_bytes(os.urandom(number * 1000))
-    (folder / "large.bin").write_bytes(os.urandom((4 << 20) + 17))
-    (folder / "manifest.json").write_text("{}")
-    return folder
-
-
-@pytest.fixture
-def there(tmp_path: Path) -> Path:
-    folder = tmp_path / "there"
-    folder.mkdir()
-    return folder
-
 
 @pytest.fixture
 def small() -> Iterator[Path]:
