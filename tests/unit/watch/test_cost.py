@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from opsctl.attempts.events import Attempt
@@ -15,8 +17,8 @@ from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK
 from tests.unit.watch.lines import lines
 
-#: One core takes 5 ms; the others may be busy.
-MOST_S = 0.02
+#: Of the time that pickle takes for the same snapshot, on the same core in turn; it takes about half of it.
+MOST_WRITINGS = 4.0
 
 
 def large() -> Snapshot:
@@ -56,11 +58,17 @@ def large() -> Snapshot:
     )
 
 
-def test_a_pass_over_the_largest_snapshot_takes_no_longer_than_a_screen_can_wait() -> None:
+def seconds_of(do: Callable[[], object]) -> float:
+    begun = time.process_time()
+    do()
+    return time.process_time() - begun
+
+
+def test_a_pass_over_the_largest_snapshot_costs_little_more_than_writing_it_down() -> None:
     snapshot, settings = large(), Settings("demo", "us", nodes=4, global_batch_size=2048)
-    took = []
-    for _ in range(9):
-        begun = time.process_time()
-        run_detectors(DETECTORS, snapshot, settings)
-        took.append(time.process_time() - begun)
-    assert min(took) <= MOST_S, took
+    took = [
+        (seconds_of(lambda: run_detectors(DETECTORS, snapshot, settings)), seconds_of(lambda: pickle.dumps(snapshot)))
+        for _ in range(9)
+    ]
+    passes, writings = zip(*took, strict=True)
+    assert min(passes) <= MOST_WRITINGS * min(writings), took
