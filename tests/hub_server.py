@@ -155,6 +155,10 @@ class Hub:
         """Where contents go: another host name, to which no token may follow."""
         return f"http://localhost:{self.port}"
 
+    def date(self, later_s: float = 0.0) -> str:
+        """A moment so many seconds from now, by its clock, as a header says it."""
+        return formatdate(time() + self.clock_skew_s + later_s, usegmt=True)
+
     def environment(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
         """Variables for a client of this hub alone; `home` is its HF_HOME, where the token is logged in."""
         home.mkdir(parents=True, exist_ok=True)
@@ -253,6 +257,7 @@ ROUTES = [
         ("whoami", "GET", r"/api/whoami-v2"),
         ("create", "POST", r"/api/repos/create"),
         ("yaml", "POST", r"/api/validate-yaml"),
+        ("auth", "GET", r"/api/models/{repo}/auth-check(?:/write)?"),
         ("branch", "POST", r"/api/models/{repo}/branch/{rev}"),
         ("unbranch", "DELETE", r"/api/models/{repo}/branch/{rev}"),
         ("tag", "POST", r"/api/models/{repo}/tag/{rev}"),
@@ -365,7 +370,7 @@ class _Handler(BaseHTTPRequestHandler):
         hidden = repo is not None and repo.private and account is None
         if self.where.get("repo") and (repo is None or hidden):
             raise Refused(404, "RepoNotFound", "Repository not found")
-        reads = what in ("whoami", "info", "tree", "paths", "refs", "commits", "resolve", "yaml")
+        reads = what in ("whoami", "info", "tree", "paths", "refs", "commits", "resolve", "yaml", "auth")
         if not reads and (account is None or account.role != "write"):
             raise Refused(403 if account else 401, message="You don't have the rights to write")
 
@@ -390,6 +395,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.hub.make_repo(repo, private=wanted.get("visibility") == "private" or bool(wanted.get("private")))
         self._answer(answer)
+
+    def _auth(self) -> None:
+        account = self.hub.accounts.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))
+        if self.path.endswith("/write") and (account is None or account.role != "write"):
+            raise Refused(403, message="no right to write")
+        self._answer(None)
 
     def _yaml(self) -> None:
         self._answer({"errors": [], "warnings": []})
@@ -691,7 +702,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _head(self, status: int, length: int, headers: dict[str, str]) -> None:
         self.send_response_only(status)
-        self.send_header("Date", formatdate(time() + self.hub.clock_skew_s, usegmt=True))
+        self.send_header("Date", self.hub.date())
         self.send_header("Content-Length", str(length))
         for name, value in headers.items():
             self.send_header(name, value)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from opsctl.alerts.listing import PrintedAlerts, PrintedSending
 from opsctl.attempts.table import PrintedAttempt
+from opsctl.carbon.report import CarbonReport
 from opsctl.checkpoints.listing import ListedCheckpoint
 from opsctl.checkpoints.shown import ShownCheckpoint
 from opsctl.checkpoints.verified import VerifiedCheckpoint
@@ -28,6 +29,7 @@ from opsctl.cron.look import PrintedCron, PrintedCronJob
 from opsctl.environments.checking import CheckedEnvironment
 from opsctl.environments.printed import BuiltEnvironment
 from opsctl.errands.listing import PrintedErrand
+from opsctl.hub.printed import CheckedHub, ComparedHub, SyncedRun
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.perms.report import PrintedPerms
 from opsctl.planning.plan import NumbersPlan, RunPlan
@@ -83,6 +85,7 @@ PRINTED = (
         )
     ),
     Printed("attempts", "attempts", list[PrintedAttempt]),
+    Printed("carbon report", "carbon", CarbonReport),
     Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),
     Printed("checkpoints show", "checkpoint", ShownCheckpoint),
     Printed("checkpoints verify", "verified", list[VerifiedCheckpoint]),
@@ -99,6 +102,9 @@ PRINTED = (
     Printed("request list", "requests", list[PrintedRequest]),
     Printed("request carry-out", "carried_out", list[Audited]),
     Printed("request carry-out", "waiting", list[PrintedRequest], "with `--dry-run`"),
+    Printed("hub check", "checked", CheckedHub),
+    Printed("hub sync", "synced", list[SyncedRun]),
+    Printed("hub status", "hub", ComparedHub),
     *(Printed(f"alerts {verb}", "alerts", PrintedAlerts) for verb in ("list", "send", "ack", "silence", "unsilence")),
     Printed("alerts test", "sendings", list[PrintedSending]),
     Printed("data prepare", "data", PreparedData),

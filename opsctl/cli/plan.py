@@ -13,7 +13,7 @@ from opsctl.cli.selection import Function, json_option, pick, run_argument
 if TYPE_CHECKING:
     from opsctl.planning.section import Section
     from opsctl.runs.load import LoadedRun
-    from opsctl.runs.schema import ExpectTable
+    from opsctl.runs.schema import CarbonTable, ExpectTable
 
     Type = click.ParamType[float]
 else:
@@ -124,6 +124,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     expect = _expected_or_measured(loaded)
     findings = find_problems(loaded, nodes, expect=expect)
     sections = plan_sections(loaded.file.slurm, expect, findings.options, findings.layout, loaded.file.retention)
+    sections += _carbon(loaded.file.carbon, sections)
     run = PlannedRun(name=loaded.file.run.name, file=str(loaded.path))
     if as_json:
         problems, warnings = list(findings.problems), list(findings.warnings)
@@ -136,6 +137,19 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
             message(line)
     if findings.problems:
         raise SystemExit(2)
+
+
+def _carbon(carbon: CarbonTable, sections: Sequence[Section]) -> list[Section]:
+    """What the time that is planned comes to, where `[carbon]` says what to reckon with."""
+    from opsctl.carbon.intensity import of_table
+    from opsctl.planning.carbon_part import carbon_section
+    from opsctl.planning.plan import PlannedTime
+
+    time = next((section.values for section in sections if isinstance(section.values, PlannedTime)), None)
+    if carbon.gpu_power_w is None or time is None:
+        return []
+    section = carbon_section(carbon, of_table(carbon), time)
+    return [] if section is None else [section]
 
 
 def _by_key(sections: Sequence[Section]) -> dict[str, Any]:

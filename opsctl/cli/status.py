@@ -91,6 +91,9 @@ class _Look:
         return self._all(as_json) if self.all_runs else self._one(as_json)
 
     def _one(self, as_json: bool) -> _Screen:
+        from dataclasses import replace
+
+        from opsctl.carbon.glance import energy_seen
         from opsctl.output import json_text
         from opsctl.records.cluster import choose_cluster
         from opsctl.records.run_view import view
@@ -103,7 +106,8 @@ class _Look:
         run = view(self.chosen)
         snapshot = gather(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh), LOOKED_AT)
         overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
-        desk = read_desk(run.paths, snapshot.now)
+        carbon = run.loaded.file.carbon if run.loaded is not None else None
+        desk = replace(read_desk(run.paths, snapshot.now), energy=energy_seen(run.paths, carbon))
         found = open_findings(run, overview, desk)
         if as_json:
             from opsctl.status.printed import printed_status

@@ -91,11 +91,11 @@ def _of_status(repo: str, status: int, headers: Mapping[str, str]) -> Exception:
     if status == 403:
         return Refused(f"this account's token may not do that with {repo} (403): {LOG_IN}")
     if status in (408, 425, 429) or status >= 500:
-        return NotNow(f"it answers {status}", _asked_wait_s(headers))
+        return NotNow(f"it answers {status}", asked_wait_s(headers))
     return Refused(f"the hub answers {status} for {repo}")
 
 
-def _asked_wait_s(headers: Mapping[str, str]) -> float | None:
+def asked_wait_s(headers: Mapping[str, str]) -> float | None:
     """Seconds that the server asks for: by its rate limit, or `Retry-After` in either form, by its own clock."""
     limit = _RATE_LIMIT.search(headers.get("ratelimit") or "")
     if limit is not None and int(limit["remaining"]) == 0:

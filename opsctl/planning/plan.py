@@ -189,6 +189,18 @@ class PlannedTime(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
 
 
+class PlannedCarbon(Struct, frozen=True, kw_only=True):
+    """Electricity and CO2e of the whole training, from the fewest to the most GPU hours that are expected."""
+
+    gpu_power_w: Annotated[float, Meta(description="Watts that are assumed of a GPU with its share of the node.")]
+    pue: Annotated[float, Meta(description="By what that is multiplied for cooling and losses.")]
+    g_per_kwh: Annotated[float | None, Meta(description="Grams of CO2e of a kWh; null where nobody says.")]
+    low_kwh: Annotated[float, Meta(description="Electricity in kWh at the fewest GPU hours.")]
+    high_kwh: Annotated[float, Meta(description="Electricity in kWh at the most.")]
+    low_kg: Annotated[float | None, Meta(description="CO2e in kg at the fewest; null without `g_per_kwh`.")]
+    high_kg: Annotated[float | None, Meta(description="CO2e in kg at the most.")]
+
+
 class PlannedThroughput(Struct, frozen=True, kw_only=True):
     """Speed at the full batch."""
 
@@ -265,6 +277,9 @@ class RunPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: Annotated[PlannedCheckpoints | None, Meta(description="Sizes on disk.")] = None
     memory: Annotated[PlannedMemory | None, Meta(description="Memory without activations.")] = None
     time: Annotated[PlannedTime | None, Meta(description="Days and GPU hours, as expected or measured.")] = None
+    carbon: Annotated[
+        PlannedCarbon | None, Meta(description="Electricity and CO2e, where `[carbon] gpu_power_w` is given.")
+    ] = None
     throughput: Annotated[PlannedThroughput | None, Meta(description="Speed, as expected or measured.")] = None
     job: Annotated[PlannedJob, Meta(description="Time limit and margins of each job.")]
     problems: Annotated[list[str], Meta(description="Why it cannot be submitted; exit code 2 when there are any.")]

@@ -1,4 +1,4 @@
-"""What the values of `[watch]`, `[alerts]`, `[cron]`, `[jobs]` and `[array] keep_queued` may be, beyond their types."""
+"""What the values of the tables that are the desk's, and of `[array] keep_queued`, may be beyond their types."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from opsctl.errors import RunFileError
 from opsctl.runs.alert_urls import HOOK, form_problem, written_problem
+from opsctl.runs.hub_values import check_hub
 from opsctl.runs.references import kind_of
 from opsctl.runs.shape import shown
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
@@ -16,6 +17,7 @@ from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 _DURATIONS = {
     "watch": ("wait_most", "silent_most", "checkpoint_most", "full_within"),
     "alerts": ("escalate_after", "remind_after", "remind_most"),
+    "hub": ("give_up_after",),
     "cron": ("time",),
     "jobs": ("time",),
 }
@@ -30,6 +32,7 @@ _NUMBERS = {
     ("watch", "spare_nodes"): (0, 100_000),
     ("watch", "clock_seconds"): (0.1, 1e9),
     ("alerts", "per_hour"): (1, 10_000),
+    ("hub", "checkpoints_every"): (1, 10**12),
     ("cron", "nice"): (0, 2**31 - 4),
     ("jobs", "nice"): (0, 2**31 - 4),
 }
@@ -57,6 +60,7 @@ def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) ->
         raise RunFileError(f'{path}: [alerts] quiet = {shown(quiet)}: allowed are two times of day, as "22:00-07:00"')
     _check_channels(path, written.get("alerts", {}), may_have_secret=profile)
     _check_quota(path, written.get("watch", {}), profile)
+    check_hub(path, written.get("hub", {}))
     for table, keys in _WORDS.items():
         for key in keys:
             _check_word(path, table, key, written.get(table, {}).get(key))

@@ -20,7 +20,16 @@ from opsctl.runs import expansion, values
 from opsctl.runs.desk_values import check_desk
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import profile
-from opsctl.runs.schema import ArrayTable, EnvironmentTable, ExpectTable, RetentionTable, RunFile, RunTable, SlurmTable
+from opsctl.runs.schema import (
+    ArrayTable,
+    CarbonTable,
+    EnvironmentTable,
+    ExpectTable,
+    RetentionTable,
+    RunFile,
+    RunTable,
+    SlurmTable,
+)
 from opsctl.runs.shape import check_tables
 from opsctl.runs.toml_file import parse_toml, toml_bytes
 
@@ -61,7 +70,8 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
     raw = toml_bytes(path)
     written = parse_toml(path, raw)
     check_tables(path, written)
-    slurm = _merged_slurm(path, written.get("slurm", {}), environment)
+    profiles = profile(environment)
+    slurm = _merged_slurm(path, {**profiles.get("slurm", {}), **written.get("slurm", {})}, environment)
     try:
         file = RunFile(
             run=msgspec.convert(written["run"], RunTable),
@@ -73,8 +83,10 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
             retention=msgspec.convert(written.get("retention"), RetentionTable | None),
             environment=msgspec.convert(written.get("environment"), EnvironmentTable | None),
             expect=msgspec.convert(written.get("expect", {}), ExpectTable),
+            carbon=msgspec.convert({**profiles.get("carbon", {}), **written.get("carbon", {})}, CarbonTable),
             watch=written.get("watch", {}),
             alerts=written.get("alerts", {}),
+            hub=written.get("hub", {}),
             env=written.get("env", {}),
         )
     except msgspec.ValidationError as error:  # what check_tables lets through must convert; say where if it does not
@@ -93,9 +105,9 @@ def expanded_file(loaded: LoadedRun) -> RunFile:
     return expansion.expand_file(loaded.file, loaded.path, loaded.variables(), loaded.environment)
 
 
-def _merged_slurm(path: Path, from_run: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """`[slurm]` of the run over the profiles', under `OPSCTL_*`. Raises RunFileError when a required key is in none."""
-    merged = {**profile(environment).get("slurm", {}), **from_run}
+def _merged_slurm(path: Path, written: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """`[slurm]` as it is `written`, under `OPSCTL_*`. Raises RunFileError when a required key is in none."""
+    merged = dict(written)
     for key in ENVIRONMENT_KEYS:
         value = environment.get(f"OPSCTL_{key.upper()}")
         if value:

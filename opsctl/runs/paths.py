@@ -171,6 +171,16 @@ class RunPaths:
         """How far the walk through the output folder has come, and what the last whole one found."""
         return self.state / "walk.json"
 
+    @property
+    def hub_ledger(self) -> Path:
+        """A line for each file that was sent to a hub, or is there no more; what is not in it is looked for there."""
+        return self.state / "hub.jsonl"
+
+    @property
+    def hub_uploaders(self) -> Path:
+        """Who sends to a hub now, a lock and a heartbeat for files and for checkpoints."""
+        return self.state / "hub.sending"
+
     def attempt_folder(self, job_id: int) -> Path:
         """What the ranks of one attempt leave: rank maps, first failures, elastic error files, node outputs."""
         return self.logs / "attempts" / str(job_id)

@@ -92,6 +92,32 @@ class AlertsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heartbeat: str | None = None  # reference to a URL that is asked for while all is well
 
 
+#: What of a run goes to a hub, each by its own key of [hub].
+HUB_KINDS = ("logs", "tensorboard", "carbon", "checkpoints")
+#: How a checkpoint lies there: a folder on main, a branch of its own, or a tag.
+HUB_CHECKPOINTS = ("folder", "branch", "tag")
+
+
+class HubTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[hub]: what `opsctl hub sync` sends where. A kind without a repository is not sent."""
+
+    repo: str | None = None  # OWNER/NAME, of every kind that has none of its own
+    logs_repo: str | None = None
+    tensorboard_repo: str | None = None
+    carbon_repo: str | None = None
+    checkpoints_repo: str | None = None
+    private: bool = True  # of a repository that is made
+    logs: tuple[str, ...] = ("*",)  # patterns of names under the folder; `*` matches `/` too
+    tensorboard: tuple[str, ...] = ("*tfevents*",)
+    carbon: tuple[str, ...] = ("*.csv",)
+    mirror: tuple[str, ...] = ()  # kinds of which goes there what goes here; of the others everything stays
+    checkpoints: str | None = None  # how they lie there, one of HUB_CHECKPOINTS; None: none is sent
+    checkpoints_every: int = 1  # iterations that this divides
+    weights_only: bool = False  # without the optimizer's states
+    give_up_after: str = "40:00"  # of one sync, a Slurm duration
+    token: str | None = None  # reference to a token; None: the account's login, or HF_TOKEN
+
+
 class CronTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[cron], of a profile: where the pseudo-cron has its jobs, and what it may use of the cluster."""
 
@@ -144,6 +170,22 @@ class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tflops: float | None = None  # hardware TFLOP/s per GPU
 
 
+class CarbonTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[carbon]: whether energy is measured, where its electricity comes from, what to assume where nothing is known."""
+
+    measure: bool = False  # a tracker on each node, into the run's codecarbon folder
+    country: str | None = None  # ISO 3166, three letters
+    region: str | None = None  # as codecarbon names it
+    intensity_g_per_kwh: float | None = None  # CO2e of a kWh, in place of the country's
+    pue: float = 1.0  # electricity of the site for each kWh of its machines
+    gpu_power_w: float | None = None  # of a GPU with its share of the node, where nothing is measured
+    idle_node_w: float | None = None  # what a node and its share of the site take beside what trackers see
+    node_kg: float = 2500.0  # CO2e of building a node without its GPUs
+    gpu_kg: float = 150.0  # of building a GPU
+    years: float = 6.0  # that machines are used
+    busy_percent: float = 85.0  # of that time
+
+
 class Reckoning(ExpectTable, frozen=True):
     """`[expect]`, with what the training log has measured in its place.
 
@@ -160,8 +202,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole run file.
 
     `trainer`, `data` and `checkpoints` hold the trainer's options with `_` for `-`; which option belongs in which table
-    is `trainer.recipe.options.Option.table`. `watch` and `alerts` hold what is written there: a profile's values, which
-    are not this file's to publish, come under them when they are used (`runs.profile`).
+    is `trainer.recipe.options.Option.table`. `watch`, `alerts` and `hub` hold what is written there: a profile's
+    values, which are not this file's to publish, come under them when they are used (`runs.profile`).
     """
 
     run: RunTable
@@ -173,6 +215,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retention: RetentionTable | None = None  # None: nothing says what may go
     environment: EnvironmentTable | None = None  # None: `opsctl env build` has nothing to go by
     expect: ExpectTable = ExpectTable()
+    carbon: CarbonTable = CarbonTable()
     watch: dict[str, Any] = {}
     alerts: dict[str, Any] = {}
+    hub: dict[str, Any] = {}
     env: dict[str, str] = {}

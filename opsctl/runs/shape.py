@@ -16,9 +16,11 @@ from opsctl.runs.options import OPTION_TABLES, option_names, option_problem, why
 from opsctl.runs.schema import (
     AlertsTable,
     ArrayTable,
+    CarbonTable,
     CronTable,
     EnvironmentTable,
     ExpectTable,
+    HubTable,
     JobsTable,
     RetentionTable,
     RunFile,
@@ -34,13 +36,15 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "retention": RetentionTable,
     "environment": EnvironmentTable,
     "expect": ExpectTable,
+    "carbon": CarbonTable,
     "watch": WatchTable,
     "alerts": AlertsTable,
+    "hub": HubTable,
     "cron": CronTable,
     "jobs": JobsTable,
 }
 #: What a profile may have; [cron] and [jobs] are nowhere else.
-PROFILE_TABLES = ("slurm", "watch", "alerts", "cron", "jobs")
+PROFILE_TABLES = ("slurm", "carbon", "watch", "alerts", "hub", "cron", "jobs")
 TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
 _ALLOWED = {
     "str": 'text in quotes, like "..."',
@@ -154,8 +158,9 @@ def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written:
         try:
             msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError:
-            # What stands in [alerts] may be a secret.
-            what = f"[{table}] {key}" if table == "alerts" else f"[{table}] {key} = {shown(value)}"
+            # What stands in [alerts], or as a token, may be a secret.
+            is_secret = table == "alerts" or key == "token"
+            what = f"[{table}] {key}" if is_secret else f"[{table}] {key} = {shown(value)}"
             raise RunFileError(f"{path}: {what}: allowed is {_allowed(fields[key].type)}") from None
 
 

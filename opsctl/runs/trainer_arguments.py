@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import RunFile
+from opsctl.runs.schema import CarbonTable, RunFile
 from trainer.recipe.options import to_arguments
 
 #: What is the run's or the job's to set: no chain keeps its checkpoints, its kill switch or its reports elsewhere. From
@@ -27,4 +27,11 @@ def trainer_arguments(file: RunFile, paths: RunPaths) -> list[str]:
         *to_arguments(file.checkpoints),
         *to_arguments({"save": str(paths.checkpoints), "load": str(paths.checkpoints)}),
         *to_arguments({"tensorboard_dir": str(paths.tensorboard), "kill_switch_path": str(paths.kill_switch)}),
+        *(_measured(file.carbon, paths) if file.carbon.measure else ()),
     ]
+
+
+def _measured(carbon: CarbonTable, paths: RunPaths) -> list[str]:
+    where = {"carbon_country": carbon.country, "carbon_region": carbon.region}
+    grams = {"carbon_intensity_g_per_kwh": carbon.intensity_g_per_kwh}
+    return to_arguments({"codecarbon_dir": str(paths.codecarbon), **where, **grams})

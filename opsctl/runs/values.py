@@ -35,6 +35,16 @@ _OTHER_SBATCH_OPTIONS = frozenset({"mem", "hint", "exclusive", "hold", "wait-all
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)(_|$)", re.IGNORECASE)
 #: What Python makes of a byte of a file's name that is no UTF-8: neither sbatch nor JSON can be handed one.
 _HALF_PAIRS = ("\ud800", "\udfff")
+_CARBON = {
+    "intensity_g_per_kwh": (0, 1e5),
+    "pue": (1, 10),
+    "gpu_power_w": (1, 1e5),
+    "idle_node_w": (0, 1e6),
+    "node_kg": (0, 1e6),
+    "gpu_kg": (0, 1e6),
+    "years": (0.1, 100),
+    "busy_percent": (1, 100),
+}
 _INDEX = re.compile(r"(https?|file)://[^@\s?#]*")
 _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -44,7 +54,7 @@ _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORL
 
 def check_values(path: Path, file: RunFile) -> None:
     """Raise RunFileError for the first value that cannot be."""
-    rules = (_run, _slurm, _times, _extra, _array, _retention, _environment, _expect, _env)
+    rules = (_run, _slurm, _times, _extra, _array, _retention, _environment, _expect, _carbon, _env)
     problem = next((found for rule in rules if (found := rule(file))), None)
     if problem:
         raise RunFileError(f"{path}: {problem}")
@@ -184,6 +194,19 @@ def _expect(file: RunFile) -> str | None:
         value = getattr(file.expect, key)
         if value is not None and not 1e-9 <= value <= 1e9:  # false for nan
             return f"[expect] {key} = {shown(value)}: allowed is a number above 0, up to 1e9"
+    return None
+
+
+def _carbon(file: RunFile) -> str | None:
+    table = file.carbon
+    if table.country is not None and not re.fullmatch("[A-Z]{3}", table.country):
+        return f"[carbon] country = {shown(table.country)}: allowed are the three letters of ISO 3166, such as FRA"
+    if table.region is not None and (table.country is None or not table.region.isprintable()):
+        return f"[carbon] region = {shown(table.region)}: allowed is a name on one line, beside country"
+    for key, (least, most) in _CARBON.items():
+        value = getattr(table, key)
+        if value is not None and not least <= value <= most:  # false for nan
+            return f"[carbon] {key} = {shown(value)}: allowed is a number from {least:g} to {most:g}"
     return None
 
 

@@ -60,6 +60,9 @@ class SlurmClient(SlurmLooks, Protocol):
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         """How these jobs ended, as far as Slurm still knows: from accounting, else from the controller's memory."""
 
+    def energy_j(self, job_ids: Iterable[int]) -> dict[int, float]:
+        """Joules of each of these jobs that accounting has counted any of; empty where the site counts none."""
+
     def submit(self, script: str) -> int:
         """sbatch this text, which says all there is to say; returns the job id (of the whole array).
 

@@ -16,10 +16,12 @@ from opsctl.slurm.privacy import hides_others_jobs
 from opsctl.slurm.process import Answer, refused, run_slurm, unreachable
 from opsctl.slurm.rows import (
     ACCOUNTING_FIELDS,
+    ENERGY_FIELDS,
     FIELD_END,
     QUEUE_FIELDS,
     parse_accounting,
     parse_ends,
+    parse_energy,
     parse_queue,
     queue_format,
 )
@@ -64,12 +66,20 @@ class CommandClient:
         found: dict[int, JobEnd] = {}
         for start in range(0, len(wanted), ACCOUNTING_BATCH):
             batch = wanted[start : start + ACCOUNTING_BATCH]
-            text = self._sacct(batch)
+            text = self._sacct(batch, ACCOUNTING_FIELDS, ["--allocations"])
             if text is None:
                 return self._ends_in_memory(wanted)
             found.update(parse_accounting(text, now()))
         missing = [job_id for job_id in wanted if job_id not in found]
         return {**self._ends_in_memory(missing), **found} if missing else found
+
+    def energy_j(self, job_ids: Iterable[int]) -> dict[int, float]:
+        """Joules of each of these jobs that sacct has counted any of; empty without accounting, or energy in it."""
+        wanted = sorted(set(job_ids))
+        found: dict[int, float] = {}
+        for start in range(0, len(wanted), ACCOUNTING_BATCH):
+            found.update(parse_energy(self._sacct(wanted[start : start + ACCOUNTING_BATCH], ENERGY_FIELDS) or ""))
+        return found
 
     def submit(self, script: str) -> int:
         """sbatch with the script as its input, once even when patient. Of a deadline, time for the look-up is kept."""
@@ -182,17 +192,17 @@ class CommandClient:
             raise unreachable("squeue", answer.words())
         return answer.stdout
 
-    def _sacct(self, job_ids: Sequence[int]) -> str | None:
+    def _sacct(self, job_ids: Sequence[int], fields: Sequence[str], narrowed: Sequence[str] = ()) -> str | None:
         """sacct's rows; None where there is no accounting."""
         command = [
             "sacct",
             "--noheader",
             "--parsable2",
             f"--delimiter={FIELD_END}",
-            "--allocations",
+            *narrowed,
             "--starttime=1970-01-01",
         ]
-        command += [f"--format={','.join(ACCOUNTING_FIELDS)}", "--jobs=" + ",".join(str(i) for i in job_ids)]
+        command += [f"--format={','.join(fields)}", "--jobs=" + ",".join(str(i) for i in job_ids)]
         try:
             answer = self._ask(command)
         except SlurmMissing:

@@ -40,7 +40,10 @@ QUEUE_FIELDS = (
     "WorkDir",
     "exit_code",
 )
+#: And those of the energy that it has counted, in which every step has a row of its own.
+ENERGY_FIELDS = ("JobIDRaw", "ConsumedEnergyRaw")
 ACCOUNTING_FIELDS = ("JobIDRaw", "State", "ExitCode", "Start", "End", "NodeList")
+_MOST_JOULES = 1e18
 _NOTHING = {"", "(null)", "N/A", "NONE", "Unknown", "None", "None assigned"}
 
 
@@ -73,6 +76,24 @@ def parse_ends(text: str, now: datetime) -> dict[int, JobEnd]:
             failed_node="",
         )
     return ends
+
+
+def parse_energy(text: str) -> dict[int, float]:
+    """Joules of each job that Slurm has counted any of, among rows of `sacct --parsable2` in `ENERGY_FIELDS`.
+
+    Each step counts the whole of its nodes, so those of one job are no sum: where the job's own row has nothing the
+    largest of them counts. What stands for "not known" is more than any machine uses.
+    """
+    jobs: dict[int, float] = {}
+    steps: dict[int, float] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(FIELD_END)
+        number, dot, _ = name.partition(".")
+        if not number.isdigit() or not value.isdigit() or not 0 < int(value) < _MOST_JOULES:
+            continue
+        of = steps if dot else jobs
+        of[int(number)] = max(of.get(int(number), 0.0), float(value))
+    return {**steps, **jobs}
 
 
 def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:

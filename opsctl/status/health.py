@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from opsctl.carbon.glance import EnergySeen
 from opsctl.moments import iso, to_the_second
 from opsctl.records.alerts import Remembered, Silence
 from opsctl.records.cancels import Cancel, resting
@@ -28,6 +29,7 @@ class Desk:
     silence: Silence | None = None
     cancels: tuple[Cancel, ...] = ()
     problem: str = ""  # why that cannot be read
+    energy: EnergySeen | None = None  # None: nothing is measured, or nobody has looked
 
 
 class CronJobHealth(Struct, frozen=True, kw_only=True):

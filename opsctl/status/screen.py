@@ -82,6 +82,7 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
         ("refill", "" if seen.is_finished else refill_line(seen.chains, desk)),
         ("cron", cron_line(seen.cron, seen.now)),
         ("alerts", alerts_line(seen.channels, desk, seen.now)),
+        ("carbon", desk.energy.told if desk.energy else ""),
     ]
     return [
         *rows,

@@ -1,0 +1,196 @@
+"""`opsctl carbon`: what a training has cost in electricity and CO2e."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.attempts.events import Attempt
+    from opsctl.carbon.estimate import Building
+    from opsctl.records.run_view import RunView
+    from opsctl.runs.schema import CarbonTable
+
+
+@click.group()
+def command() -> None:
+    """What a training has cost in electricity and CO2e."""
+
+
+@command.command()
+@run_argument
+@click.option(
+    "--folder",
+    "folders",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Read this folder of energy records in place of the run's (repeatable; needs no run).",
+)
+@click.option("--extrapolate", is_flag=True, help="Weigh what was measured up to all node hours, with an interval.")
+@click.option(
+    "--node-hours", type=click.FloatRange(min=0), metavar="H", help="All node hours [default: the attempts']."
+)
+@click.option("--embodied", is_flag=True, help="Add the use's share of building the machines.")
+@click.option("--idle", is_flag=True, help="Add what idle and shared machines take: --idle-w for each node hour.")
+@click.option("--idle-w", type=click.FloatRange(min=0), metavar="W", help="Of a node [default: [carbon] idle_node_w].")
+@click.option("--country", metavar="ABC", help="Reckon with this country's electricity, as codecarbon has it.")
+@click.option("--intensity", type=click.FloatRange(min=0), metavar="G", help="Reckon with so many g CO2e a kWh.")
+@click.option(
+    "--pue", type=click.FloatRange(min=1), metavar="P", help="Electricity of the site for that of its machines."
+)
+@click.option(
+    "--gpu-power-w", type=click.FloatRange(min=1), metavar="W", help="Assumed of a GPU where nothing measured."
+)
+@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs of a node [default: the run's].")
+@click.option("--ranks-per-node", type=click.IntRange(1, 4096), metavar="N", help="Of files that name no host.")
+@click.option(
+    "--rank-gpus",
+    type=click.Choice(("node", "own")),
+    default="node",
+    show_default=True,
+    help="What each rank's tracker saw, of files that name no host: its node's GPUs, or its own.",
+)
+@click.option("--slurm", "ask_slurm", is_flag=True, help="Show Slurm's own count beside it, where the site has one.")
+@cluster_option
+@json_option
+def report(
+    run_argument: str | None,
+    run: str | None,
+    folders: tuple[Path, ...],
+    extrapolate: bool,
+    node_hours: float | None,
+    embodied: bool,
+    idle: bool,
+    idle_w: float | None,
+    country: str | None,
+    intensity: float | None,
+    pue: float | None,
+    gpu_power_w: float | None,
+    gpus_per_node: int | None,
+    ranks_per_node: int | None,
+    rank_gpus: str,
+    ask_slurm: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Add up nodes, attempts and array tasks, nothing twice, and say of each line how it is known.
+
+    Reads the trackers' files of a run, or with --folder any that codecarbon's releases 1 to 3 have written, one for
+    each rank too. Where nothing was measured, the attempts' GPU hours at --gpu-power-w are told, as assumed.
+    """
+    from opsctl.carbon.estimate import HOUR_S
+    from opsctl.carbon.found import find
+    from opsctl.carbon.placed import Placing
+    from opsctl.carbon.report import Asked, report_of
+    from opsctl.carbon.screen import report_lines
+    from opsctl.output import message, print_json, show_lines
+    from opsctl.runs.schema import CarbonTable
+
+    if country and intensity is not None:
+        raise click.UsageError("--country, or --intensity: give one of them")
+    chosen = pick(run_argument, run)
+    view = None if folders and chosen is None else _view(chosen)
+    table = view.loaded.file.carbon if view is not None and view.loaded is not None else CarbonTable()
+    idle_node_w = idle_w if idle_w is not None else table.idle_node_w
+    if idle and idle_node_w is None:
+        raise click.UsageError("--idle: nobody says what a node takes: give --idle-w W, or [carbon] idle_node_w")
+    if gpus_per_node is None and view is not None and view.loaded is not None:
+        gpus_per_node = view.loaded.file.slurm.gpus_per_node
+    if embodied and gpus_per_node is None:
+        raise click.UsageError("--embodied: nobody says how many GPUs a node has: give --gpus-per-node N")
+    attempts = [] if view is None or folders else _attempts(view)
+    found = find([Path(one) for one in folders] or ([view.paths.codecarbon] if view else []))
+    assert found is not None
+    grams, grams_from = _grams(country, intensity, table, bool(found.readings))
+    known_node_s = node_hours * HOUR_S if node_hours is not None else _node_s(attempts)
+    if extrapolate and known_node_s is None:
+        raise click.UsageError("--extrapolate: nobody says how many node hours there were: give --node-hours H")
+    told = report_of(
+        found,
+        Asked(
+            placing=Placing(ranks_per_node, rank_gpus == "own"),
+            g_per_kwh=grams,
+            g_per_kwh_from=grams_from,
+            pue=table.pue if pue is None else pue,
+            known_node_s=known_node_s,
+            known_from="--node-hours" if node_hours is not None else "the attempts on record",
+            gpus_per_node=gpus_per_node,
+            extrapolate=extrapolate,
+            gpu_power_w=gpu_power_w if gpu_power_w is not None else table.gpu_power_w,
+            idle_node_w=idle_node_w if idle else None,
+            building=_building(table) if embodied else None,
+            slurm_kwh=_slurm_kwh(view, attempts, cluster) if ask_slurm and view is not None else None,
+        ),
+    )
+    if as_json:
+        print_json("carbon", told)
+    else:
+        show_lines(report_lines(told))
+        for problem in told.problems:
+            message(f"opsctl: {problem}")
+
+
+def _view(chosen: str | None) -> RunView:
+    from opsctl.records.run_view import view
+
+    return view(chosen)
+
+
+def _attempts(view: RunView) -> list[Attempt]:
+    from opsctl.attempts.events import read
+
+    return read(view.paths)
+
+
+def _node_s(attempts: list[Attempt]) -> float | None:
+    """Node-seconds of all attempts, those that are open until now; None where none is on record."""
+    from opsctl.moments import now
+
+    spans = [
+        len(one.nodes) * ((one.closed_at or now()) - one.opened_at).total_seconds()
+        for one in attempts
+        if one.opened_at is not None
+    ]
+    return sum(max(0.0, one) for one in spans) if spans else None
+
+
+def _grams(
+    country: str | None, intensity: float | None, table: CarbonTable, has_readings: bool
+) -> tuple[float | None, str]:
+    """g CO2e of a kWh, and who says so; None where it is the trackers', or nobody's."""
+    from opsctl.carbon.intensity import of_country, of_table
+
+    if intensity is not None:
+        return intensity, "given"
+    if country is not None:
+        return of_country(country), f"{country}, by codecarbon's table"
+    if has_readings:
+        return None, ""
+    grams = of_table(table)
+    return grams, "" if grams is None else "by [carbon]"
+
+
+def _slurm_kwh(view: RunView, attempts: list[Attempt], cluster: str | None) -> float | None:
+    """What Slurm has counted of the attempts' jobs, in kWh; None, and a word, where it has counted nothing."""
+    from opsctl.output import message
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.slurm.commands import client_for
+
+    counted = client_for(choose_cluster(cluster, view.paths)).energy_j({one.job_id for one in attempts})
+    if not counted:
+        message("opsctl: Slurm has counted no energy of this run's jobs")
+        return None
+    missing = len({one.job_id for one in attempts} - counted.keys())
+    if missing:
+        message(f"opsctl: of {missing} of the run's jobs Slurm has counted no energy")
+    return sum(counted.values()) / 3.6e6
+
+
+def _building(table: CarbonTable) -> Building:
+    from opsctl.carbon.estimate import Building
+
+    return Building(table.node_kg, table.gpu_kg, table.years, table.busy_percent)

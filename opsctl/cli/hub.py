@@ -1,0 +1,267 @@
+"""`opsctl hub`: a run's logs, curves, carbon and checkpoints on a hub."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opsctl.hub.printed import SyncedRun
+    from opsctl.hub.sending import Outcome
+    from opsctl.hub.settings import HubSettings
+    from opsctl.records.run_view import RunView
+
+_KINDS = ("logs", "tensorboard", "carbon", "checkpoints")
+
+
+@click.group("hub")
+def command() -> None:
+    """Send a run's logs, curves, carbon and checkpoints to a hub; see what is there.
+
+    What goes where is the run file's [hub]. Nothing is asked of the hub while nothing changed.
+    """
+
+
+@command.command()
+def login() -> None:
+    """Log this account in to the hub: the token is asked for, or read from a pipe, and tried.
+
+    It is kept where huggingface_hub keeps it, readable by you alone; opsctl stores none of its own.
+    """
+    import sys
+
+    from opsctl.hub.logging_in import log_in
+    from opsctl.output import show
+
+    token = click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    show(log_in(str(token).strip()))
+
+
+@command.command()
+@run_argument
+@json_option
+@click.pass_context
+def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json: bool) -> None:
+    """Token, repositories, the right to write, where the cron's syncs run, what would be sent.
+
+    Sends nothing. Exits 1 where something is in the way.
+    """
+    from opsctl.hub import look
+    from opsctl.hub.remotes import open_remote
+    from opsctl.output import message, print_json, show
+    from opsctl.records.run_view import view
+    from opsctl.runs.profile import jobs_table
+
+    seen = view(pick(run_argument, run))
+    found = look.check(seen.paths, seen.table.name, _settings(seen), jobs_table().internet_partition, open_remote)
+    if as_json:
+        print_json("checked", found)
+    else:
+        show(f"token: {found.user or 'none that counts'}{f' ({found.role})' if found.role else ''}")
+        for one in found.repos:
+            state = "there" if one.exists else "will be made"
+            right = {True: ", may write", False: ", may not write", None: ""}[one.may_write]
+            show(f"{one.repo}: {state}{right}: {', '.join(one.kinds)}")
+        show(f"the cron's syncs run on: {found.partition or 'the partition of the cron'}")
+        show(f"a sync would send {found.files} files, {found.bytes / 1e6:.3g} MB")
+        for line in found.problems:
+            message(line)
+    ctx.exit(1 if found.problems else 0)
+
+
+@command.command()
+@click.argument("kind", type=click.Choice([*_KINDS, "all"]), default="all")
+@click.option("--run", "run", metavar="RUN", help="The run: a name, a run file or its folder [default: $OPSCTL_RUN].")
+@all_runs_option
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; ask and change nothing.")
+@json_option
+@click.pass_context
+def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run: bool, as_json: bool) -> None:
+    """Send what is new of one KIND, or of all: logs, tensorboard, carbon, checkpoints.
+
+    One at a time for each run, over hosts. It may be killed at any time: what has arrived is not sent again. With
+    --all-runs only runs that are yours and have a [hub].
+
+    Exits 1 where something is left, and says what.
+    """
+    from opsctl.output import message, print_json
+
+    if all_runs and run:
+        raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
+    kinds = _KINDS if kind == "all" else (kind,)
+    done = _sync_all(kinds, dry_run) if all_runs else [_sync_one(run, kinds, dry_run)]
+    for one in done:
+        for note in one.notes:
+            message(f"{one.run}: {note}")
+        for line in one.left:
+            message(f"{one.run}: not sent: {line}")
+    if as_json:
+        print_json("synced", done)
+    else:
+        _show(done)
+    ctx.exit(1 if any(one.left for one in done) else 0)
+
+
+@command.command()
+@run_argument
+@click.option("--repair", is_flag=True, help="Send again what is not there as it was sent.")
+@json_option
+@click.pass_context
+def status(ctx: click.Context, run_argument: str | None, run: str | None, repair: bool, as_json: bool) -> None:
+    """What was sent against what is there: every name, and every content that the hub stores.
+
+    Exits 1 where they disagree, with --repair where they still do afterwards.
+    """
+    from opsctl.hub import look
+    from opsctl.hub.remotes import open_remote
+    from opsctl.output import message, print_json
+    from opsctl.records.run_view import view
+
+    seen = view(pick(run_argument, run))
+    settings = _settings(seen)
+    found = look.compare(seen.paths, seen.table.name, settings, open_remote)
+    left: list[str] = []
+    if repair and not look.agrees(found):
+        count = look.forget_what_is_not_there(seen.paths, found)
+        message(f"{seen.table.name}: {count} files are sent again")
+        left = _outcome(seen, settings, _KINDS).left
+        for line in left:
+            message(f"{seen.table.name}: not sent: {line}")
+        found = look.compare(seen.paths, seen.table.name, settings, open_remote)
+    if as_json:
+        print_json("hub", found)
+    else:
+        _show_compared(found)
+    ctx.exit(0 if look.agrees(found) and not left else 1)
+
+
+def _settings(seen: RunView) -> HubSettings:
+    from opsctl.errors import RunFileError
+    from opsctl.hub.settings import hub_settings
+
+    settings = hub_settings(seen)
+    if settings is None:
+        where = seen.loaded.path if seen.loaded else seen.problem
+        raise RunFileError(f'{where}: no [hub] in it: write [hub] with repo = "OWNER/NAME"')
+    return settings
+
+
+def _outcome(seen: RunView, settings: HubSettings, kinds: Sequence[str]) -> Outcome:
+    from opsctl.hub.patience import Patience
+    from opsctl.hub.sync import Syncing
+    from opsctl.output import message
+
+    name = seen.table.name
+    patience = Patience(settings.give_up_after_s, say=lambda line: message(f"{name}: {line}"))
+    return Syncing(seen.paths, name, settings, patience).run(kinds)
+
+
+def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
+    from opsctl.records.run_view import view
+
+    seen = view(chosen)
+    return _synced(seen, _settings(seen), kinds, dry_run)
+
+
+def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
+    """Every run of this account's with a [hub]. One that fails stops no other."""
+    from pathlib import Path
+
+    from opsctl.errors import OpsctlError
+    from opsctl.hub.settings import hub_settings
+    from opsctl.output import message
+    from opsctl.records.register import all_runs, may_act_for, paths_of
+    from opsctl.records.run_view import view_known
+
+    done = []
+    for known in all_runs():
+        try:
+            paths = paths_of(known)
+            seen = view_known(Path(known.run_file), paths.output)
+            settings = hub_settings(seen) if may_act_for(known, paths) else None
+            if settings is None:
+                continue
+            done.append(_synced(seen, settings, kinds, dry_run))
+        except (OpsctlError, OSError) as error:
+            message(f"{known.name}: left alone: {error}")
+            done.append(_printed(known.name, "left", left=[str(error)]))
+    return done
+
+
+def _synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
+    from opsctl.errors import file_problem
+    from opsctl.hub.printed import PrintedHubCommit
+    from opsctl.hub.sync import plan_sync
+    from opsctl.hub.uploader import Busy
+
+    name = seen.table.name
+    try:
+        if dry_run:
+            plan = plan_sync(seen.paths, settings, kinds)
+            state = "nothing new" if plan.is_empty else "would send"
+            return _printed(name, state, plan.files, plan.bytes, plan.deletions, notes=list(plan.notes))
+        outcome = _outcome(seen, settings, kinds)
+    except Busy as busy:
+        return _printed(name, "left", left=[str(busy)])
+    except OSError as error:
+        return _printed(name, "left", left=[file_problem(error, seen.paths.output)])
+    state = "left" if outcome.left else "sent" if outcome.commits else "nothing new"
+    commits = [PrintedHubCommit(repo=repo, branch=branch, commit=commit) for repo, branch, commit in outcome.commits]
+    return _printed(
+        name, state, outcome.files, outcome.bytes, outcome.deleted, commits, outcome.left, list(outcome.notes)
+    )
+
+
+def _printed(
+    name: str,
+    state: str,
+    files: int = 0,
+    size: int = 0,
+    deleted: int = 0,
+    commits: Sequence[object] = (),
+    left: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> SyncedRun:
+    from opsctl.hub.printed import SyncedRun
+
+    return SyncedRun(
+        run=name,
+        state=state,
+        files=files,
+        bytes=size,
+        deleted=deleted,
+        commits=list(commits),  # type: ignore[arg-type]
+        left=list(left),
+        notes=list(notes),
+    )
+
+
+def _show(done: Sequence[SyncedRun]) -> None:
+    from opsctl.output import show
+
+    for one in done:
+        gone = f", {one.deleted} deleted" if one.deleted else ""
+        what = f": {one.files} files, {one.bytes / 1e6:.3g} MB{gone}" if one.files or one.deleted else ""
+        show(f"{one.run}: {one.state}{what}")
+
+
+def _show_compared(found: object) -> None:
+    from opsctl.hub.printed import ComparedHub
+    from opsctl.output import show
+
+    assert isinstance(found, ComparedHub)
+    for one in found.revisions:
+        wrong = [
+            f"{len(names)} {word}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+            for word, names in (("missing", one.missing), ("differ", one.differing), ("lost", one.lost))
+            if names
+        ]
+        show(f"{one.repo} {one.revision}: {one.files} files, {'; '.join(wrong) or 'all there'}")
+    last = f"last sent {found.last_sent}" if found.last_sent else "never sent anything"
+    sending = f"; {found.uploader} is sending" if found.uploader else ""
+    show(f"{found.run}: {found.waiting} files to be sent, {last}{sending}")

@@ -1,0 +1,88 @@
+"""The files here that may go to a repository: names, sizes and times, nothing opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from opsctl.runs.paths import RunPaths
+
+#: A text that grows is cut to whole lines until it has rested for so long.
+SETTLED_S = 600.0
+#: Folders that no repository takes.
+_NEVER = frozenset((".git", ".cache", ".huggingface"))
+#: Kinds whose files are lines.
+KINDS_OF_LINES = ("logs", "carbon")
+
+
+@dataclass(frozen=True)
+class SeenFile:
+    """A file as a look at its folder found it. path: from the output folder on, which is its name over there too."""
+
+    path: str
+    kind: str
+    size: int
+    mtime_ns: int
+
+    @property
+    def is_lines(self) -> bool:
+        """Whether it is sent by whole lines."""
+        return self.kind in KINDS_OF_LINES
+
+    def has_settled(self, now_s: float) -> bool:
+        """Whether nobody has written to it for a while."""
+        return now_s - self.mtime_ns / 1e9 > SETTLED_S
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found of one kind, and names that no repository takes. is_there: its folder could be seen."""
+
+    files: tuple[SeenFile, ...] = ()
+    unnameable: tuple[str, ...] = ()
+    is_there: bool = True
+
+
+def look_at(paths: RunPaths, kind: str, folder: Path, patterns: tuple[str, ...]) -> Look:
+    """All plain files under the kind's folder whose names match; links are not followed and not sent."""
+    if not folder.is_dir():
+        return Look(is_there=False)
+    files, unnameable = [], []
+    for entry in _files_under(str(folder)):
+        below = os.path.relpath(entry.path, folder)
+        if not any(fnmatchcase(below, pattern) for pattern in patterns):
+            continue
+        path = os.path.relpath(entry.path, paths.output)
+        if not _can_be_named(path):
+            unnameable.append(path)
+            continue
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        files.append(SeenFile(path, kind, found.st_size, found.st_mtime_ns))
+    return Look(tuple(sorted(files, key=lambda one: one.path)), tuple(sorted(unnameable)))
+
+
+def _files_under(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Raises OSError for a folder that cannot be listed: what nobody can see must not pass for gone."""
+    folders = [folder]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry
+
+
+def _can_be_named(path: str) -> bool:
+    """Whether a repository can have a file of this name: UTF-8, and in no folder of git's or the client's own."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return not _NEVER.intersection(path.split("/"))

@@ -1,0 +1,62 @@
+"""`[hub]` as it counts for a run: what of it goes to which repository."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from opsctl.records.run_view import RunView
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.profile import profile, profile_files
+from opsctl.runs.schema import HubTable
+from opsctl.runs.toml_file import read_toml
+from opsctl.slurm.durations import parse_duration_s
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """The table; `token_from` is the file that names the token."""
+
+    table: HubTable = field(default_factory=HubTable)
+    token_from: Path | None = None
+
+    def repo(self, kind: str) -> str | None:
+        """Where a kind goes; None where nowhere."""
+        if kind == "checkpoints" and self.table.checkpoints is None:
+            return None
+        own: str | None = getattr(self.table, f"{kind}_repo")
+        return own or self.table.repo
+
+    def patterns(self, kind: str) -> tuple[str, ...]:
+        """Of the names under the kind's folder."""
+        found: tuple[str, ...] = getattr(self.table, kind)
+        return found
+
+    @property
+    def give_up_after_s(self) -> float:
+        """How long one sync may take."""
+        return float(parse_duration_s(self.table.give_up_after))
+
+
+def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> HubSettings | None:
+    """The run file's over the profiles'. None for a run that has no `[hub]`, or whose run file cannot be read.
+
+    Raises RunFileError for a wrong profile.
+    """
+    if run.loaded is None or not run.loaded.file.hub:
+        return None
+    own = run.loaded.file.hub
+    said = {key: path for path in profile_files(environment) for key in read_toml(path).get("hub", {})}
+    said.update(dict.fromkeys(own, run.loaded.path))
+    table = msgspec.convert({**profile(environment).get("hub", {}), **own}, HubTable)
+    return HubSettings(table, said.get("token"))
+
+
+def folder_of_kind(paths: RunPaths, kind: str) -> Path:
+    """Where a kind's files are."""
+    folders = {"logs": paths.logs, "tensorboard": paths.tensorboard, "carbon": paths.codecarbon}
+    return folders[kind]

@@ -1,0 +1,128 @@
+"""A checkpoint to its repository: its files, each as its manifest says, and the manifest after all of them.
+
+It may be pruned, rolled back or saved again meanwhile. Files are reached through the folder that was opened, and each
+is held to the checksum that the manifest has of it, so that what lies under a manifest over there is what it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from opsctl.errors import OpsctlError
+from opsctl.hub.due import Due
+from opsctl.hub.ledger import Place, Sent, sent_files
+from opsctl.hub.moment import Changed, Moment
+from opsctl.hub.plan import FILES_PER_COMMIT
+from opsctl.hub.remote import MAIN, Remote
+from opsctl.hub.sending import Sender, sent_line
+from opsctl.records.reading import reading
+from opsctl.records.trusted import opened_folder
+from opsctl.stores.below import open_below
+from trainer.formats.manifest import MANIFEST, fault_of
+
+#: What a repository has of its own on every branch.
+_OF_THE_REPOSITORY = frozenset((".gitattributes", "README.md"))
+
+
+class WentAway(OpsctlError):
+    """The checkpoint is no more what it was when its sending began: pruned, moved, or saved again."""
+
+
+def send_checkpoint(sender: Sender, remote: Remote, due: Due) -> None:
+    """All of it, marked as being read. Raises what a Remote raises, WentAway, OSError."""
+    paths = sender.paths
+    with (
+        reading(paths, due.manifest.iteration, f"hub sync to {due.repo}"),
+        opened_folder(paths.output, due.folder) as (folder, _),
+    ):
+        fault = fault_of(due.folder)  # once more, now that no prune takes it
+        if fault is not None:
+            raise WentAway(f"it is no longer complete: {fault}")
+        try:
+            with _opened(sender, due, [MANIFEST], folder) as moments:
+                _send(sender, remote, due, folder, moments)
+        except Changed as changed:
+            raise WentAway(f"it changed while it was sent ({changed}), and is nowhere called whole") from None
+        except FileNotFoundError as error:
+            raise WentAway(f"{error.filename} went while it was sent, and it is nowhere called whole") from None
+
+
+def _send(sender: Sender, remote: Remote, due: Due, folder: int, manifest: dict[str, Moment]) -> None:
+    (whole,) = manifest.values()
+    commit = _found_whole(remote, due, whole)
+    if commit is None:
+        _send_files(sender, remote, due, folder)
+        commit = remote.commit(due.branch, manifest, [], f"{due.name}: whole")
+        sender.count(due.repo, due.branch, commit, manifest)
+        if due.how == "tag":
+            remote.tag(due.name, due.branch)
+    sender.record([sent_line(due.repo, due.revision, due.path(MANIFEST), whole, commit)])
+    sender.patience.say(f"{due.repo}: {due.name}, {due.bytes / 1e9:.3g} GB, in {commit[:8]} on {due.revision}")
+
+
+def _found_whole(remote: Remote, due: Due, manifest: Moment) -> str | None:
+    """The commit where it is already as it is here, with all its contents: the ledger did not know."""
+    there = remote.listed(due.revision)
+    wanted = {due.path(name): there.get(due.path(name)) for name in due.names}
+    said = there.get(due.path(MANIFEST))
+    if said is None or not said.is_of(manifest.sha256, manifest.git_oid):
+        return None
+    contents = {path: (far.sha256, far.size) for path, far in wanted.items() if far is not None and far.sha256}
+    if None in wanted.values() or remote.missing(contents):
+        return None
+    return remote.head(due.revision)
+
+
+def _send_files(sender: Sender, remote: Remote, due: Due, folder: int) -> None:
+    if due.branch != MAIN:
+        remote.begin(due.branch, private=True)
+    known, stale = sent_files(sender.paths), _stale(remote, due)
+    left = [name for name in due.names if not _is_there(due, name, known)]
+    groups = [left[at : at + FILES_PER_COMMIT] for at in range(0, len(left), FILES_PER_COMMIT)]
+    for number, names in enumerate(groups or ([[]] if stale else []), start=1):
+        with _opened(sender, due, names, folder) as moments:
+            title = f"{due.name}: files, part {number} of {len(groups)}"
+            commit = remote.commit(due.branch, moments, stale if number == 1 else [], title)
+            lines = [
+                sent_line(due.repo, due.branch, due.path(name), moment, commit, due.manifest.files[name].xxh64)
+                for name, moment in zip(names, moments.values(), strict=True)
+            ]
+            sender.record([*lines, *_gone(due, stale if number == 1 else [])])
+            sender.count(due.repo, due.branch, commit, moments)
+
+
+def _gone(due: Due, paths: list[str]) -> list[Sent]:
+    return [Sent(repo=due.repo, revision=due.branch, path=path, gone=True) for path in paths]
+
+
+def _stale(remote: Remote, due: Due) -> list[str]:
+    """What lies there and is not of this checkpoint: an earlier save of it, or what a new branch begins with.
+
+    An earlier manifest goes first of all, unless it is this one.
+    """
+    wanted = {due.path(name) for name in due.names}
+    below = due.path("")
+    there = [path for path in remote.listed(due.branch) if path.startswith(below)]
+    return sorted(path for path in there if path not in wanted and path not in _OF_THE_REPOSITORY)
+
+
+def _is_there(due: Due, name: str, known: Mapping[Place, Sent]) -> bool:
+    """Whether it was sent in an earlier try, by the checksum in the manifest and the size."""
+    found = known.get((due.repo, due.branch, due.path(name)))
+    return found is not None and found.xxh64 == due.manifest.files[name].xxh64
+
+
+@contextlib.contextmanager
+def _opened(sender: Sender, due: Due, names: list[str], folder: int) -> Iterator[dict[str, Moment]]:
+    moments: dict[str, Moment] = {}
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            said = due.manifest.files.get(name)
+            moment = Moment(
+                open_below(folder, name), xxh64=said.xxh64 if said else None, still_time=sender.patience.check
+            )
+            moments[due.path(name)] = stack.enter_context(moment)
+            if said is not None and moment.size != said.bytes:
+                raise Changed(f"{name} has {moment.size} bytes instead of {said.bytes}")
+        yield moments

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import codecarbon
+import msgspec
+import pytest
+
+from opsctl.attempts.events import Attempt, append_closed, append_opened
+from opsctl.cli import main
+from opsctl.runs.load import expanded_file, load_run_file
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.trainer_arguments import trainer_arguments
+from opsctl.slurm import commands
+from tests.printed_json import printed
+from tests.tiny_run import write_run
+from tests.unit.carbon.trackers import rank_file
+from trainer.formats.carbon import Beside, file_name, file_text
+from trainer.recipe.options import parse
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+VALUES = {
+    **{f"{part}_power": 0.0 for part in ("cpu", "ram", "gpu")},
+    **{"cpu_energy": 0.5, "ram_energy": 0.1, "gpu_energy": 1.4, "energy_consumed": 2.0, "emissions": 0.2},
+    **{"timestamp": "2026-11-21T13:00:00", "duration": 3600.0, "emissions_rate": 0.0, "gpu_count": 4},
+}
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """A run of two nodes with one closed attempt of two hours, of which each node's first hour was measured."""
+    run_file = write_run(tmp_path)
+    run_file.write_text(run_file.read_text() + "\n[carbon]\npue = 1.5\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    paths = load_run_file(run_file).paths
+    paths.codecarbon.mkdir(parents=True)
+    attempt = Attempt(number=1, id="a", job_id=13, nodes=("x1", "x2"), opened_at=NOON)
+    append_opened(paths, attempt)
+    closed_at = NOON + timedelta(hours=2)
+    append_closed(paths, msgspec.structs.replace(attempt, reason="finished", closed_at=closed_at, closed_by="job"))
+    beside = Beside("x1", "13", ("GPU-a",), 1.0, NOON, True, "intel_rapl", "model", "nvml")
+    for host in beside.host, "x2":
+        values = OrderedDict({**VALUES, "run_id": f"{host}-of-13"})
+        text = file_text(values, replace(beside, host=host))
+        (paths.codecarbon / file_name("13", host, f"{host}-of-13")).write_text(text)
+    return paths
+
+
+def test_a_run_is_told_with_its_own_pue_and_what_was_not_measured(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("carbon", "report") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("2 trackers in 2 files: 2 nodes, 1 attempt, 2.00 node hours of 4.00 known\n")
+    (total,) = [line for line in text.splitlines() if line.startswith("all of it")]
+    assert total.split() == ["all", "of", "it", "6.00", "kWh", "0.60", "kg", "CO2e"]
+    assert "2.0 node hours of the attempts on record had no tracker" in text
+
+
+def test_json_has_the_same_and_extrapolation_fills_the_rest(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("carbon", "report", "--json", "--extrapolate", "--intensity", "50") == 0
+    told = printed("carbon report", capsys.readouterr().out)
+    assert told["kwh"] == pytest.approx(12.0)
+    assert told["kg"] == pytest.approx(0.6)
+    assert [line["how"] for line in told["lines"]] == ["measured", "measured", "estimated", "estimated"]
+
+
+def test_old_rank_files_need_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(8):
+        text = rank_file([(f"{rank}", "10:00:00", 1, 1.4), (f"{rank}", "11:00:00", 2, 2.8)])
+        (tmp_path / f"emissions-{rank:03}.csv").write_text(text)
+    assert call("carbon", "report", "--json", "--folder", str(tmp_path)) == 0
+    told = printed("carbon report", capsys.readouterr().out)
+    assert told["kwh"] == pytest.approx(2 * (2.8 + 1.2))
+    assert (told["nodes"], told["trackers"], told["measured_node_hours"]) == (2, 8, pytest.approx(4.0))
+    assert call("carbon", "report", "--folder", str(tmp_path), "--folder", str(tmp_path), "--json") == 0
+    assert printed("carbon report", capsys.readouterr().out)["kwh"] == pytest.approx(8.0)
+
+
+def test_a_countrys_electricity_is_the_one_in_codecarbons_table(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("carbon", "report", "--json", "--country", "FRA", "--pue", "1") == 0
+    told = printed("carbon report", capsys.readouterr().out)
+    table = Path(codecarbon.__file__).parent / "data" / "private_infra" / "global_energy_mix.json"
+    grams = json.loads(table.read_text())["FRA"]["carbon_intensity"]
+    assert told["kg"] == pytest.approx(4.0 * grams / 1000)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--country", "FRA", "--intensity", "5"], "--country, or --intensity: give one of them"),
+        (["--country", "QQQ"], "codecarbon knows no country QQQ"),
+        (["--idle"], "--idle: nobody says what a node takes: give --idle-w W, or [carbon] idle_node_w"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert call("carbon", "report", *words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_node_hours_are_needed_to_weigh_up_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("carbon", "report", "--folder", str(tmp_path), "--extrapolate") == 2
+    assert "give --node-hours H" in capsys.readouterr().err
+
+
+def test_status_has_a_line_and_json_where_energy_is_measured(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("status")
+    assert "carbon       6.00 kWh, 0.60 kg CO2e in 2.00 node hours\n" in capsys.readouterr().out
+    call("status", "--json")
+    assert printed("status", capsys.readouterr().out)["carbon"]["kwh"] == pytest.approx(6.0)
+    for file in paths.codecarbon.iterdir():
+        file.unlink()
+    call("status", "--json")
+    assert printed("status", capsys.readouterr().out)["carbon"] is None
+
+
+def test_plan_says_kwh_and_kg_ahead(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file = Path("run.toml")
+    run_file.write_text(run_file.read_text() + "gpu_power_w = 400\nintensity_g_per_kwh = 57\n")
+    assert call("plan", "--json") == 0
+    told = printed("plan", capsys.readouterr().out)
+    hours = told["time"]["gpu_hours_at_expected_seconds"]
+    assert told["carbon"]["low_kwh"] == told["carbon"]["high_kwh"] == pytest.approx(hours * 0.4 * 1.5)
+    assert told["carbon"]["low_kg"] == pytest.approx(hours * 0.4 * 1.5 * 0.057)
+    assert call("plan") == 0
+    assert "Electricity and CO2e of the whole training" in capsys.readouterr().out
+
+
+def test_the_trainer_is_told_to_measure_where_the_run_file_says_so(paths: RunPaths) -> None:
+    run_file = Path("run.toml")
+    assert "--codecarbon-dir" not in trainer_arguments(expanded_file(load_run_file(run_file)), paths)
+    run_file.write_text(run_file.read_text() + 'measure = true\ncountry = "FRA"\n')
+    options = parse(trainer_arguments(expanded_file(load_run_file(run_file)), paths))
+    assert (options.codecarbon_dir, options.carbon_country) == (str(paths.codecarbon), "FRA")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('country = "France"', "[carbon] country"),
+        ("gpu_power_w = 0", "[carbon] gpu_power_w"),
+        ("intensity_g_per_kwh = nan", "[carbon] intensity_g_per_kwh"),
+        ('region = "x"', "[carbon] region"),
+        ("watts = 3", "[carbon] watts is not known"),
+    ],
+)
+def test_a_wrong_value_of_the_table_is_refused_by_name(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    run_file = Path("run.toml")
+    run_file.write_text(run_file.read_text() + line + "\n")
+    assert call("plan") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_slurms_own_count_is_shown_beside(
+    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Counts:
+        def __init__(self, cluster: object) -> None: ...
+
+        def energy_j(self, job_ids: set[int]) -> dict[int, float]:
+            return dict.fromkeys(job_ids, 7.2e6)
+
+    monkeypatch.setattr(commands, "client_for", Counts)
+    assert call("carbon", "report", "--json", "--slurm") == 0
+    told = printed("carbon report", capsys.readouterr().out)
+    assert told["beside"][0]["kwh"] == pytest.approx(2.0 * 1.5)
+    assert told["kwh"] == pytest.approx(6.0)
