@@ -136,6 +136,7 @@ class Hub:
     repos: dict[str, Repo] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)  # sha256 of each content that arrived whole
     lfs_from_bytes: int = LARGEST_REGULAR_BYTES
     lfs_patterns: tuple[str, ...] = ("*.bin", "*.pt", "*.safetensors", "*tfevents*", "*.zip", "*.npy")
     part_bytes: int | None = None  # contents larger than this are asked for in parts of this size
@@ -636,6 +637,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(400, message="BadDigest: the content does not have the checksum that was said")
         place = self.hub.object_path(sha256)
         place.parent.mkdir(parents=True, exist_ok=True)
+        self.hub.taken.append(sha256)
         if self._forgets():
             taken.unlink()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -102,8 +103,8 @@ class Syncing:
         return outcome
 
     def _tidy(self) -> None:
-        """The ledger is written anew only while nobody else adds to it."""
-        with nobody_sends(self.paths, CHECKPOINTS) as is_quiet:
+        """The ledger is written anew only while nobody else adds to it, and may stay as long as it is."""
+        with contextlib.suppress(OSError), nobody_sends(self.paths, CHECKPOINTS) as is_quiet:
             if is_quiet:
                 compact_ledger(self.paths)
 

@@ -77,12 +77,13 @@ def the_uploader(paths: RunPaths, lane: str, patience: Patience, every_s: float 
 
 @contextlib.contextmanager
 def nobody_sends(paths: RunPaths, lane: str) -> Iterator[bool]:
-    """Whether nobody does on this host and none may begin while the block lasts."""
-    try:
-        with _lock(paths, lane):
-            yield _other_host(paths, lane) is None
-    except OpsctlError:
-        yield False
+    """Whether nobody does, and none may begin on this host while the block lasts. False where that cannot be told."""
+    with contextlib.ExitStack() as held:
+        is_quiet = False
+        with contextlib.suppress(OpsctlError, OSError):
+            held.enter_context(_lock(paths, lane))
+            is_quiet = _other_host(paths, lane) is None
+        yield is_quiet
 
 
 def who_sends(paths: RunPaths) -> str | None:

@@ -1,0 +1,86 @@
+"""`opsctl hub check` and `status`: what a person hears, and what is put right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from opsctl.hub.ledger import sent_files
+from tests.hub_server import TOKEN, Account, Fault
+from tests.unit.cli.called import opsctl
+from tests.unit.hub.sent import REPO, Desk, desk
+
+__all__ = ["desk"]
+CURVES = "tensorboard/events.out.tfevents.1.node"
+LOG = "logs/main_log.txt"
+
+
+@pytest.fixture
+def here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """In the run's folder."""
+    monkeypatch.chdir(desk.folder / "run")
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(desk.folder / name))
+    return desk
+
+
+def test_check_says_who_where_and_how_much_and_sends_nothing(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("hub", "check") == 0
+    said = capsys.readouterr().out
+    assert "token: ann (write)\nlab/run: will be made: logs, tensorboard, carbon, checkpoints\n" in said
+    assert "a sync would send 2 files, 0.00514 MB" in said
+    assert {one.method for one in here.hub.requests} == {"GET"} and here.hub.repos == {}
+
+
+def test_check_finds_a_token_that_may_not_write_and_none_at_all(
+    here: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.hub.make_repo(REPO)
+    here.hub.accounts[TOKEN] = Account(role="read")
+    assert opsctl("hub", "check", "--json") == 1
+    (problem,) = json.loads(capsys.readouterr().out)["checked"]["problems"]
+    assert problem == "lab/run: ann may not write there: ask its owner, or log in as somebody who may"
+    (here.folder / "home" / "token").unlink()
+    assert opsctl("hub", "check") == 1
+    assert "nobody is logged in to the hub here: opsctl hub login" in capsys.readouterr().err
+
+
+def test_a_run_without_the_table_is_told_so(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file = here.folder / "run" / "run.toml"
+    run_file.write_text(run_file.read_text().partition("[hub]")[0])
+    assert opsctl("hub", "sync") == 2
+    assert 'no [hub] in it: write [hub] with repo = "OWNER/NAME"' in capsys.readouterr().err
+    assert opsctl("hub", "sync", "--all-runs") == 0
+    assert here.hub.requests == []
+
+
+def test_status_finds_what_is_missing_different_or_lost_and_repairs_it(
+    here: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here.checkpoint(10, {"mp_rank_00_model_states.pt": b"weights" * 900})
+    assert opsctl("hub", "sync") == 0 and opsctl("hub", "status") == 0
+    weights = "checkpoints/global_step10/mp_rank_00_model_states.pt"
+    here.hub.commit(REPO, {LOG: b"somebody's", weights: None})
+    here.hub.lose(REPO, CURVES)
+    capsys.readouterr()
+    assert opsctl("hub", "status", "--json") == 1
+    (found,) = json.loads(capsys.readouterr().out)["hub"]["revisions"]
+    assert (found["missing"], found["differing"], found["lost"]) == ([weights], [LOG], [CURVES])
+    assert opsctl("hub", "status", "--repair") == 0
+    there = here.downloaded()
+    assert there[LOG] == b"first line\nsecond line\n" and there[weights] == b"weights" * 900
+    assert there[CURVES] == (here.paths.output / CURVES).read_bytes()
+
+
+def test_a_dry_run_asks_nobody(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("hub", "sync", "--dry-run") == 0
+    assert capsys.readouterr().out == "tiny: would send: 2 files, 0.00514 MB\n"
+    assert here.hub.requests == [] and sent_files(here.paths) == {}
+
+
+def test_what_is_left_is_said_and_is_an_error(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    here.hub.faults = [Fault("preupload", status=429, headers={"Retry-After": "3000"})]
+    assert opsctl("hub", "sync", "logs") == 1
+    told = capsys.readouterr()
+    assert told.out == "tiny: left\n" and "tiny: not sent: 1 files of logs to lab/run: the hub: " in told.err
