@@ -9,7 +9,7 @@ from opsctl.errors import OpsctlError
 from opsctl.hub.ledger import Sent, add_to_ledger, sent_files
 from opsctl.hub.patience import Patience
 from opsctl.hub.printed import CheckedHub, CheckedRepo, ComparedHub, ComparedRevision
-from opsctl.hub.remote import Far, Remote
+from opsctl.hub.remote import NOT_TOLD, Far, Remote
 from opsctl.hub.settings import HubSettings
 from opsctl.hub.sync import plan_sync
 from opsctl.hub.uploader import who_sends
@@ -49,7 +49,9 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
             problems.append(f"{repo}: {error}")
             continue
         if may_write is False:
-            problems.append(f"{repo}: {user} may not write there: ask its owner, or log in as somebody who may")
+            problems.append(
+                f"{repo}: {user or 'this token'} may not write there: ask its owner, or log in as somebody who may"
+            )
         repos.append(CheckedRepo(repo=repo, kinds=kinds, exists=may_write is not None, may_write=may_write))
     if not repos_of(settings):
         problems.append('[hub] names no repository: repo = "OWNER/NAME"')
@@ -129,7 +131,7 @@ def _compared(remote: Remote, repo: str, revision: str, known: dict[str, Sent]) 
 
 
 def _is_as_sent(far: Far, sent: Sent) -> bool:
-    return far.size == sent.bytes and far.is_of(sent.sha256, sent.git_oid)
+    return far.size in (NOT_TOLD, sent.bytes) and far.is_of(sent.sha256, sent.git_oid)
 
 
 def _manifest_of(place: tuple[str, str, str]) -> tuple[str, str, str]:

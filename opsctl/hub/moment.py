@@ -63,6 +63,10 @@ class Moment(io.BufferedIOBase):
         """Why it cannot be read any more as it was; None where it can."""
         return self._why_changed
 
+    def fileno(self) -> int:
+        """Of the open file, which may have more in it."""
+        return self._fd
+
     def readable(self) -> bool:
         """Always."""
         return True

@@ -10,13 +10,14 @@ from opsctl.hub.moment import Moment
 
 #: The branch of everything but checkpoints that have one of their own.
 MAIN = "main"
+NOT_TOLD = -1
 
 
 @dataclass(frozen=True)
 class Far:
     """A file as the place has it."""
 
-    size: int
+    size: int  # or NOT_TOLD, where git's name says it all
     sha256: str | None  # of its content; None where the place tells git's name only
     git_oid: str  # git's name of its blob; of the pointer's blob where it is LFS
 

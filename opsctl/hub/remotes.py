@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from opsctl.hub.client import token_of
+from urllib.parse import urlsplit
+
+from opsctl.hub.answers import Refused
+from opsctl.hub.client import import_client, token_of
+from opsctl.hub.git_remote import GitRemote
 from opsctl.hub.hub_remote import HubRemote
 from opsctl.hub.patience import Patience
 from opsctl.hub.remote import Remote
 from opsctl.hub.settings import HubSettings
+from opsctl.records.secrets import why_not_the_readers
+from opsctl.runs.hub_values import is_git_url
 
 
 def open_remote(settings: HubSettings, repo: str, patience: Patience) -> Remote:
     """The repository, with the token that the settings refer to. Raises OpsctlError where there is none."""
+    if is_git_url(repo):
+        return GitRemote(repo, _token_for(settings, repo), patience)
     return HubRemote(repo, token_of(settings), patience)
+
+
+def _token_for(settings: HubSettings, url: str) -> str:
+    """The token for a server that a file names: nobody else may say where it goes, and the hub's goes to the hub."""
+    for path in settings.named_by(url):
+        problem = why_not_the_readers(path)
+        if problem:
+            raise Refused(f"{path} names {url} to send a token to: {problem}")
+    if settings.table.token is None and urlsplit(url).netloc != urlsplit(import_client().constants.ENDPOINT).netloc:
+        raise Refused(
+            f'no token for {url}: keep one in a file of your own (chmod 600) and write [hub] token = "file:PATH"'
+        )
+    return token_of(settings)

@@ -19,10 +19,11 @@ from opsctl.slurm.durations import parse_duration_s
 
 @dataclass(frozen=True)
 class HubSettings:
-    """The table; `token_from` is the file that names the token."""
+    """The table; `token_from` is the file that names the token, `said_by` has the file of each key."""
 
     table: HubTable = field(default_factory=HubTable)
     token_from: Path | None = None
+    said_by: Mapping[str, Path] = field(default_factory=dict)
 
     def repo(self, kind: str) -> str | None:
         """Where a kind goes; None where nowhere."""
@@ -30,6 +31,10 @@ class HubSettings:
             return None
         own: str | None = getattr(self.table, f"{kind}_repo")
         return own or self.table.repo
+
+    def named_by(self, repo: str) -> list[Path]:
+        """The files that name a repository."""
+        return [path for key, path in self.said_by.items() if getattr(self.table, key) == repo]
 
     def patterns(self, kind: str) -> tuple[str, ...]:
         """Of the names under the kind's folder."""
@@ -53,7 +58,7 @@ def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> H
     said = {key: path for path in profile_files(environment) for key in read_toml(path).get("hub", {})}
     said.update(dict.fromkeys(own, run.loaded.path))
     table = msgspec.convert({**profile(environment).get("hub", {}), **own}, HubTable)
-    return HubSettings(table, said.get("token"))
+    return HubSettings(table, said.get("token"), said)
 
 
 def folder_of_kind(paths: RunPaths, kind: str) -> Path:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from opsctl.errors import RunFileError
 from opsctl.runs.references import is_reference
@@ -13,6 +14,7 @@ from opsctl.runs.schema import HUB_CHECKPOINTS, HUB_KINDS
 from opsctl.runs.shape import shown
 
 _REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+_THIS_MACHINE = frozenset(("127.0.0.1", "::1", "localhost"))
 _REPO_KEYS = ("repo", *(f"{kind}_repo" for kind in HUB_KINDS))
 
 
@@ -20,8 +22,14 @@ def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
     """Raise RunFileError for the first value that cannot be. A token is never repeated, for it may be one."""
     for key in _REPO_KEYS:
         name = hub.get(key)
-        if name is not None and not _is_repo(name):
-            raise RunFileError(f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs"')
+        if name is not None and is_git_url(name):
+            problem = git_url_problem(name)
+            if problem:
+                raise RunFileError(f"{path}: [hub] {key}: {problem}")
+        elif name is not None and not _is_repo(name):
+            raise RunFileError(
+                f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs", or a git URL'
+            )
     for kind in HUB_KINDS[:3]:
         if any(not pattern for pattern in hub.get(kind, ())):
             raise RunFileError(f"{path}: [hub] {kind} has an empty pattern, which matches no name")
@@ -38,6 +46,29 @@ def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
             f'{path}: [hub] token is no reference: keep it in a file of your own (chmod 600) and write "file:PATH", '
             'or "env:NAME", "command:..."'
         )
+
+
+def is_git_url(repo: str) -> bool:
+    """Whether a repository is reached by git, and not as one of the hub's."""
+    return "://" in repo
+
+
+def git_url_problem(url: str) -> str | None:
+    """Why no token may go there; None where one may. Repeats no password."""
+    try:
+        parts = urlsplit(url)
+        host, password, _port = parts.hostname, parts.password, parts.port
+    except ValueError:
+        return "a URL that cannot be read"
+    if password is not None:
+        return "a URL with a password in it: keep that in a file of your own (chmod 600) and name it as [hub] token"
+    if parts.query or parts.fragment:
+        return "a git URL has no options in it, and no secret: name that as [hub] token"
+    if not host or not parts.path.strip("/") or not url.isprintable():
+        return f"{shown(url)} is no repository's URL: https://HOST/OWNER/NAME.git"
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _THIS_MACHINE):
+        return f"{shown(url)}: a token is sent over https:// only"
+    return None
 
 
 def _is_repo(name: str) -> bool:
