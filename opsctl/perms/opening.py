@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opsctl.perms.replacing import is_left_over, remove_left_over, replace_file
-from opsctl.perms.rule import STATE, Lack, lack
+from opsctl.perms.rule import STATE, Lack, is_sealed, lack
 from opsctl.records.trusted import kind_of
 from opsctl.walks.state import under
 from opsctl.walks.stretch import ITSELF, Folder
@@ -76,13 +76,17 @@ class Opening:
     replaces: bool = False
     only_counts: bool = False  # say what would be mended, and change nothing
     seen: Seen = field(default_factory=Seen)
+    _entries: int = 0
+    _fine: set[int] = field(default_factory=set)  # modes that lack nothing, wherever they are met
     _left_alone: str = ""
     _asked: Folder | None = None
     _answer: bool = False
 
     def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
         """One entry."""
-        self.seen.entries += 1
+        self._entries += 1
+        if seen.st_mode in self._fine and seen.st_gid == self.gid and not (self.mend and is_left_over(name)):
+            return
         is_folder = stat.S_ISDIR(seen.st_mode)
         place = folder.place if name == ITSELF else under(folder.place, name)
         if is_folder and name != ITSELF and self._is_anothers_run(folder, name, seen):
@@ -101,7 +105,7 @@ class Opening:
         try:
             seen = os.stat(path.name, dir_fd=way.root, follow_symlinks=False)
             if stat.S_ISREG(seen.st_mode):
-                self.seen.entries += 1
+                self._entries += 1
                 self._judge(Folder("", way.root), path.name, path.name, seen, is_kept_apart=True)
         finally:
             way.close()
@@ -113,6 +117,7 @@ class Opening:
     def take(self) -> Seen:
         """What was found since this was asked last."""
         found, self.seen = self.seen, Seen()
+        found.entries, self._entries = self._entries, 0
         return found
 
     def _judge(self, folder: Folder, name: str, place: str, seen: os.stat_result, is_kept_apart: bool) -> None:
@@ -120,6 +125,8 @@ class Opening:
         if found is not None:
             trouble = self._dealt_with(folder, name, place, seen, found)
             self.seen.troubles.setdefault(trouble, Count()).add(1, [place])
+        elif not is_kept_apart and not is_sealed(place):  # where the most is asked for
+            self._fine.add(seen.st_mode)
 
     def _dealt_with(self, folder: Folder, name: str, place: str, seen: os.stat_result, found: Lack) -> Trouble:
         is_folder = stat.S_ISDIR(seen.st_mode)
