@@ -11,6 +11,7 @@ from opsctl.errors import RunFileError
 from opsctl.runs.alert_urls import HOOK, form_problem, written_problem
 from opsctl.runs.hub_values import check_hub
 from opsctl.runs.references import kind_of
+from opsctl.runs.schema import QUOTA_KINDS
 from opsctl.runs.shape import shown
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
@@ -37,6 +38,7 @@ _NUMBERS = {
     ("jobs", "nice"): (0, 2**31 - 4),
 }
 _QUIET = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+_WHOSE = re.compile(r"user|(user|group|project):[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
 _WORDS = {
     "cron": ("folder", "group", "partition", "account", "qos", "constraint"),
     "jobs": ("partition", "internet_partition", "account", "qos", "constraint"),
@@ -67,9 +69,20 @@ def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) ->
 
 
 def _check_quota(path: Path, watch: Mapping[str, Any], profile: bool) -> None:
-    for key in ("quota_command", "quota_pattern"):
+    for key in ("quota_command", "quota_pattern", "quota", "quota_of", "touch"):
         if key in watch and not profile:
-            raise RunFileError(f"{path}: [watch] {key} names what is run: it may stand in a profile only")
+            what = "is the site's to say" if key == "touch" else "names what is run"
+            raise RunFileError(f"{path}: [watch] {key} {what}: it may stand in a profile only")
+    if watch.get("quota", QUOTA_KINDS[0]) not in QUOTA_KINDS:
+        raise RunFileError(
+            f"{path}: [watch] quota = {shown(watch['quota'])}: allowed is one of {', '.join(QUOTA_KINDS)}"
+        )
+    for whose in watch.get("quota_of", ()):
+        if not _WHOSE.fullmatch(whose):
+            raise RunFileError(
+                f'{path}: [watch] quota_of has {shown(whose)}: allowed are "user", "user:NAME", "group:NAME" and '
+                '"project:NAME"'
+            )
     if "quota_command" in watch and not watch["quota_command"]:
         raise RunFileError(f"{path}: [watch] quota_command is empty: allowed are a program and its arguments")
     try:

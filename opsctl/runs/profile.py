@@ -67,6 +67,11 @@ def quota_command(environment: Mapping[str, str] = os.environ) -> tuple[Path, tu
     return None if found is None else (found, tuple(said["quota_command"]), said.get("quota_pattern"))
 
 
+def site_watch_table(environment: Mapping[str, str] = os.environ) -> WatchTable:
+    """[watch] as the profiles alone say it. Raises RunFileError for a wrong profile."""
+    return msgspec.convert(profile(environment).get("watch", {}), WatchTable)
+
+
 def _persons(environment: Mapping[str, str]) -> Path | None:
     base = environment.get("XDG_CONFIG_HOME")
     if base:

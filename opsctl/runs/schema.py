@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+#: Quota programs that are known by name.
+QUOTA_KINDS = ("lustre", "gpfs", "quota", "idrquota")
 #: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
 PUBLISHERS = ("group", "owner")
 #: What may put packages into an environment.
@@ -72,6 +74,9 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filesystems: tuple[str, ...] = ()  # folders whose space is watched beside the output folder's
     quota_command: tuple[str, ...] = ()  # words of a program that tells quotas, `{folder}` in them; only in a profile
     quota_pattern: str | None = None  # how to read what it prints; only in a profile
+    quota: str | None = None  # a quota program that is known by name: a QUOTA_KINDS; only in a profile
+    quota_of: tuple[str, ...] = ("user",)  # "user", "user:NAME", "group:NAME", "project:NAME"; only in a profile
+    touch: bool = False  # this site lets people touch files so that they are not purged; only in a profile
     full_percent: float = 90.0  # of bytes or inodes: a warning; half of what is left then is critical
     full_within: str = "7-0"  # full within this at the present growth, a Slurm duration
     purge_days: int | None = None  # the file system removes what nobody has read or written for so long

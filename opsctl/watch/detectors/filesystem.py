@@ -63,7 +63,10 @@ def _full(snapshot: Snapshot, settings: Settings, space: Space, kind: str, share
         Severity.CRITICAL if percent >= critical_bar else Severity.WARNING,
         f"{space.name} is {percent:.1f} % full of {kind}{words}",
         subject=f"{space.name} {kind}",
-        evidence=(f"{percent:.1f} % of {kind}{source}; [watch] full_percent is {limit:g}",),
+        evidence=(
+            f"{percent:.1f} % of {kind}{source}; [watch] full_percent is {limit:g}",
+            *((space.note,) if space.note else ()),
+        ),
         todo="opsctl checkpoints list: which can go? Ask for more before it is full",
     )
 

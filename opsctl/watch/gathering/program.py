@@ -35,5 +35,6 @@ def ask(command: Sequence[str], timeout_s: float, longest: int = 1 << 20) -> Sai
         return Said(problem=f"{command[0]} cannot be run: {getattr(error, 'strerror', None) or error}")
     if ended.code != 0:
         words = ended.err[:longest].decode(errors="replace").strip().splitlines()
-        return Said(problem=words[-1] if words else f"{command[0]} ended with exit code {ended.code}")
+        problem = words[-1] if words else f"{command[0]} ended with exit code {ended.code}"
+        return Said(ended.out[:longest].decode(errors="replace"), problem)
     return Said(ended.out[:longest].decode(errors="replace"))

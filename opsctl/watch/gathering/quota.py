@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from opsctl.account import account_name
 from opsctl.records.trusted import who_else_can_write
-from opsctl.runs.profile import quota_command
+from opsctl.runs.profile import quota_command, site_watch_table
 from opsctl.watch.gathering.program import ask
+from opsctl.watch.gathering.quota_kinds import KINDS, Whose
 from opsctl.watch.seen import Space
 
 TIMEOUT_S = 10.0
@@ -26,14 +28,14 @@ _UNITS = {unit: 1024**power for power, unit in enumerate(("", "k", "m", "g", "t"
 
 
 def quotas(folders: Sequence[Path], now: datetime, environment: Mapping[str, str] = os.environ) -> list[Space] | None:
-    """What the profile's quota command says; None where no profile names one.
+    """What the profile's quota program says, its own or one that is known by name; None where no profile names one.
 
     It is run once for each of `folders` where it names them, else once. One that fails, or that a profile names which
     others than root and the reader could change, is a Space with a problem.
     """
     named = quota_command(environment)
     if named is None:
-        return None
+        return _known_by_name(folders, now, environment)
     profile, words, pattern = named
     try:
         why = who_else_can_write(profile)
@@ -54,6 +56,33 @@ def quotas(folders: Sequence[Path], now: datetime, environment: Mapping[str, str
             spaces = [Space(name, now, how="quota", problem=problem)]
         found.update({one.name: one for one in spaces})
     return list(found.values())
+
+
+def _known_by_name(folders: Sequence[Path], now: datetime, environment: Mapping[str, str]) -> list[Space] | None:
+    """What a program of `quota_kinds` says, for each whose quota is meant; one that hangs is asked nothing more."""
+    watch = site_watch_table(environment)
+    if watch.quota is None:
+        return None
+    kind, found = KINDS[watch.quota], list[Space]()
+    for written in watch.quota_of:
+        what, _, name = written.partition(":")
+        whose = Whose(what, name or account_name())
+        of_whom = f"quota of {whose.what} {whose.name}"
+        for command in kind.commands(whose, folders):
+            said = ask(command, TIMEOUT_S)
+            spaces = kind.read(said.out, of_whom, now)  # some end with an error where a quota is exceeded
+            if not spaces and (said.problem or not _says_none(said.out)):
+                problem = said.problem or f"{command[0]} printed no quota that is understood"
+                spaces = [Space(of_whom, now, how="quota", problem=problem)]
+            found += spaces
+            if said.is_hanging:
+                return found
+    return found
+
+
+def _says_none(text: str) -> bool:
+    """Whether a program says that somebody has no quota: that is not to be told as trouble."""
+    return text.rstrip().lower().endswith(("none", "no limits"))
 
 
 def parsed(text: str, pattern: str, name: str, now: datetime) -> list[Space]:
