@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "Checkpoints in the formats that others read."),
     "import": ("import_", "What others have published, as a checkpoint."),
     "env": ("env", "The Python environment of a run: build, freeze, check."),
+    "disk": ("disk", "Who uses what, what is about to be purged, and touching it."),
     "perms": ("perms", "Whether the group can work with its files; open them."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),
 }
@@ -66,6 +67,7 @@ LOOKS = {
     "import",
     "env",
     "perms",
+    "disk",
 }
 
 

@@ -26,6 +26,7 @@ from opsctl.control.printed import (
     WouldSubmit,
 )
 from opsctl.cron.look import PrintedCron, PrintedCronJob
+from opsctl.disk.printed import PrintedDisk, PrintedPurge, PrintedTouch
 from opsctl.environments.checking import CheckedEnvironment
 from opsctl.environments.printed import BuiltEnvironment
 from opsctl.errands.listing import PrintedErrand
@@ -119,6 +120,10 @@ PRINTED = (
     Printed("env build", "built", BuiltEnvironment),
     Printed("env freeze", "environment", Environment),
     Printed("env check", "checked", CheckedEnvironment),
+    *(Printed(f"disk {verb}", "errand", PrintedErrand, "with `--job`") for verb in ("use", "purge", "touch")),
+    Printed("disk use", "disk", list[PrintedDisk]),
+    Printed("disk purge", "purge", list[PrintedPurge]),
+    Printed("disk touch", "touched", list[PrintedTouch]),
     *(Printed(f"perms {verb}", "errand", PrintedErrand, "with `--job`") for verb in ("check", "fix")),
     *(Printed(f"perms {verb}", "perms", list[PrintedPerms]) for verb in ("check", "fix")),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),

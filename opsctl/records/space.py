@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import msgspec
 
@@ -67,22 +68,32 @@ class WalkState(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_space(paths: RunPaths) -> list[SpaceLine]:
     """Earlier looks, oldest first. Raises OSError where they cannot be read."""
-    return sorted(read_lines(paths.output, paths.space, SpaceLine), key=lambda line: line.at)
+    return read_looks(paths.output, paths.space)
 
 
 def append_space(paths: RunPaths, looks: Iterable[SpaceLine], now: datetime) -> None:
+    """`append_looks` to the run's."""
+    append_looks(paths.output, paths.space, looks, now)
+
+
+def read_looks(root: Path, path: Path) -> list[SpaceLine]:
+    """Earlier looks in the file `path`, oldest first. Raises OSError where they cannot be read."""
+    return sorted(read_lines(root, path, SpaceLine), key=lambda line: line.at)
+
+
+def append_looks(root: Path, path: Path, looks: Iterable[SpaceLine], now: datetime) -> None:
     """Add these looks, but those that come right after one of the same, and thin what is old. Raises OSError.
 
     Of two that thin it at the same moment one may lose the other's look: the next one comes within the hour.
     """
-    known = read_space(paths)
+    known = read_looks(root, path)
     last = {line.name: line.at for line in known if line.at <= now}
     news = [one for one in looks if one.name not in last or one.at - last[one.name] >= _LEAST]
     kept = thinned([*known, *news], now)
     if len(known) > _FEW and len(kept) < 0.7 * (len(known) + len(news)):
-        write_atomically(paths.output, paths.space, "".join(f"{json_line(one)}\n" for one in kept))
+        write_atomically(root, path, "".join(f"{json_line(one)}\n" for one in kept))
     elif news:
-        append_bytes(paths.output, paths.space, "".join(f"{json_line(one)}\n" for one in news).encode())
+        append_bytes(root, path, "".join(f"{json_line(one)}\n" for one in news).encode())
 
 
 def thinned(lines: Sequence[SpaceLine], now: datetime) -> list[SpaceLine]:

@@ -39,6 +39,7 @@ OPSCTL = {
     "watch": {
         *("attempts", "checkpoints", "logs", "records", "runs", "slurm", "walks", "trainer.formats", "trainer.recipe"),
     },
+    "disk": {"records", "walks", "watch", "trainer.formats"},
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
     "errands": {"records", "render", "runs", "slurm", "trainer.formats"},
@@ -68,6 +69,7 @@ OPSCTL = {
             "checkpoints",
             "control",
             "cron",
+            "disk",
             "hub",
             "errands",
             "environments",

@@ -25,6 +25,8 @@ OTHERS = {
     "opsctl.localcluster.daemons": "the daemons' logs",
     "opsctl.localcluster.layout": "Slurm's configuration and keys",
     "opsctl.localcluster.processes": "/proc, and the pid files that daemons write",
+    "opsctl.disk.listing": "the list that somebody asks for, in a file of his",
+    "opsctl.disk.touching": "a file that is to look used",
     "opsctl.perms.opening": "nothing: it holds what it changes the mode of",
     "opsctl.perms.replacing": "a file in a group's folder, and the copy in its place",
     "opsctl.records.run_view": "the run file",

@@ -1,0 +1,236 @@
+"""`opsctl disk`: who uses what, what is about to be purged, and keeping it from that. Needs no Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import json_option, run_option
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from opsctl.disk.purging import Going
+    from opsctl.runs.schema import WatchTable
+
+_USE = "use"
+_folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path(path_type=Path))
+_within = click.option(
+    "--within", default="7-0", show_default=True, metavar="T", help="What goes within this time, a Slurm duration."
+)
+_days = click.option(
+    "--days",
+    type=click.IntRange(min=1),
+    metavar="DAYS",
+    help="After how many days without a touch files are removed [default: [watch] purge_days].",
+)
+
+
+class _Disk(click.Group):
+    """`opsctl disk FOLDER` is `opsctl disk use FOLDER`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the command in that is meant where none is named."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [_USE, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Disk)
+def command() -> None:
+    """Who uses what of a folder, and what is about to be purged.
+
+    `opsctl disk [FOLDER]...` is `opsctl disk use`. Without FOLDER the run's output folder is meant. Links are not
+    followed and other file systems not entered.
+    """
+
+
+@command.command(_USE, cls=LongCommand)
+@_folders
+@run_option
+@click.option("--by", type=click.Choice(["user", "folder"]), help="Only by account, or only by folder.")
+@click.option("--budget", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS")
+@json_option
+def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: float, as_json: bool) -> None:
+    """Say who uses how much, how fast that grows, and when it is full.
+
+    Largest growth first. A walk through large folders stops after --budget seconds and goes on at the next call; until
+    it is whole the numbers are the last whole one's, with their age. Growth is what came within a week; "full in" is
+    how long what is left on the file system lasts for that growth alone.
+    """
+    from opsctl.cli.progress import every_few_seconds
+    from opsctl.disk.printed import disk_lines, printed_disk
+    from opsctl.disk.using import FOLDERS, USERS, gone_on, read_history
+    from opsctl.errors import OpsctlError
+    from opsctl.moments import now
+    from opsctl.output import print_json, show_lines
+    from opsctl.watch.gathering.file_system import FileSystems
+
+    systems, told = FileSystems(), []
+    where = _where(folders, run)
+    for folder in where:
+        if hangs := systems.problem(folder):
+            raise OpsctlError(f"cannot look into {folder}: {hangs}")
+        say = every_few_seconds(f"{folder}: {{}} entries counted")
+        known = gone_on(folder, budget / len(where), now(), say)
+        told.append(printed_disk(known, read_history(folder), systems.filled(folder)))
+    if as_json:
+        print_json("disk", told)
+        return
+    for one in told:
+        show_lines(disk_lines(one, [by] if by else [USERS, FOLDERS], now()))
+
+
+@command.command(cls=LongCommand)
+@_folders
+@run_option
+@_within
+@_days
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write every file there."
+)
+@json_option
+def purge(
+    folders: tuple[Path, ...], run: str | None, within: str, days: int | None, output: Path | None, as_json: bool
+) -> None:
+    """List what the file system is about to remove, day by day.
+
+    By the time of the last reading or writing, whichever is later. Checkpoints that would be damaged are named. FILE
+    gets a line for each file, as it is found: when it goes, its size, its path; `sort FILE` puts them in order.
+    """
+    import contextlib
+
+    from opsctl.disk.listing import list_into
+    from opsctl.disk.printed import printed_purge, purge_lines
+    from opsctl.disk.purging import find_purged
+    from opsctl.moments import now
+    from opsctl.output import print_json, show_lines
+
+    watch = _watch(folders, run)
+    after, soon, told = _purge_after(watch, days), _duration(within), []
+    with contextlib.ExitStack() as stack:
+        write = stack.enter_context(list_into(output)) if output else None
+        for folder in _where(folders, run):
+
+            def each(one: Going, folder: Path = folder) -> None:
+                if write is not None:
+                    write(one, folder)
+
+            found, walked = find_purged(folder, after, soon, now(), each)
+            told.append(printed_purge(folder, found, walked.unread_count))
+    if as_json:
+        print_json("purge", told)
+        return
+    for one in told:
+        show_lines(purge_lines(one))
+
+
+@command.command(cls=LongCommand)
+@_folders
+@run_option
+@_within
+@_days
+@click.option("--read", is_flag=True, help="Read a byte of each, where the file system believes only that.")
+@click.option("--dry-run", is_flag=True, help="Say what would be touched; change nothing.")
+@json_option
+@click.pass_context
+def touch(
+    ctx: click.Context,
+    folders: tuple[Path, ...],
+    run: str | None,
+    within: str,
+    days: int | None,
+    read: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make your files look used, where this site allows it.
+
+    Only where the profile says `[watch] touch = true`; ask your site. Without FOLDER what is about to be purged of the
+    run's output; in a FOLDER that is named all of yours that are about to be. Sets the time of the last reading and no
+    other. Each time is on record in your account's state folder. Exits 1 when a file could not be touched.
+    """
+    from opsctl.cli.progress import every_few_seconds
+    from opsctl.disk.listing import remember_touch
+    from opsctl.disk.printed import PrintedTouch
+    from opsctl.disk.touching import Touching, touch_all
+    from opsctl.errors import OpsctlError
+    from opsctl.moments import now
+    from opsctl.output import message, print_json
+    from opsctl.runs.profile import site_watch_table
+
+    if not site_watch_table().touch:
+        raise OpsctlError(
+            "this site is not known to let people touch files so that they stay: where it does, "
+            "`touch = true` under [watch] in the profile says so"
+        )
+    before = now() + _duration(within) - _purge_after(_watch(folders, run), days)
+    told = []
+    for folder in _where(folders, run):
+        say = every_few_seconds(f"{folder}: {{}} files touched")
+        done, _ = touch_all(folder, Touching(before.timestamp(), read, dry_run), say)
+        if done.files and not dry_run:
+            remember_touch(folder, done, read)
+        one = PrintedTouch(
+            folder=str(folder),
+            files=done.files,
+            size_bytes=done.size_bytes,
+            others=done.others,
+            problems=done.problems,
+            dry_run=dry_run,
+        )
+        told.append(one)
+        would = "would be touched" if dry_run else "touched"
+        others = f"; {done.others:,} are others', who have to do so themselves" if done.others else ""
+        message(f"{folder}: {done.files:,} files {would}{others}")
+        for problem in done.problems:
+            message(f"{folder}: {problem}")
+    if as_json:
+        print_json("touched", told)
+    ctx.exit(1 if any(one.problems for one in told) else 0)
+
+
+def _where(folders: Sequence[Path], run: str | None) -> list[Path]:
+    if folders:
+        return [folder.absolute() for folder in folders]
+    from opsctl.records.run_view import glance
+
+    return [glance(run).paths.output]
+
+
+def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
+    """[watch] of the run where one is meant, over the profile's."""
+    from opsctl.records.run_view import glance
+    from opsctl.runs.profile import site_watch_table, watch_table
+
+    loaded: Any = None if folders and not run else glance(run).loaded
+    return watch_table(loaded.file) if loaded else site_watch_table()
+
+
+def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
+    from datetime import timedelta
+
+    from opsctl.errors import UsageError
+
+    found = days or watch.purge_days
+    if found is None:
+        raise UsageError(
+            "nothing says after how long files are removed here: give --days, or write purge_days under [watch]"
+        )
+    return timedelta(days=found)
+
+
+def _duration(text: str) -> timedelta:
+    from datetime import timedelta
+
+    from opsctl.errors import UsageError
+    from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
+
+    try:
+        return timedelta(seconds=parse_duration_s(text))
+    except ValueError:
+        raise UsageError(f"--within {text}: allowed is {DURATION_RULE}") from None

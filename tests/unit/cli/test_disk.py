@@ -1,0 +1,105 @@
+"""`opsctl disk` as people type it; its arithmetic is in tests/unit/disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.called import go_into, opsctl
+from tests.users import as_user
+
+DAY_S = 86400.0
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for kind in ("STATE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    (tmp_path / "f").mkdir()
+    return go_into(tmp_path, monkeypatch)
+
+
+def old(path: Path, days: float) -> Path:
+    path.write_bytes(b"xyz")
+    at = time.time() - days * DAY_S
+    os.utime(path, (at, at))
+    return path
+
+
+def allow(here: Path, line: str = "touch = true\npurge_days = 30") -> None:
+    (here / "config" / "opsctl").mkdir(parents=True)
+    (here / "config" / "opsctl" / "profile.toml").write_text(f"[watch]\n{line}\n")
+
+
+def test_disk_of_a_folder_says_who_uses_what(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "f" / "data").mkdir()
+    (here / "f" / "data" / "x").write_bytes(b"x" * 100_000)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert opsctl("disk", "f") == 0
+    told = capsys.readouterr().out
+    assert f"{here / 'f'}: 3 entries, counted 0 s ago; " in told and "left on its file system" in told
+    assert opsctl("disk", "use", "--json", "--by", "user", "f") == 0
+    (disk,) = json.loads(capsys.readouterr().out)["disk"]
+    assert (disk["is_all"], disk["entries"], disk["pending"]) == (True, 3, 0)
+    assert {use["name"] for use in disk["folders"]} == {".", "data"}
+
+
+def test_purge_lists_what_goes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old(here / "f" / "x", 28)
+    old(here / "f" / "y", 1)
+    assert opsctl("disk", "purge", "f") == 2
+    assert "give --days, or write purge_days" in capsys.readouterr().err
+    assert opsctl("disk", "purge", "--days", "30", "--output", "list", "f") == 0
+    assert "1 files, 3 bytes, are about to be removed" in capsys.readouterr().out
+    assert (here / "list").read_text().split()[1:] == ["3", str(here / "f" / "x")]
+    assert opsctl("disk", "purge", "--days", "30", "--within", "soon", "f") == 2
+
+
+def test_touch_needs_the_sites_word(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = old(here / "f" / "x", 28)
+    before = path.stat()
+    assert opsctl("disk", "touch", "--days", "30", "f") == 1
+    assert "`touch = true` under [watch] in the profile" in capsys.readouterr().err
+    assert path.stat().st_atime_ns == before.st_atime_ns
+
+
+@pytest.mark.parametrize("words", [(), ("--read",)])
+def test_touch_makes_ones_own_look_used_and_keeps_when_they_were_written(here: Path, words: tuple[str, ...]) -> None:
+    allow(here)
+    going, young, link = old(here / "f" / "x", 28), old(here / "f" / "y", 5), here / "f" / "link"
+    elsewhere = old(here / "elsewhere", 28)
+    link.symlink_to(elsewhere)
+    before = {path: path.stat() for path in (going, young, elsewhere)}
+    assert opsctl("disk", "touch", "--dry-run", *words, "f") == 0
+    assert going.stat().st_atime_ns == before[going].st_atime_ns
+    assert opsctl("disk", "touch", *words, "f") == 0
+    assert time.time() - going.stat().st_atime < 60
+    assert {path: path.stat().st_mtime_ns for path in before} == {path: one.st_mtime_ns for path, one in before.items()}
+    assert young.stat().st_atime_ns == before[young].st_atime_ns
+    assert elsewhere.stat().st_atime_ns == before[elsewhere].st_atime_ns
+    (line,) = (here / "state" / "opsctl" / "disk" / "touched.jsonl").read_text().splitlines()
+    assert json.loads(line)["files"] == 1 and json.loads(line)["folder"] == str(here / "f")
+
+
+def test_others_files_are_counted_and_not_touched(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if os.geteuid():
+        pytest.skip("needs to become another user")
+    allow(here)
+    theirs = old(here / "f" / "x", 28)
+    for folder in (here, *here.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    before = theirs.stat()
+    (here / "state").mkdir(mode=0o777)
+    (here / "state").chmod(0o777)
+
+    def do() -> int:
+        return opsctl("disk", "touch", "f")
+
+    assert as_user("nobody", do) == 0
+    assert theirs.stat().st_atime_ns == before.st_atime_ns
