@@ -177,6 +177,11 @@ class Proxy:
         data = answer.read()
         if fault and fault.calls:
             fault.calls()
+        if answer.status == 500 and "uploadId=" in handler.path:
+            # What this server says of an upload that has ended; S3 says this.
+            _answer(handler, Fault("", "answer", 1, 404, "NoSuchUpload"))
+            handler.close_connection = True
+            return
         if does == "lost answer":
             handler.close_connection = True
             return

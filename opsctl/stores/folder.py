@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterator
 
 from opsctl.stores.below import create_below, folder_of, open_below, open_plain
 from opsctl.stores.flow import Flow
-from opsctl.stores.sources import Source, check_digest, new_digest
+from opsctl.stores.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
 from opsctl.stores.types import PART, FarFile, FileFault, StoreError
 
-CHUNK_BYTES = 4 << 20
 #: What concerns one name only; everything else is the file system's, and the next file would meet it too.
 _OF_ONE_FILE = (errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EILSEQ, errno.ENOENT, 0)
 
@@ -67,7 +66,7 @@ class FolderStore:
 
     def holds(self, name: str, source: Source) -> str | None:
         """The checksum, where a file of that size is there with the same contents, which are read."""
-        expected = source.xxh64 or _digest_of(source)
+        expected = source.xxh64 or digest_of(source)
         return expected if self._digest(name) == expected else None
 
     def send(self, source: Source, name: str, flow: Flow) -> str:
@@ -192,16 +191,6 @@ def _raise(error: OSError) -> None:
 
 def _far(found: os.stat_result) -> FarFile:
     return FarFile(found.st_size, found.st_mtime)
-
-
-def _digest_of(source: Source) -> str:
-    """The checksum of a source, read for that alone."""
-    view = memoryview(bytearray(CHUNK_BYTES))
-    while source.read_into(view):
-        pass
-    found = source.finish()
-    source.rewind()
-    return found
 
 
 def _fill(fd: int, source: Source, flow: Flow) -> None:

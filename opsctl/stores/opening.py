@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from opsctl.stores.folder import FolderStore
+from opsctl.stores.fsspec_store import FsspecStore
 from opsctl.stores.s3 import S3Store
 from opsctl.stores.store import Store
 from opsctl.stores.types import Access, StoreError
@@ -25,6 +26,8 @@ def open_store(url: str, access: Access | None = None) -> Store:
         return Store(FolderStore(unquote(parts.path)))
     if parts.scheme == "s3" and parts.netloc:
         return Store(S3Store(url, parts.netloc, parts.path.strip("/"), access or Access()))
+    if parts.scheme and parts.netloc and parts.scheme not in ("s3", "file"):
+        return Store(FsspecStore(url, parts.scheme))
     raise StoreError(f"{url!a} names no store: {_FORMS}")
 
 

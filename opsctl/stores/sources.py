@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from opsctl.stores.below import folder_of, open_below
 from opsctl.stores.types import Expected, FileFault
+
+CHUNK_BYTES = 4 << 20
 
 
 class Source(Protocol):
@@ -107,3 +110,57 @@ class FileSource:
     def close(self) -> None:
         """Let go of it."""
         os.close(self._fd)
+
+
+class PiecesSource:
+    """A source whose bytes come in pieces, each valid until the next is asked for."""
+
+    def __init__(self, name: str, size: int, xxh64: str | None, pieces: Callable[[], Iterator[memoryview]]) -> None:
+        self.name, self.bytes, self.xxh64 = name, size, xxh64
+        self.changed_ns: int | None = None
+        self._begin = pieces
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin again."""
+        self._pieces, self._rest, self._digest = self._begin(), memoryview(b""), new_digest()
+
+    def read_into(self, view: memoryview) -> int:
+        """The next bytes, as many as there is room for, short only at the end."""
+        filled = 0
+        while filled < len(view):
+            while not self._rest:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    break
+                self._rest = piece
+            if not self._rest:
+                break
+            count = min(len(view) - filled, len(self._rest))
+            view[filled : filled + count] = self._rest[:count]
+            self._rest = self._rest[count:]
+            filled += count
+        self._digest.update(view[:filled])
+        return filled
+
+    def finish(self) -> str:
+        """The checksum of what came."""
+        found = str(self._digest.hexdigest())
+        check_digest(self.name, found, self.xxh64, "where it was read")
+        return found
+
+    def close(self) -> None:
+        """Let go of what the pieces come from."""
+        close = getattr(self._pieces, "close", None)
+        if close:
+            close()
+
+
+def digest_of(source: Source) -> str:
+    """The checksum of a source, which is read for that and stands at its beginning again. Raises FileFault."""
+    view = memoryview(bytearray(CHUNK_BYTES))
+    while source.read_into(view):
+        pass
+    found = source.finish()
+    source.rewind()
+    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from opsctl.stores.far_source import FarSource
+from opsctl.stores.far_source import far_file
 from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.folder import FolderStore
 from opsctl.stores.sources import FileSource, Source, check_digest, new_digest
@@ -98,7 +98,7 @@ class Store:
         """
         flow = flow or Flow()
         early = [name for name in files if name not in last]
-        with _held(folder) as held:
+        with held_folder(folder) as held:
 
             def send(name: str) -> Moved:
                 return self._send(_opened(held, name, files[name]), _joined(prefix, name), flow, there)
@@ -122,16 +122,21 @@ class Store:
 
         What is there with the right size and contents is not fetched again. Raises StoreError.
         """
+        return self.fetch(files, lambda name: far_file(self.backend, _joined(prefix, name), files[name]), folder, flow)
+
+    def fetch(
+        self, names: Collection[str], opened: Callable[[str], Source], folder: Path, flow: Flow | None = None
+    ) -> Outcome:
+        """`get` of what `opened` gives for each of `names`."""
         flow = flow or Flow()
         with Store(FolderStore(str(folder))) as here:
 
             def fetch(name: str) -> Moved:
                 check_name(name)
-                source = FarSource(self.backend, _joined(prefix, name), name, files[name])
-                return here._send(source, name, flow, there)
+                return here._send(opened(name), name, flow, there)
 
-            there = here._prepared("", files)
-            return here._settled(self._each(files, fetch, flow), "")
+            there = here._prepared("", names)
+            return here._settled(self._each(names, fetch, flow), "")
 
     def check(
         self, files: Mapping[str, Expected], prefix: str = "", reading: bool = True, flow: Flow | None = None
@@ -268,7 +273,7 @@ def _opened(folder: int, name: str, expected: Expected) -> Source:
 
 
 @contextlib.contextmanager
-def _held(folder: Path | int) -> Iterator[int]:
+def held_folder(folder: Path | int) -> Iterator[int]:
     """A descriptor of the folder."""
     if isinstance(folder, int):
         yield folder

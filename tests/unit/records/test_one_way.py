@@ -34,6 +34,7 @@ OTHERS = {
     "opsctl.records.group_folder": "the output folder and what is in it, to open it to the group or close it",
     "opsctl.stores.below": "what is copied, below a folder that is held open, through no link",
     "opsctl.stores.folder": "the folder that is copied to or from",
+    "opsctl.stores.fsspec_store": "objects of a store, which are no files",
     "opsctl.stores.store": "the folder that is copied from",
     "opsctl.walks.mounts": "the kernel's table of what is mounted where",
     "opsctl.walks.way": "folders, to list what is in them through no link",

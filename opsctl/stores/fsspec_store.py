@@ -1,0 +1,182 @@
+"""Whatever else fsspec reaches, GCS among it, through its plain calls; what a store cannot prove is read back."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from opsctl.stores.flow import Flow, Stopped
+from opsctl.stores.keys import key_of, name_of
+from opsctl.stores.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
+from opsctl.stores.types import PART, FarFile, FileFault, StoreError
+
+#: Stores in which a file comes to be when it is whole; elsewhere it is written beside and renamed.
+_WHOLE_AT_ONCE = ("gs", "gcs", "abfs", "abfss", "az", "adl")
+_EXTRAS = {"gs": "opsctl[gcs]", "gcs": "opsctl[gcs]"}
+
+
+class FsspecStore:
+    """What is below a URL. Raises StoreError where fsspec knows no such store, or its package is missing."""
+
+    workers = 4
+
+    def __init__(self, where: str, scheme: str) -> None:
+        self.where = where
+        try:
+            from fsspec.core import url_to_fs
+
+            self._system, root = url_to_fs(where, use_listings_cache=False, skip_instance_cache=True)
+        except ImportError as error:
+            package = f"pip install {_EXTRAS[scheme]!r}" if scheme in _EXTRAS else str(error)
+            raise StoreError(f"{where} needs a package that is not here: {package}") from None
+        except ValueError:
+            raise StoreError(f"{where}: fsspec knows no store {scheme}://") from None
+        except Exception as error:
+            raise StoreError(f"{where} cannot be used: {type(error).__name__}") from None
+        self._root = str(root).rstrip("/")
+        self._is_whole_at_once = scheme in _WHOLE_AT_ONCE
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def stat(self, name: str) -> FarFile | None:
+        """The file, None where there is none."""
+        info = self._info(name)
+        return None if info is None else _far(info)
+
+    def list(self, prefix: str) -> dict[str, FarFile]:
+        """Every whole file below the folder `prefix`, by its name there."""
+        return {name: far for name, far in self._found(prefix) if not name.rpartition("/")[2].startswith(PART)}
+
+    def look(self, names: Collection[str]) -> dict[str, FarFile]:
+        """Those of `names` that are there."""
+        return {name: far for name in names if (far := self.stat(name)) is not None}
+
+    def holds(self, name: str, source: Source) -> str | None:
+        """The checksum, where the file of that size that is there has the same contents, which are read."""
+        expected = source.xxh64 or digest_of(source)
+        return expected if self._digest(name) == expected else None
+
+    def send(self, source: Source, name: str, flow: Flow) -> str:
+        """Write the file, and prove it by the store's own MD5 or by reading it back. Returns its xxh64."""
+        above, slash, _ = name.rpartition("/")
+        written = name if self._is_whole_at_once else f"{above}{slash}{PART}{secrets.token_hex(8)}"
+        with self._saying(name):
+            if not self._is_whole_at_once:
+                self._system.makedirs(self._path(above), exist_ok=True)
+            found, md5 = self._written(source, written, flow)
+            told = (self._info(written) or {}).get("md5Hash")
+            if told is None:
+                check_digest(name, self._digest(written), found, f"read back from {self.where}")
+            elif base64.b64decode(told) != md5:
+                raise FileFault(f"{name!a} arrived otherwise in {self.where}")
+            if written != name:
+                self._system.mv(self._path(written), self._path(name))
+        return found
+
+    def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
+        """The bytes from `begin` to before `end`."""
+        far = self.stat(name)
+        if far is None:
+            raise FileFault(f"{name!a} is not in {self.where}")
+        end = far.bytes if end is None else end
+        while begin < end:
+            with self._saying(name):
+                piece = self._system.cat_file(self._path(name), start=begin, end=min(end, begin + CHUNK_BYTES))
+            if not piece:
+                raise FileFault(f"{name!a} in {self.where} ends after {begin} bytes")
+            begin += len(piece)
+            yield memoryview(piece)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; nothing happens where there is none."""
+        with self._saying(name), contextlib.suppress(FileNotFoundError):
+            self._system.rm_file(self._path(name))
+
+    def settle(self, names: Collection[str]) -> dict[str, FarFile]:
+        """Look once more: those that are there."""
+        return self.look(names)
+
+    def tidy(self, names: Collection[str]) -> None:
+        """Nothing: whether somebody writes a part now cannot be seen here."""
+
+    def clean(self, prefix: str) -> int:
+        """Remove parts that transfers left below `prefix`. Returns how many."""
+        left = [name for name, _ in self._found(prefix) if name.rpartition("/")[2].startswith(PART)]
+        for name in left:
+            self.remove(f"{prefix}/{name}" if prefix else name)
+        return len(left)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{key_of(name)}" if name else self._root
+
+    def _info(self, name: str) -> dict[str, Any] | None:
+        with self._saying(name):
+            try:
+                info = dict(self._system.info(self._path(name)))
+            except FileNotFoundError:
+                return None
+        return info if info.get("type") == "file" else None
+
+    def _found(self, prefix: str) -> Iterator[tuple[str, FarFile]]:
+        top = self._path(prefix)
+        with self._saying(prefix):
+            try:
+                found = self._system.find(top, detail=True)
+            except FileNotFoundError:
+                return
+        for path, info in found.items():
+            yield name_of(path.removeprefix(f"{top}/")), _far(info)
+
+    def _digest(self, name: str) -> str:
+        digest = new_digest()
+        for piece in self.read(name, 0, None):
+            digest.update(piece)
+        return str(digest.hexdigest())
+
+    def _written(self, source: Source, name: str, flow: Flow) -> tuple[str, bytes]:
+        """(xxh64, MD5) of what was written under `name`; where it fails, nothing comes to be."""
+        view, md5 = memoryview(bytearray(CHUNK_BYTES)), hashlib.md5(usedforsecurity=False)
+        file = self._system.open(self._path(name), "wb")
+        try:
+            while count := source.read_into(view):
+                flow.take(count)
+                md5.update(view[:count])
+                file.write(bytes(view[:count]))
+                flow.done(count)
+            found = source.finish()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                file.discard()
+            with contextlib.suppress(AttributeError):
+                file.closed = True  # or its destructor would make a file of the half
+            if not self._is_whole_at_once:
+                with contextlib.suppress(Exception):
+                    self._system.rm_file(self._path(name))
+            raise
+        file.close()
+        return found, md5.digest()
+
+    @contextlib.contextmanager
+    def _saying(self, name: str) -> Iterator[None]:
+        """Turn whatever errors there are into ours, in one line without what a library may put into its own."""
+        try:
+            yield
+        except (StoreError, FileFault, Stopped):
+            raise
+        except FileNotFoundError:
+            raise StoreError(f"{self.where}: there is no such bucket or folder: make it, or correct the URL") from None
+        except Exception as error:
+            what = " ".join(str(one) for one in (type(error).__name__, getattr(error, "code", "")) if one)
+            raise StoreError(f"{self.where}: {what} about {name!a}") from None
+
+
+def _far(info: dict[str, Any]) -> FarFile:
+    changed = info.get("mtime") or info.get("updated") or info.get("created") or 0.0
+    if hasattr(changed, "timestamp"):
+        changed = changed.timestamp()
+    return FarFile(int(info["size"]), float(changed) if isinstance(changed, int | float) else 0.0)

@@ -1,0 +1,133 @@
+"""GCS through the emulator that there is, and a store of fsspec that can prove nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.stores.opening import open_store
+from opsctl.stores.types import ANYTHING, PART, Expected, FileFault, StoreError
+from tests.free_port import free_port
+from tests.unit.stores.test_folder import files_of, names_in, same
+
+_EMULATOR = """
+import sys
+from gcp_storage_emulator.server import create_server
+server = create_server("127.0.0.1", int(sys.argv[1]), in_memory=True, default_bucket="bucket1")
+server.run()
+"""
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[str]:
+    """The endpoint of a GCS emulator with the bucket `bucket1`."""
+    port = free_port()
+    words = [sys.executable, "-c", _EMULATOR, str(port)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            endpoint, ends_at = f"http://127.0.0.1:{port}", time.monotonic() + 60
+            while True:
+                try:
+                    urllib.request.urlopen(f"{endpoint}/", timeout=5).close()
+                    break
+                except OSError:
+                    assert time.monotonic() < ends_at
+                    time.sleep(0.05)
+            yield endpoint
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=["gs", "memory"])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of each kind, empty."""
+    place = request.node.nodeid.rpartition("::")[2].replace("[", "-").replace("]", "")
+    if request.param == "memory":
+        return f"memory://{place}"
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("emulator"))
+    return f"gs://bucket1/{place}"
+
+
+def test_every_file_arrives_and_comes_back_whatever_its_name(here: Path, url: str, tmp_path: Path) -> None:
+    back = tmp_path / "back"
+    back.mkdir()
+    with open_store(url) as store:
+        outcome = store.put(here, files_of(here), "run/step", last=["manifest.json"])
+        assert not outcome.faults
+        known = {name: Expected(one.bytes, one.xxh64) for name, one in outcome.moved.items()}
+        assert set(store.list("run/step")) == set(known)
+        assert all(one.was_there for one in store.put(here, files_of(here), "run/step").moved.values())
+        store.get(known, back, "run/step").raise_faults()
+        assert not store.check(known, "run/step").faults
+        assert store.read("run/step/large.bin", 5, 25) == (here / "large.bin").read_bytes()[5:25]
+        store.remove(known, "run/step")
+        assert not store.list("run")
+        with pytest.raises(FileFault, match="is not in"):
+            store.read("run/step/a b")
+    assert same(here, back)
+
+
+def test_what_is_not_right_leaves_nothing(here: Path, url: str) -> None:
+    with open_store(url) as store:
+        assert store.put(here, {"a b": Expected(1000, "0" * 16)}, "x").faults
+        assert not store.list("x") and store.clean("x") == 0
+
+
+def test_parts_that_were_left_are_removed_on_demand(here: Path, tmp_path: Path) -> None:
+    left = tmp_path / f"{PART}0"
+    left.write_text("half")
+    with open_store("memory://left") as store:
+        store.backend._system.pipe_file(f"/left/run/{PART}0", b"half")  # type: ignore[attr-defined]
+        store.put(here, {"a b": ANYTHING}, "run").raise_faults()
+        assert set(store.list("run")) == {"a b"} and store.clean("run") == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("backup", "names no store: a destination is"),
+        ("nonsense://x/y", "fsspec knows no store nonsense://"),
+        ("s3://", "names no store"),
+        ("file://host/x", "names no store"),
+        ("s3://AKID:verysecret@bucket/x", "has a user, a password, a query or a # in it"),
+        ("gs://bucket/x?token=verysecret", "has a user, a password, a query or a # in it"),
+    ],
+)
+def test_what_names_no_store_is_refused_in_a_line_without_its_secret(url: str, told: str) -> None:
+    with pytest.raises(StoreError, match=told) as caught:
+        open_store(url)
+    assert "verysecret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+_OPEN = """
+import sys
+sys.modules[sys.argv[2]] = None
+from opsctl.stores.opening import open_store
+open_store(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "told"),
+    [("s3://b/x", "botocore", "pip install 'opsctl[s3]'"), ("gs://b/x", "gcsfs", "pip install 'opsctl[gcs]'")],
+)
+def test_a_missing_extra_is_refused_by_name(url: str, package: str, told: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _OPEN, url, package], capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1].endswith(f"StoreError: {url} needs a package that is not here: {told}")
+
+
+def test_a_bucket_that_is_not_there_is_an_error_in_a_line(
+    here: Path, emulator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+    with open_store("gs://never-made/x") as store, pytest.raises(StoreError, match=r"^gs://never-made/x: [^\n]+$"):
+        store.put(here, {"a b": ANYTHING})
+    assert names_in(here)
