@@ -25,6 +25,7 @@ from trainer.energy.allocation import Allocation, allocation
 from trainer.energy.orders import STOP, Order, read_order
 from trainer.files import write_atomically
 from trainer.formats.carbon import Beside, file_name, file_text
+from trainer.held_folder import HeldFolder
 
 _MOST_NOTES, _LONGEST_NOTE = 8, 200
 # Codecarbon's own thread may measure while a flush does, and would then count that time twice: it never comes to it.
@@ -139,7 +140,8 @@ class Meter:
         if not self._values:
             raise RuntimeError("; ".join(self._notes.sentences) or "it gives no total")
         self._began_at = datetime.now(UTC) - timedelta(seconds=self._values["duration"])
-        self._path = Path(order.folder) / file_name(own.job, own.host, self._values["run_id"])
+        self._folder = HeldFolder(Path(order.folder))
+        self._name = file_name(own.job, own.host, self._values["run_id"])
 
     def measure(self) -> None:
         """Add up what was used since the last time."""
@@ -148,7 +150,7 @@ class Meter:
     def write(self, is_final: bool = False) -> None:
         """Replace the file. A disk that takes nothing now may the next time: the total is kept here."""
         with contextlib.suppress(OSError):
-            write_atomically(self._path, file_text(self._values, self._beside(is_final)))
+            write_atomically(self._folder.place() / self._name, file_text(self._values, self._beside(is_final)))
 
     def end(self) -> None:
         """Measure and write for the last time."""

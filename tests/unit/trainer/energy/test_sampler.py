@@ -148,6 +148,39 @@ def test_a_rank_that_is_killed_loses_nothing_even_where_a_child_of_it_goes_on(tm
     rank.communicate()
 
 
+def test_a_folder_that_is_moved_is_found_where_it_is(sampler: Callable[..., Sampler], tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    process = sampler(Order(str(old), country="FRA", measure_s=0.1, write_s=1e6))
+    has_begun(old)
+    before = only(old).duration_s
+    old.rename(new)
+    order(process, STOP)
+    assert process.wait(30) == 0
+    assert only(new).duration_s > before
+    assert not old.exists()
+
+
+def test_a_disk_that_takes_nothing_costs_no_total_once_it_does_again(
+    sampler: Callable[..., Sampler], tmp_path: Path
+) -> None:
+    """A full disk, played by a folder in the way of the name that is written beside."""
+    process = sampler()
+    has_begun(tmp_path)
+    before = only(tmp_path)
+    file = tmp_path / before.file
+    file.unlink()
+    file.mkdir()
+    changed = tmp_path.stat().st_mtime_ns
+    order(process, FLUSH)
+    once(lambda: tmp_path.stat().st_mtime_ns != changed, "nothing is tried")
+    assert process.poll() is None
+    file.rmdir()
+    order(process, STOP)
+    assert process.wait(30) == 0
+    assert only(tmp_path).duration_s > before.duration_s
+
+
 def test_a_tracker_that_is_killed_leaves_its_last_total_whole(sampler: Callable[..., Sampler], tmp_path: Path) -> None:
     process = sampler()
     has_begun(tmp_path)
