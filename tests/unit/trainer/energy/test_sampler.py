@@ -65,7 +65,7 @@ def only(folder: Path) -> Reading:
 
 
 def once(found: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 30
     while not found():
         assert time.monotonic() < until, what
         time.sleep(0.02)
@@ -136,16 +136,18 @@ with tracker_of_node(Order(sys.argv[1], country="FRA", measure_s=0.1, write_s=1e
 
 def test_a_rank_that_is_killed_loses_nothing_even_where_a_child_of_it_goes_on(tmp_path: Path) -> None:
     rank = subprocess.Popen(
-        [sys.executable, "-c", RANK, str(tmp_path), "20"], stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True
+        [sys.executable, "-c", RANK, str(tmp_path), "600"], stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True
     )
     assert rank.stdout is not None and rank.stdout.readline() == b"in\n"
     has_begun(tmp_path)
     before = only(tmp_path)
     assert before.beside is not None and not before.beside.is_final
     rank.kill()
-    once(lambda: (now := only(tmp_path).beside) is not None and now.is_final, "no last total")
-    os.killpg(rank.pid, signal.SIGKILL)
-    rank.communicate()
+    try:
+        once(lambda: (now := only(tmp_path).beside) is not None and now.is_final, "no last total")
+    finally:
+        os.killpg(rank.pid, signal.SIGKILL)
+        rank.communicate()
 
 
 def test_a_folder_that_is_moved_is_found_where_it_is(sampler: Callable[..., Sampler], tmp_path: Path) -> None:

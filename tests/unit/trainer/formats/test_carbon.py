@@ -134,9 +134,11 @@ def test_of_running_totals_in_one_file_each_tracker_counts_once_with_its_last(he
 
 
 def test_a_clock_that_was_set_in_the_middle_splits_no_tracker_that_has_an_id() -> None:
-    lines = [total("r", "10:00:00", 3600, 4), total("r", "09:10:00", 4200, 5), total("r", "12:30:00", 4800, 6)]
-    readings, _ = read("emissions-000.csv", "\n".join([RELEASE_2_0, *lines, ""]))
-    assert [one.kwh for one in readings] == [6.0]
+    forwards = [total("r", "10:00:00", 3600, 4), total("r", "09:10:00", 4200, 5), total("r", "12:30:00", 4800, 6)]
+    back = [total("r", "10:00:00", 3600, 4), total("r", "11:00:00", 7200, 5), total("r", "09:30:00", 7800, 6)]
+    for lines in (forwards, back):
+        readings, _ = read("emissions-000.csv", "\n".join([RELEASE_2_0, *lines, ""]))
+        assert [one.kwh for one in readings] == [6.0]
 
 
 def test_a_copied_file_counts_once_with_or_without_ids() -> None:
