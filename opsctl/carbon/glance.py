@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from opsctl.carbon.found import find
-from opsctl.carbon.report import Asked, report_of
+from opsctl.carbon.report import Asked, CarbonReport, report_of
 from opsctl.carbon.screen import short_line
 from opsctl.errors import OpsctlError
+from opsctl.moments import iso, now
+from opsctl.records.state_files import read_state, write_state
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import CarbonTable
+from trainer.formats.json_text import Moment
 
-#: A look reads no more than this: some 20 ms of a disk that is near. The report reads all.
-MOST_FILES = 500
+#: A look reads no more than this: some 30 ms of a disk that is near. Of more it tells what the last report found.
+MOST_FILES = 200
 
 
 class EnergySeen(Struct, frozen=True, kw_only=True):
     """What the run's trackers have seen so far."""
 
     kwh: Annotated[float | None, Meta(description="Electricity in kWh; null for too many records for a look.")] = None
-    kg: Annotated[
-        float | None, Meta(description="CO2e in kg, as the trackers had it; null where that is not known.")
-    ] = None
+    kg: Annotated[float | None, Meta(description="CO2e in kg, as the trackers had it; null where not known.")] = None
     node_hours: Annotated[float | None, Meta(description="Node hours in which a tracker ran.")] = None
     told: Annotated[str, Meta(description="The same in words, or why it is not told.")] = ""
+    at: Annotated[Moment | None, Meta(description="When a report found it; null for what is so now.")] = None
 
 
 def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySeen | None:
@@ -33,11 +36,24 @@ def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySee
     table = carbon or CarbonTable()
     found = find([paths.codecarbon], MOST_FILES)
     if found is None:
-        return EnergySeen(told=f"more than {MOST_FILES} records: opsctl carbon report adds them up")
+        last = read_state(paths.output, paths.carbon_seen, EnergySeen)
+        return last or EnergySeen(told=f"more than {MOST_FILES} records: opsctl carbon report adds them up")
     if not found.readings:
         return None
     try:
-        report = report_of(found, Asked(pue=table.pue))
+        return seen_in(report_of(found, Asked(pue=table.pue)))
     except OpsctlError as error:
         return EnergySeen(told=str(error))
+
+
+def seen_in(report: CarbonReport) -> EnergySeen:
+    """What a look tells of a report."""
     return EnergySeen(kwh=report.kwh, kg=report.kg, node_hours=report.measured_node_hours, told=short_line(report))
+
+
+def remember(paths: RunPaths, report: CarbonReport) -> None:
+    """Keep a report of the run's trackers for looks at more records than they read; no matter where that cannot be."""
+    moment = now()
+    seen = structs.replace(seen_in(report), at=moment, told=f"{short_line(report)}, as of {iso(moment, 'minutes')}")
+    with contextlib.suppress(OSError):
+        write_state(paths.output, paths.carbon_seen, seen)

@@ -84,6 +84,7 @@ def report(
     """
     from opsctl.carbon.estimate import HOUR_S
     from opsctl.carbon.found import find
+    from opsctl.carbon.glance import remember
     from opsctl.carbon.placed import Placing
     from opsctl.carbon.report import Asked, report_of
     from opsctl.carbon.screen import report_lines
@@ -126,6 +127,9 @@ def report(
             slurm_kwh=_slurm_kwh(view, attempts, cluster) if ask_slurm and view is not None else None,
         ),
     )
+    is_plain = not (folders or extrapolate or embodied or idle or grams is not None or pue is not None)
+    if view is not None and is_plain and found.readings:
+        remember(view.paths, told)
     if as_json:
         print_json("carbon", told)
     else:

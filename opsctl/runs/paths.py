@@ -127,6 +127,11 @@ class RunPaths:
         return self.state / "attempts.jsonl"
 
     @property
+    def carbon_seen(self) -> Path:
+        """What the last report of the run's energy found, for looks at more records than they read."""
+        return self.state / "carbon.json"
+
+    @property
     def requests(self) -> Path:
         """A file for each thing that somebody of the group asks the owner's jobs to do."""
         return self.state / "requests"

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from opsctl.attempts.events import Attempt, append_closed, append_opened
+from opsctl.carbon import glance
 from opsctl.cli import main
 from opsctl.runs.load import expanded_file, load_run_file
 from opsctl.runs.paths import RunPaths
@@ -133,6 +134,20 @@ def test_status_has_a_line_and_json_where_energy_is_measured(
         file.unlink()
     call("status", "--json")
     assert printed("status", capsys.readouterr().out)["carbon"] is None
+
+
+def test_of_more_records_than_a_look_reads_status_tells_what_the_last_report_found(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(glance, "MOST_FILES", 1)
+    call("status")
+    assert "more than 1 records: opsctl carbon report adds them up" in capsys.readouterr().out
+    assert call("carbon", "report", "--pue", "3") == 0  # another question than the run's own is not remembered
+    assert not paths.carbon_seen.exists()
+    assert call("carbon", "report") == 0
+    capsys.readouterr()
+    call("status")
+    assert "carbon       6.00 kWh, 0.60 kg CO2e in 2.00 node hours, as of 20" in capsys.readouterr().out
 
 
 def test_plan_says_kwh_and_kg_ahead(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
