@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "env": ("env", "The Python environment of a run: build, freeze, check."),
     "disk": ("disk", "Who uses what, what is about to be purged, and touching it."),
     "perms": ("perms", "Whether the group can work with its files; open them."),
+    "doctor": ("doctor", "What is missing here, and the command that mends it."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),
 }
 #: Called by scripts, not by people.
@@ -68,6 +69,7 @@ LOOKS = {
     "env",
     "perms",
     "disk",
+    "doctor",
 }
 
 

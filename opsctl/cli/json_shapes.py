@@ -27,6 +27,7 @@ from opsctl.control.printed import (
 )
 from opsctl.cron.look import PrintedCron, PrintedCronJob
 from opsctl.disk.printed import PrintedDisk, PrintedPurge, PrintedTouch
+from opsctl.doctor.check import PrintedCheck
 from opsctl.environments.checking import CheckedEnvironment
 from opsctl.environments.printed import BuiltEnvironment
 from opsctl.errands.listing import PrintedErrand
@@ -126,5 +127,6 @@ PRINTED = (
     Printed("disk touch", "touched", list[PrintedTouch]),
     *(Printed(f"perms {verb}", "errand", PrintedErrand, "with `--job`") for verb in ("check", "fix")),
     *(Printed(f"perms {verb}", "perms", list[PrintedPerms]) for verb in ("check", "fix")),
+    Printed("doctor", "checks", list[PrintedCheck]),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

@@ -55,6 +55,7 @@ OPSCTL = {
         "watch",
         "trainer.formats",
     },
+    "doctor": {"environments", "records", "runs", "slurm", "watch", "trainer.formats"},
     "job": {
         *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
@@ -72,6 +73,7 @@ OPSCTL = {
             "disk",
             "hub",
             "errands",
+            "doctor",
             "environments",
             "job",
             "localcluster",

@@ -51,7 +51,7 @@ def facts() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
         "glibc": " ".join(platform.libc_ver()).strip(),
-        "driver": _driver(),
+        "driver": driver_version(),
         "cuda": _cuda_toolkit(),
         "torch": _torch(),
         "packages": packages,
@@ -181,7 +181,7 @@ def _torch() -> dict[str, str]:
     return {ours: said[theirs] for ours, theirs in wanted.items() if theirs in said}
 
 
-def _driver() -> str:
+def driver_version() -> str:
     """The NVIDIA driver's version as the kernel has it loaded; empty without one."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()

@@ -43,11 +43,13 @@ def test_what_torch_itself_makes_is_found_held_while_it_compiles_and_dead_when_i
         os.write(done, b"x")
         os.close(done)
         time.sleep(600)
-    os.read(ready, 1)
-    (held,) = find_locks(tmp_path, time.time() + 2 * DEAD_AFTER_S)
+    try:
+        os.read(ready, 1)
+        (held,) = find_locks(tmp_path, time.time() + 2 * DEAD_AFTER_S)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
     assert held.is_held_here and not held.is_dead and held.is_own
-    os.kill(child, 9)
-    os.waitpid(child, 0)
     (left,) = find_locks(tmp_path, time.time() + 2 * DEAD_AFTER_S)
     assert not left.is_held_here and left.is_dead
     assert not find_locks(tmp_path)[0].is_dead  # a node that we cannot see may compile there

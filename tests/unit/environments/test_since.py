@@ -23,6 +23,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExpandedRun:
     """A run whose environment script finds a virtual environment and loads a module, whatever this shell has."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LOADEDMODULES", "of/this/shell")
+    monkeypatch.setenv("_LMFILES_", "/of/this/shell.lua")
     python = make_venv(tmp_path / "venv", make_wheel(tmp_path, "tiny", "1.0"))
     script = tmp_path / "env.sh"
     script.write_text(
@@ -36,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExpandedRun:
 def record_attempt(run: ExpandedRun) -> None:
     """An attempt that was started with what is there now."""
     found = environment_here(run).found
-    assert found is not None
+    assert found is not None and found.module_files == ()
     folder = run.paths.attempt_folder(7)
     folder.mkdir(parents=True)
     (folder / ENVIRONMENT_FILE).write_text(json_file_text(found))

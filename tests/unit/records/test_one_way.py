@@ -18,6 +18,7 @@ OTHERS = {
     "opsctl.cli.init": "an example that is shipped with the product",
     "opsctl.cron.setup": "a script that a person names, and those that are shipped",
     "opsctl.demo.stage": "what a command printed, and the log",
+    "opsctl.doctor.sources": "/proc, and a file without a name that tries a file system",
     "opsctl.environments.lock": "wheels, for their digests",
     "opsctl.environments.looking": "a lock file that a person names",
     "opsctl.environments.recipe": "requirement files, which people write",

@@ -1,0 +1,56 @@
+"""`opsctl doctor`: what is missing here, and the command that mends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opsctl.doctor.check import PrintedCheck
+
+
+@click.command()
+@run_argument
+@cluster_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, run_argument: str | None, run: str | None, cluster: str | None, as_json: bool) -> None:
+    """Say what is missing here, for this user, run and cluster, and what to type; the worst comes last.
+
+    Works without a run at hand and without Slurm. Nothing is changed, nothing is asked of the internet, and what does
+    not answer within 40 s is said to be unknown. Exits 1 where something is missing or cannot be seen.
+    """
+    import os
+
+    from opsctl.doctor.check import examined, is_well
+    from opsctl.doctor.gathering import Asked, gather, run_at_hand
+    from opsctl.doctor.registry import CHECKS
+    from opsctl.output import print_json, show_lines
+    from opsctl.records.cluster import choose_cluster
+
+    loaded, known = run_at_hand(pick(run_argument, run))
+    chosen = choose_cluster(cluster, None if loaded is None else loaded.paths)
+    answers = examined(CHECKS, gather(Asked(loaded, chosen, os.environ), known))
+    if as_json:
+        print_json("checks", answers)
+    else:
+        show_lines(_lines(answers))
+    ctx.exit(0 if is_well(answers) else 1)
+
+
+def _lines(answers: Sequence[PrintedCheck]) -> list[str]:
+    from opsctl.output import printable
+
+    state = max((len(one.state) for one in answers), default=0)
+    name = max((len(one.name) for one in answers), default=0)
+    lines = []
+    for one in answers:
+        lines.append(f"{one.state:<{state}}  {one.name:<{name}}  {printable(one.text)}")
+        if one.todo:
+            lines.append(f"{'':<{state + name + 4}}-> {printable(one.todo)}")
+    return lines

@@ -1,0 +1,64 @@
+"""The environment that the run trains in."""
+
+from __future__ import annotations
+
+from opsctl.doctor.check import Check, Result, missing, ok, optional, unknown
+from opsctl.doctor.seen import Seen
+
+_MOST = 3
+
+
+def _script(seen: Seen) -> Result | None:
+    if (found := seen.environment) is None or found.script is None:
+        return None
+    if not found.is_there:
+        todo = (
+            "opsctl env build"
+            if seen.run is not None and seen.run.environment is not None
+            else "correct [run] environment"
+        )
+        return missing(f"{found.script} is not there", todo)
+    if found.others_can_change:
+        return unknown(
+            f"{found.script} was not started: {found.others_can_change}", f"source {found.script}, if you trust it"
+        )
+    if found.problem:
+        return missing(
+            f"{found.script} does not start here: {found.problem}", f"bash -lc 'source {found.script}; python -V'"
+        )
+    return ok(f"{found.script} starts, and has a python")
+
+
+def _lock(seen: Seen) -> Result | None:
+    found = seen.environment
+    if found is None or found.problem or found.others_can_change or not found.is_there:
+        return None
+    if found.held_against is None:
+        return optional("nothing says what should be in it", "opsctl env freeze > requirements.lock; [environment]")
+    wrong = [one.text for one in found.discrepancies if one.kind not in ("stale lock", "cannot be seen")]
+    if wrong:
+        more = f" and {len(wrong) - _MOST} more" if len(wrong) > _MOST else ""
+        return missing(
+            f"it is not what {found.held_against} says: {', '.join(wrong[:_MOST])}{more}",
+            "opsctl env check; opsctl env build",
+        )
+    return ok(f"it is what {found.held_against} says")
+
+
+def _stale(seen: Seen) -> Result | None:
+    if seen.environment is None or seen.environment.problem or not seen.environment.is_there:
+        return None
+    stale = [one for one in seen.environment.discrepancies if one.kind == "stale lock"]
+    return missing(stale[0].text, stale[0].todo) if stale else ok("none is left")
+
+
+CHECKS = (
+    Check("environment script", "Does it start here, and is there a python behind it?", _script, "environment"),
+    Check("environment's lock", "Is in the environment what should be?", _lock, "environment"),
+    Check(
+        "extension locks",
+        "Has a killed compilation left a lock in which everybody waits for ever?",
+        _stale,
+        "environment",
+    ),
+)

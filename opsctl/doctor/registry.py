@@ -1,0 +1,14 @@
+"""All checks of the doctor, in the order in which equally good ones are shown."""
+
+from __future__ import annotations
+
+from opsctl.doctor.check import Check
+from opsctl.doctor.checks import cluster, environment, people, places, software
+
+CHECKS: tuple[Check, ...] = (
+    *people.CHECKS,
+    *software.CHECKS,
+    *cluster.CHECKS,
+    *places.CHECKS,
+    *environment.CHECKS,
+)

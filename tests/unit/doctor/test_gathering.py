@@ -1,0 +1,171 @@
+"""`opsctl doctor` on set-ups that are really there, and really broken."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opsctl.doctor import gathering, sources
+from opsctl.doctor.gathering import Asked, gather, run_at_hand
+from opsctl.slurm.cluster import Cluster
+from tests.printed_json import printed
+from tests.tiny_run import write_run
+from tests.unit.cli.called import opsctl
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with an environment script, of an account that has nothing else, on a host without Slurm."""
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / name))
+    for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER", "HF_TOKEN", "HF_HOME", "HF_TOKEN_PATH", "SLURM_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    path = write_run(tmp_path / "run")
+    path.write_text(path.read_text().replace("[run]\n", '[run]\nenvironment = "env.sh"\n'))
+    (path.parent / "env.sh").write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
+    (path.parent / "output").mkdir()
+    monkeypatch.chdir(path.parent)
+    return path.parent
+
+
+def states(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
+    """Check -> (state, text)."""
+    opsctl("doctor", "--json")
+    return {one["name"]: (one["state"], one["text"]) for one in printed("doctor", capsys.readouterr().out)}
+
+
+def broken_run_file(folder: Path) -> None:
+    (folder / "run.toml").write_text("[run]\nname = 1\n")
+
+
+def no_script(folder: Path) -> None:
+    (folder / "env.sh").unlink()
+
+
+def script_fails(folder: Path) -> None:
+    (folder / "env.sh").write_text("echo no module cuda >&2; exit 1\n")
+
+
+def script_of_all(folder: Path) -> None:
+    (folder / "env.sh").chmod(0o666)
+
+
+def profile_of_all(folder: Path) -> None:
+    path = Path(os.environ["XDG_CONFIG_HOME"], "opsctl", "profile.toml")
+    path.parent.mkdir()
+    path.write_text("[slurm]\n")
+    path.chmod(0o666)
+
+
+def no_group(folder: Path) -> None:
+    path = folder / "run.toml"
+    path.write_text(path.read_text().replace("[run]\n", '[run]\ngroup = "no-such-group"\n'))
+
+
+def file_for_a_folder(folder: Path) -> None:
+    (folder / "output").rmdir()
+    (folder / "output").touch()
+
+
+def stale_lock(folder: Path) -> None:
+    path = Path(os.environ["XDG_CACHE_HOME"], "torch_extensions", "adam", "lock")
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.utime(path, (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "check", "state", "words"),
+    [
+        (broken_run_file, "run file", "missing", "[run] name = 1"),
+        (no_script, "environment script", "missing", "env.sh is not there"),
+        (script_fails, "environment script", "missing", "no module cuda"),
+        (script_of_all, "environment script", "unknown", "can be written by others"),
+        (profile_of_all, "profiles", "missing", "can be written by others"),
+        (no_group, "group", "missing", "no Unix group 'no-such-group'"),
+        (file_for_a_folder, "output folder", "missing", "output is no folder"),
+        (stale_lock, "extension locks", "missing", "adam/lock"),
+    ],
+)
+def test_what_was_broken_is_what_it_says(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    breaks: Callable[[Path], None],
+    check: str,
+    state: str,
+    words: str,
+) -> None:
+    before = states(capsys)
+    assert before.get(check, ("ok", ""))[0] in ("ok", "optional"), before[check]
+    breaks(folder)
+    found = states(capsys)[check]
+    assert found[0] == state and words in found[1]
+
+
+def test_it_changes_nothing_and_tries_locks_and_clocks_without_leaving_a_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def everything() -> list[tuple[str, int, int]]:
+        found = [path for path in tmp_path.rglob("*") if path.name != "__pycache__"]
+        return sorted((str(path), path.stat().st_mode, path.stat().st_mtime_ns) for path in found)
+
+    before = everything()
+    found = states(capsys)
+    assert found["locks"][0] == found["clock"][0] == "ok"
+    assert everything() == before
+
+
+def test_on_a_laptop_without_a_run_it_says_what_works(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert opsctl("doctor") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("run file" in line for line in lines)
+    assert any(line.startswith("missing") and "sbatch" in line for line in lines)
+    assert lines[-1].strip().startswith("-> load Slurm's module")
+
+
+def test_a_run_that_was_named_and_is_not_there_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("doctor", "--run", "nobody") == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_source_that_hangs_or_fails_blinds_only_its_own_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def fails(_: Asked) -> None:
+        raise RuntimeError("unforeseen")
+
+    def hangs(_: Asked) -> None:
+        assert threading.current_thread().daemon, "it would keep the process from ending"
+        released.wait(600)
+
+    monkeypatch.setitem(gathering.SOURCES, "home", hangs)
+    monkeypatch.setitem(gathering.SOURCES, "host", fails)
+    loaded, seen = run_at_hand(None)
+    began = time.monotonic()
+    found = gather(Asked(loaded, Cluster(), os.environ), seen, deadline_s=3.0)
+    released.set()
+    assert time.monotonic() - began < 60
+    assert found.problems["home"] == "no answer within 3 s" and found.problems["host"] == "RuntimeError: unforeseen"
+    assert found.software is not None and found.output is not None and found.output.has_locks
+
+
+def test_a_token_is_found_where_huggingface_hub_looks_and_never_read(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert not sources.has_hub_token(home)
+    path = tmp_path / ".cache" / "huggingface" / "token"
+    path.parent.mkdir(parents=True)
+    path.write_text("hf_x")
+    path.chmod(0)
+    assert sources.has_hub_token(home) and sources.has_hub_token({**home, "HF_TOKEN": "x"})
+    assert not sources.has_hub_token({**home, "HF_HOME": str(tmp_path / "else")})
