@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from opsctl.errors import OpsctlError, RunFileError
 from opsctl.records.state_files import make_folder
 from opsctl.records.trusted import kind_of
 from opsctl.runs.paths import RunPaths
+from opsctl.walks.state import BEGINNING
+from opsctl.walks.stretch import ITSELF, Folder, Stretch
 
 #: Every member may make files here, and they are the group's again; nobody else gets in.
 GROUP_FOLDER_MODE = 0o2770
@@ -147,12 +150,32 @@ def _settle(output: Path, mode: int, gid: int | None) -> None:
         if gid is not None and os.fstat(fd).st_gid != gid:
             os.fchown(fd, -1, gid)
         os.fchmod(fd, mode)  # after the chown, which clears the setgid bit
-        for _, folders, files, within in os.fwalk(".", dir_fd=fd):
-            for name in (*folders, *files):
-                with contextlib.suppress(OSError):  # a link, something gone or unreadable: not ours to open
-                    _settle_entry(within, name, mode, gid)
+        stretch = Stretch(Path(f"/proc/self/fd/{fd}"), _Settling(mode, gid))
+        stretch.go(list(BEGINNING), sys.maxsize, float("inf"))
+        stretch.close()
     finally:
         os.close(fd)
+
+
+@dataclass(frozen=True)
+class _Settling:
+    """A visitor that gives what is the caller's own this openness."""
+
+    mode: int
+    gid: int | None
+
+    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+        """One entry."""
+        if name != ITSELF:
+            with contextlib.suppress(OSError):  # a link, something gone or unreadable: not ours to open
+                _settle_entry(folder.fd, name, self.mode, self.gid)
+
+    def goes_into(self, folder: Folder, name: str) -> bool:
+        """Into all of them."""
+        return True
+
+    def take(self) -> None:
+        """Nothing."""
 
 
 def _settle_entry(within: int, name: str, mode: int, gid: int | None) -> None:
