@@ -12,7 +12,18 @@ from pathlib import Path
 
 #: Each module has main() -> dict of what it measured, and prints it as it goes.
 BENCHMARKS = (
-    *("commands", "looks", "perms", "upkeep", "startup", "trainer_throughput", "save", "checkpoint_load", "conversion"),
+    *(
+        "commands",
+        "looks",
+        "perms",
+        "hub",
+        "upkeep",
+        "startup",
+        "trainer_throughput",
+        "save",
+        "checkpoint_load",
+        "conversion",
+    ),
     "stores",
     "desk",
 )
