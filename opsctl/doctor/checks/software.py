@@ -46,7 +46,9 @@ def _git_lfs(seen: Seen) -> Result | None:
 
 
 def _goes_by_git(seen: Seen) -> bool:
-    return bool(seen.tables.get("hub", {}).get("git"))
+    """A repository that is a URL is reached by git."""
+    table = seen.tables.get("hub", {})
+    return any("://" in str(value) for key, value in table.items() if key == "repo" or key.endswith("_repo"))
 
 
 def _uv(seen: Seen) -> Result | None:

@@ -39,7 +39,7 @@ ROOMY = Filled(used_bytes=1 << 40, limit_bytes=1 << 41, used_inodes=10, limit_in
 HEALTHY = Seen(
     now=NOW,
     run=RUN,
-    tables={"hub": {"repo": "lab/tr1", "git": "https://h/r"}, "backup": {"to": ["s3://b/p"]}},
+    tables={"hub": {"repo": "https://host/lab/tr1.git"}, "backup": {"to": ["s3://b/p"]}},
     jobs={"internet_partition": "prepost"},
     account=AccountSeen("alice", "team", 0o007, profiles={Path("/etc/opsctl/profile.toml"): ""}),
     software=SoftwareSeen(
