@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
     "cron": ("cron", "Jobs every hour and every day where there is no crond."),
     "request": ("request", "Have the owner's job save, stop, requeue or change its chain."),
+    "shell": ("shell", "An interactive job with the run's environment, or a shell in a running one."),
     "jobs": ("jobs", "Long commands that run as Slurm jobs (--job)."),
     "metrics": ("metrics", "The same as numbers for a site's Prometheus."),
     "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),

@@ -81,6 +81,7 @@ OPSCTL = {
             "perms",
             "planning",
             "records",
+            "render",
             "runs",
             "slurm",
         ),
