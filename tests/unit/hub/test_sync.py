@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -147,6 +148,11 @@ def test_a_commit_of_somebody_else_in_between_stays(desk: Desk) -> None:
     desk.hub.faults = [Fault("commit", "call", call=commit)]
     assert not desk.sync().left
     assert set(desk.downloaded()) == {"README.md", LOG, CURVES}
+    made_on = [
+        json.loads((one.body or b"").splitlines()[0])["value"]["parentCommit"] for one in desk.hub.asked("commit")
+    ]
+    theirs, ours = desk.hub.commits(REPO)
+    assert made_on == [theirs.parent, theirs.oid] and ours.parent == theirs.oid
 
 
 def test_bytes_that_change_on_the_way_are_sent_again_and_never_committed_wrong(desk: Desk) -> None:
