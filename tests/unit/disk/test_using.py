@@ -66,6 +66,9 @@ def test_a_walk_that_is_out_of_time_goes_on_at_the_next_call_and_counts_nothing_
     while known.pending:
         calls, known = calls + 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
     assert known.whole is not None and known.whole.entries == len(there(tmp_path / "root")) and calls == 5
+    for of in (known.whole.users, known.whole.folders):
+        assert sum(number for _, number in of.values()) == known.whole.entries
+        assert sum(size for size, _ in of.values()) == du(tmp_path / "root")
     # While the next walk goes on, the whole one is what is told.
     again = gone_on(tmp_path / "root", 60, NOW + DAY, environment=own)
     assert again.whole == known.whole and again.begun is not None and again.pending
