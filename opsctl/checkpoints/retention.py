@@ -50,7 +50,7 @@ class Verdict:
 
 
 def never_backed_up(_iteration: int) -> bool:
-    """Whether a checkpoint is backed up: nothing keeps a record of that yet, so none is."""
+    """For a forecast: none is backed up."""
     return False
 
 

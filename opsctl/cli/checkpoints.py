@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from opsctl.cli import checkpoints_care, checkpoints_look
+from opsctl.cli import checkpoints_backup, checkpoints_care, checkpoints_look
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, pick, run_argument
 
@@ -17,9 +17,11 @@ _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """List every checkpoint, and what is wrong with it.
 
-    Iteration, samples, when it was saved, size, whether it is complete, which one is the latest. Complete is one whose
-    manifest is whole and whose files all have their sizes; `verify` reads every byte.
+    Iteration, samples, when it was saved, size, whether it is complete, which one is the latest, and whether it is
+    backed up: whole, or without optimizer states. Complete is one whose manifest is whole and whose files all have
+    their sizes; `verify` reads every byte.
     """
+    from opsctl.checkpoints.backups import read_backups
     from opsctl.checkpoints.inventory import latest_problem
     from opsctl.checkpoints.listing import checkpoint_table, listed
     from opsctl.errors import OpsctlError
@@ -27,9 +29,10 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
     from opsctl.records.run_view import glance
     from trainer.formats.errors import CheckpointError
 
-    checkpoints = glance(pick(run_argument, run)).paths.checkpoints
+    paths = glance(pick(run_argument, run)).paths
+    checkpoints = paths.checkpoints
     try:
-        found = listed(checkpoints)
+        found = listed(checkpoints, read_backups(paths))
     except CheckpointError as error:
         raise OpsctlError(str(error)) from None
     if as_json:
@@ -152,6 +155,8 @@ for _command in (
     list_,
     checkpoints_look.show,
     checkpoints_look.verify,
+    checkpoints_backup.backup,
+    checkpoints_backup.restore,
     checkpoints_care.prune,
     checkpoints_care.rollback,
     repoint,

@@ -116,7 +116,10 @@ def _show(name: str, plan: Plan) -> None:
 
     for one, verdict in zip(plan.seen, plan.verdicts, strict=True):
         size = f" ({one.bytes / 1e9:.3g} GB)" if one.bytes else ""
-        message(f"{one.folder.name}{size}: {'goes' if verdict.goes else 'stays: ' + '; '.join(verdict.reasons)}")
+        there = f", backed up whole in {' and '.join(one.backed_up)}" if one.backed_up else ""
+        message(
+            f"{one.folder.name}{size}: {f'goes{there}' if verdict.goes else 'stays: ' + '; '.join(verdict.reasons)}"
+        )
     total = sum(one.bytes for one in plan.going) / 1e9
     left = f", and what is left of {len(plan.leftovers)} that an earlier prune took" if plan.leftovers else ""
     message(f"{name}: {len(plan.going)} of {len(plan.seen)} checkpoints may go, {total:.3g} GB{left}")

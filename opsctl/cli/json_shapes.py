@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from opsctl.alerts.listing import PrintedAlerts, PrintedSending
 from opsctl.attempts.table import PrintedAttempt
+from opsctl.backups.printed import BackedUpRun, PrintedBackup, RestoredCheckpoint, RestoredRun, VerifiedBackups
 from opsctl.carbon.report import CarbonReport
 from opsctl.checkpoints.listing import ListedCheckpoint
 from opsctl.checkpoints.shown import ShownCheckpoint
@@ -93,6 +94,12 @@ PRINTED = (
     Printed("checkpoints verify", "verified", list[VerifiedCheckpoint]),
     Printed("checkpoints repoint", "repointed", RepointedCheckpoints),
     Printed("checkpoints prune", "pruned", list[PrunedRun]),
+    Printed("checkpoints backup", "backups", list[BackedUpRun]),
+    Printed("checkpoints restore", "restored", RestoredCheckpoint),
+    Printed("backup", "backups", list[BackedUpRun]),
+    Printed("backup list", "backups", list[PrintedBackup]),
+    Printed("backup verify", "verified", list[VerifiedBackups]),
+    Printed("restore", "restored", RestoredRun),
     Printed("checkpoints rollback", "rolled_back", RolledBackRun),
     *(
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)
@@ -116,7 +123,10 @@ PRINTED = (
     Printed("jobs list", "errands", list[PrintedErrand]),
     *(
         Printed(long, "errand", PrintedErrand, "with `--job`")
-        for long in ("checkpoints prune", "checkpoints convert", "data prepare", "export hf", "env build")
+        for long in (
+            *("checkpoints prune", "checkpoints convert", "data prepare", "export hf", "env build"),
+            *("checkpoints backup", "checkpoints restore", "backup", "backup verify", "restore"),
+        )
     ),
     Printed("env build", "built", BuiltEnvironment),
     Printed("env freeze", "environment", Environment),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.account import account_and_host
+from opsctl.checkpoints.backups import BackedUp, digest_here, read_backups, where_full
 from opsctl.checkpoints.prunes import Pruned, append_prune
 from opsctl.checkpoints.retention import Kept, Progress, Verdict, verdicts
 from opsctl.checkpoints.set_aside import refuse_unfinished
@@ -53,6 +54,7 @@ class Seen:
     folder: Path
     mark: str  # what is renamed has to be what was judged
     bytes: int
+    backed_up: tuple[str, ...] = ()  # where this very one is whole, as the ledger says
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,12 @@ def plan_prune(run: RunView) -> Plan:
         latest = latest_folder(root)
         if latest is not None and (fault := fault_of(latest)):
             raise OpsctlError(f"nothing is pruned: the latest is not complete: {fault}")
-        seen = [_seen(run.paths, folder) for folder in reversed(checkpoint_folders(root))]
+        ledger = read_backups(run.paths)
+        seen = [_seen(run.paths, folder, ledger) for folder in reversed(checkpoint_folders(root))]
     except CheckpointError as error:
         raise OpsctlError(f"nothing is pruned: {error}") from None
+    except OSError as error:
+        raise OpsctlError(f"nothing is pruned: {file_problem(error, run.paths.backups)}") from None
     if latest is None:
         return Plan((), (), 0, ())
     reached = iteration_of(latest.name)
@@ -98,7 +103,8 @@ def plan_prune(run: RunView) -> Plan:
         raise OpsctlError(f"nothing is pruned: the latest is {latest.name}, which a save has left in the middle")
     samples, loading = _told(run)
     progress = Progress(reached, samples, loading, _being_read(run.paths))
-    decided = verdicts([one.kept for one in seen], policy, progress)
+    backed_up = {one.kept.iteration for one in seen if one.backed_up}
+    decided = verdicts([one.kept for one in seen], policy, progress, backed_up.__contains__)
     return Plan(tuple(decided), tuple(seen), reached, _leftovers(run.paths), warnings)
 
 
@@ -169,7 +175,7 @@ def _samples(options: Options) -> int | None:
         return None
 
 
-def _seen(paths: RunPaths, folder: Path) -> Seen:
+def _seen(paths: RunPaths, folder: Path, ledger: list[BackedUp]) -> Seen:
     iteration = iteration_of(folder.name)
     assert iteration is not None, "it is called like a checkpoint"
     try:
@@ -179,7 +185,8 @@ def _seen(paths: RunPaths, folder: Path) -> Seen:
     problem, manifest = fault_of(folder), None
     if problem is None:
         manifest = read_manifest(folder)
-    return Seen(_kept(iteration, problem, manifest), folder, mark, _bytes(manifest))
+    backed_up = tuple(where_full(ledger, iteration, digest_here(folder)))
+    return Seen(_kept(iteration, problem, manifest), folder, mark, _bytes(manifest), backed_up)
 
 
 def _kept(iteration: int, problem: str | None, manifest: Manifest | None) -> Kept:

@@ -32,7 +32,7 @@ from trainer.formats.manifest import (
 from trainer.formats.rollbacks import Rollback
 
 #: How the lease calls those who change the latest by hand; both hold the run's lock as long as they have it.
-_BY_HAND = ("repoint by ", "rollback by ")
+_BY_HAND = ("repoint by ", "rollback by ", "restore by ")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _write(paths: RunPaths, name: str, found: Repointed, why: str) -> None:
 def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
     """Be the one who has the lease: what is left of an older writer publishes no more, and a task waits.
 
-    what: `repoint` or `rollback`. The caller holds the run's lock. Raises OpsctlError while somebody trains.
+    what: `repoint`, `rollback` or `restore`. The caller holds the run's lock. Raises OpsctlError while somebody trains.
     """
     silent = refuse_beside_a_training(paths, name, is_locked=True)
 
@@ -139,7 +139,9 @@ def sole_writer(paths: RunPaths, name: str, what: str) -> Iterator[None]:
             own.end(what)
 
 
-def refuse_beside_a_training(paths: RunPaths, name: str, is_locked: bool = False) -> int | None:
+def refuse_beside_a_training(
+    paths: RunPaths, name: str, is_locked: bool = False, what: str = "change the latest"
+) -> int | None:
     """The number of a lease that is held and over: silent, or of a repoint or rollback whose process is gone.
 
     is_locked: the caller holds the run's lock, without which neither of those two is at work. Raises OpsctlError for a
@@ -153,7 +155,7 @@ def refuse_beside_a_training(paths: RunPaths, name: str, is_locked: bool = False
     is_left_behind = is_locked and seen.holder is not None and seen.holder.attempt.startswith(_BY_HAND)
     if seen.holder is not None and not seen.is_silent and not is_left_behind:
         raise OpsctlError(
-            f"cannot change the latest while {name} is being trained by {seen.told()}: opsctl kill-switch trigger "
+            f"cannot {what} while {name} is being trained by {seen.told()}: opsctl kill-switch trigger "
             f"ends that; a job that is gone must have been silent for {SILENT_S:.0f} s"
         )
     return seen.holder.number if seen.holder else None

@@ -145,6 +145,29 @@ def bind(paths: RunPaths, run_id: str, was: str = "") -> None:
         write_state(paths.output, paths.identity, identity)
 
 
+def stands_for(paths: RunPaths, folder: Path) -> Place:
+    """How the run that is being made in `paths` will stand once its output folder is called `folder`."""
+    identity = _read(paths)
+    if identity is None or Path(identity.folder) == folder:
+        return Place(Standing.UNBOUND if identity is None else Standing.SAME, folder)
+    return judged(identity, folder, paths.output.stat().st_ino, _look(Path(identity.folder), folder))
+
+
+def take_over(paths: RunPaths, folder: Path) -> None:
+    """Let what is being made in `paths`, and will be called `folder`, be the run that its records are of."""
+    identity = _read(paths)
+    if identity is not None:
+        was = "" if Path(identity.folder) == folder else identity.folder
+        inode = paths.output.stat().st_ino
+        value = Identity(id=identity.id, folder=str(folder), inode=inode, was=was or identity.was)
+        write_state(paths.output, paths.identity, value)
+
+
+def set_the_originals_aside(paths: RunPaths) -> Path:
+    """Keep what is of the original alone apart, so that this is a run of its own."""
+    return _set_aside(paths, read_run_id(paths) or "unknown")
+
+
 def forget_run_id(paths: RunPaths) -> None:
     """Take back what `make_run_id` gave."""
     for path in (paths.run_id, paths.identity):

@@ -77,9 +77,11 @@ def being_read(paths: RunPaths) -> dict[int, str]:
     try:
         with opened_folder(paths.output, paths.reading) as (folder, keepers):
             found = {}
-            for mark in _marks(folder):
+            marks = _marks(folder)
+            now_ns = _now_ns(folder, paths) if marks else None
+            for mark in marks:
                 with contextlib.suppress(FileNotFoundError, Untrusted):  # done this moment, or nobody's of ours
-                    if _lives(folder, keepers, paths, mark):
+                    if _lives(folder, keepers, paths, mark, now_ns):
                         found[mark.iteration] = _why(folder, keepers, paths, mark)
             return found
     except FileNotFoundError:
@@ -96,15 +98,18 @@ def _marks(folder: int) -> list[_Mark]:
     return found
 
 
-def _is_silent(folder: int, paths: RunPaths, name: str) -> bool:
-    now_ns = file_servers_now_ns(folder, paths.reading / name)
+def _now_ns(folder: int, paths: RunPaths) -> int | None:
+    return file_servers_now_ns(folder, paths.reading / "heartbeats")
+
+
+def _is_silent(folder: int, name: str, now_ns: int | None) -> bool:
     beat_ns = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns
     return now_ns is not None and now_ns - beat_ns > SILENT_S * 1e9
 
 
-def _lives(folder: int, keepers: Keepers, paths: RunPaths, mark: _Mark) -> bool:
+def _lives(folder: int, keepers: Keepers, paths: RunPaths, mark: _Mark, now_ns: int | None) -> bool:
     """Its lock says it on its own host; on others, or where files have no locks, a heartbeat that goes on."""
-    if _is_silent(folder, paths, mark.name):
+    if _is_silent(folder, mark.name, now_ns):
         return False
     if mark.is_own or not mark.is_here:
         return True
@@ -126,13 +131,15 @@ def _why(folder: int, keepers: Keepers, paths: RunPaths, mark: _Mark) -> str:
 
 
 def _clear_away_the_dead(folder: int, keepers: Keepers, paths: RunPaths) -> None:
+    names = listed_within(folder)
+    now_ns = _now_ns(folder, paths) if names else None
     for mark in _marks(folder):
         with contextlib.suppress(OSError):
-            if not _lives(folder, keepers, paths, mark):
+            if not _lives(folder, keepers, paths, mark, now_ns):
                 os.unlink(mark.name, dir_fd=folder)
-    for name in listed_within(folder):
+    for name in names:
         with contextlib.suppress(OSError):
-            if name.startswith(".") and _is_silent(folder, paths, name):  # what a killed one had only begun
+            if name.startswith(".") and _is_silent(folder, name, now_ns):  # what a killed one had only begun
                 os.unlink(name, dir_fd=folder)
 
 

@@ -22,6 +22,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import profile
 from opsctl.runs.schema import (
     ArrayTable,
+    BackupTable,
     CarbonTable,
     EnvironmentTable,
     ExpectTable,
@@ -82,6 +83,7 @@ def load_run_file(path: Path, environment: Mapping[str, str] = os.environ) -> Lo
             checkpoints=written.get("checkpoints", {}),
             retention=msgspec.convert(written.get("retention"), RetentionTable | None),
             environment=msgspec.convert(written.get("environment"), EnvironmentTable | None),
+            backup=msgspec.convert(written.get("backup"), BackupTable | None),
             expect=msgspec.convert(written.get("expect", {}), ExpectTable),
             carbon=msgspec.convert({**profiles.get("carbon", {}), **written.get("carbon", {})}, CarbonTable),
             watch=written.get("watch", {}),

@@ -167,6 +167,21 @@ class RunPaths:
         return self.state / "reading"
 
     @property
+    def backups(self) -> Path:
+        """A line for each thing that is backed up somewhere, and what became of it; only added to."""
+        return self.state / "backups.jsonl"
+
+    @property
+    def backups_read(self) -> Path:
+        """A line for each sample of what is backed up that was read again, and how far that has come; only added to."""
+        return self.state / "backups-read.jsonl"
+
+    @property
+    def backups_lock(self) -> Path:
+        """Held for the moment in which that file changes."""
+        return self.state / "backups.lock"
+
+    @property
     def space(self) -> Path:
         """A line for each look at the file systems; only added to."""
         return self.state / "space.jsonl"

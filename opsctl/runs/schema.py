@@ -61,6 +61,22 @@ class RetentionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pinned: tuple[int, ...] = ()  # iterations, beside those of --save-iterations
 
 
+class BackupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[backup]: what is copied where. 0 where a rule is not wanted."""
+
+    to: tuple[str, ...] = ()  # folders or URLs, each this run's own
+    full_every: int = 10_000  # checkpoints that this divides, with optimizer states
+    weights_every: int = 3_000  # checkpoints that this divides, without
+    spikes: bool = True  # those of --save-iterations, whole
+    pinned: tuple[int, ...] = ()  # these iterations, whole
+    limit: str | None = None  # of all that is sent at once, such as "200MB" a second
+    endpoint: str | None = None  # of an S3 server that is not Amazon's
+    logs: bool = True
+    tensorboard: bool = True
+    carbon: bool = True
+    state: bool = True  # the run file and all records
+
+
 class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[watch]: what the checks hold the run against. None: what the run itself has shown so far."""
 
@@ -219,6 +235,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoints: dict[str, Any] = {}
     retention: RetentionTable | None = None  # None: nothing says what may go
     environment: EnvironmentTable | None = None  # None: `opsctl env build` has nothing to go by
+    backup: BackupTable | None = None  # None: nothing says what is copied where
     expect: ExpectTable = ExpectTable()
     carbon: CarbonTable = CarbonTable()
     watch: dict[str, Any] = {}

@@ -16,6 +16,7 @@ from opsctl.runs.options import OPTION_TABLES, option_names, option_problem, why
 from opsctl.runs.schema import (
     AlertsTable,
     ArrayTable,
+    BackupTable,
     CarbonTable,
     CronTable,
     EnvironmentTable,
@@ -35,6 +36,7 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "array": ArrayTable,
     "retention": RetentionTable,
     "environment": EnvironmentTable,
+    "backup": BackupTable,
     "expect": ExpectTable,
     "carbon": CarbonTable,
     "watch": WatchTable,

@@ -9,6 +9,7 @@ from opsctl.errors import RunFileError
 from opsctl.runs.expansion import VARIABLE_NAME
 from opsctl.runs.schema import INSTALLERS, PUBLISHERS, RunFile
 from opsctl.runs.shape import shown, shown_key
+from opsctl.runs.sizes import bytes_of
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
@@ -49,12 +50,13 @@ _INDEX = re.compile(r"(https?|file)://[^@\s?#]*")
 _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _EXTENSION = re.compile(rf"{_MODULE.pattern}(:[A-Za-z_]\w*)?", re.ASCII)
+_DESTINATION = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f\x7f]+")
 _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 
 
 def check_values(path: Path, file: RunFile) -> None:
     """Raise RunFileError for the first value that cannot be."""
-    rules = (_run, _slurm, _times, _extra, _array, _retention, _environment, _expect, _carbon, _env)
+    rules = (_run, _slurm, _times, _extra, _array, _retention, _environment, _backup, _expect, _carbon, _env)
     problem = next((found for rule in rules if (found := rule(file))), None)
     if problem:
         raise RunFileError(f"{path}: {problem}")
@@ -187,6 +189,27 @@ def _environment(file: RunFile) -> str | None:
         return f'[environment] extensions = {shown(wrong)}: allowed are an op of DeepSpeed\'s or "module:function"'
     wrong = next((one for one in table.imports if not _MODULE.fullmatch(one)), None)
     return f"[environment] imports = {shown(wrong)}: allowed are modules' names" if wrong is not None else None
+
+
+def _backup(file: RunFile) -> str | None:
+    table = file.backup
+    if table is None:
+        return None
+    for one in table.to:
+        if not one.startswith("/") and not _DESTINATION.fullmatch(one):
+            return f"[backup] to = {shown(one)}: allowed are an absolute folder and a URL such as s3://bucket/prefix"
+        if "@" in one.partition("://")[2].partition("/")[0] or "?" in one:
+            return "[backup] to: a URL here has no password or key in it: those belong into the store's own files"
+    for key in ("full_every", "weights_every"):
+        if getattr(table, key) < 0:
+            return f"[backup] {key} = {shown(getattr(table, key))}: allowed is a whole number from 0 on"
+    if any(one < 1 for one in table.pinned):
+        return f"[backup] pinned = {shown(list(table.pinned))}: allowed are iterations from 1 on"
+    try:
+        bytes_of(table.limit or "1B")
+    except ValueError as error:
+        return f"[backup] limit: {error}"
+    return None
 
 
 def _expect(file: RunFile) -> str | None:

@@ -35,6 +35,7 @@ OPSCTL = {
         *("attempts", "checkpoints", "environments", "logs", "planning", "records", "render", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
     },
+    "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats"},
     "hub": {"logs", "records", "runs", "slurm", "stores", "trainer.formats"},
     "watch": {
         *("attempts", "checkpoints", "logs", "records", "runs", "slurm", "walks", "trainer.formats", "trainer.recipe"),
@@ -66,6 +67,7 @@ OPSCTL = {
         *(
             "alerts",
             "attempts",
+            "backups",
             "carbon",
             "checkpoints",
             "control",
@@ -85,7 +87,7 @@ OPSCTL = {
             "runs",
             "slurm",
         ),
-        *("status", "watch", "trainer.formats"),
+        *("status", "stores", "watch", "trainer.formats"),
     },
 }
 TRAINER = {

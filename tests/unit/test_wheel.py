@@ -44,6 +44,7 @@ def test_it_holds_every_job_of_the_pseudo_cron_inside_the_package(names: set[str
         "refill",
         "requests",
         "fs-watchdog",
+        "checkpoint-backup",
         "checkpoint-rotation",
     }
 

@@ -35,7 +35,7 @@ def test_every_checkpoint_is_listed_oldest_first_with_what_is_wrong(checkpoints:
 
 def test_the_table_has_a_line_for_each(checkpoints: Path) -> None:
     head, nine, ten, hundred = checkpoint_table(listed(checkpoints))
-    assert head.split() == ["ITERATION", "SAMPLES", "SAVED", "GB", "STATE"]
+    assert head.split() == ["ITERATION", "SAMPLES", "SAVED", "GB", "BACKUP", "STATE"]
     assert nine.split()[:2] == ["9", "72"] and nine.endswith(" complete")
     assert ten.endswith(" complete, latest") and hundred.split()[:3] == ["100", "?", "?"]
 

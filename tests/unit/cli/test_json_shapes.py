@@ -31,7 +31,7 @@ def commands_with_json(command: click.Command, words: str = "") -> Iterator[str]
             found = command.get_command(context, name)
             assert found is not None
             yield from commands_with_json(found, f"{words} {name}".strip())
-    elif any("--json" in option.opts for option in command.params):
+    if any("--json" in option.opts for option in command.params):
         yield name_in_table(words)
 
 

@@ -13,6 +13,7 @@ STATE_FILES = ("opsctl.records.state_files", "opsctl.records.trusted", "opsctl.r
 #: What else opens files, and which: none of them is state that opsctl keeps of a run.
 OTHERS = {
     "opsctl.attempts.evidence": "the end of what a node printed",
+    "opsctl.backups.restoring": "the folder in which it puts something together, to have it alone",
     "opsctl.carbon.intensity": "the installed codecarbon's table of countries",
     "opsctl.cli": "/dev/null, where a reader has left",
     "opsctl.cli.init": "an example that is shipped with the product",

@@ -1,0 +1,195 @@
+"""A whole run from a destination to a folder that is not there yet: records, logs, run file, its newest checkpoint.
+
+All of it is put together beside, under a name that a later try goes on with, and renamed when it is whole. Whether it
+is then the same run, moved, or another one is decided by the rules of `records.identity`, or by who restores it where
+nobody can tell from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.account import account_and_host
+from opsctl.backups import rest
+from opsctl.backups.far import Found, find_all, read_run
+from opsctl.backups.restoring import Chosen, alone_in, choose, restore_to_folder
+from opsctl.checkpoints.backups import What, digest_of
+from opsctl.checkpoints.rollbacks import append_rollback
+from opsctl.errors import OpsctlError, RunFileError, UsageError
+from opsctl.moments import now
+from opsctl.records import identity
+from opsctl.records.identity import Standing
+from opsctl.records.locate import RUN_FILE_NAME
+from opsctl.records.state_files import make_folder, read_text, write_atomically
+from opsctl.runs.load import load_run_file
+from opsctl.runs.paths import RunPaths
+from opsctl.stores.flow import Flow
+from opsctl.stores.store import Store
+from opsctl.stores.types import Expected
+from trainer.formats.manifest import LATEST, tag_of
+from trainer.formats.rollbacks import Rollback
+
+SAME, COPY = "same", "copy"
+_OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of a run is to be brought back."""
+
+    step: int | None = None  # None: the newest whole checkpoint
+    weights_only: bool = False
+    with_checkpoint: bool = True
+    stands_as: str | None = None  # SAME, COPY; None: as the rules tell
+
+
+@dataclass(frozen=True)
+class BroughtBack:
+    """A run that is there again."""
+
+    folder: Path
+    name: str
+    look: int | None  # number of the look at its records
+    files: int
+    bytes: int
+    checkpoint: int | None
+    standing: str  # a clause for people
+    warnings: tuple[str, ...] = ()
+
+
+def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callable[[str], None]) -> BroughtBack:
+    """Make the run `folder` from what is at the destination. say: told of each part that is there.
+
+    Raises OpsctlError where something is in the place, nothing is at the destination, a file is not as it was, or
+    nobody can tell whether the original is still there (`asked.stands_as` says it then); StoreError.
+    """
+    far_run, look = read_run(store), rest.newest_look(store, rest.numbers_there(store))
+    if far_run is None:
+        raise OpsctlError(f"{store.where} has no {rest.FOLDER} and no backup.json: no run is backed up there")
+    chosen = _checkpoint(store, asked) if asked.with_checkpoint else None
+    with _beside(folder) as made:
+        paths = RunPaths(made / _OUTPUT)
+        make_folder(made, paths.output)
+        if look is not None:
+            _fetch_rest(store, look, made, flow)
+            say(f"records and logs are there: {len(look.files)} files of {look.at}")
+        standing = _settled(paths, folder / _OUTPUT, asked.stands_as)
+        if chosen is not None:
+            _fetch_checkpoint(store, chosen, paths, flow)
+            say(f"{tag_of(chosen.manifest.iteration)} is there, {chosen.bytes / 1e9:.3g} GB")
+        warnings = _mend_run_file(made, folder)
+        if os.path.lexists(folder):
+            raise OpsctlError(f"{folder} is there now, and nothing is overwritten; what was fetched is in {made}")
+        made.rename(folder)
+    return BroughtBack(
+        folder,
+        far_run.run,
+        look.number if look else None,
+        len(look.files) if look else 0,
+        (sum(file.bytes for file in look.files.values()) if look else 0) + (chosen.bytes if chosen else 0),
+        chosen.manifest.iteration if chosen else None,
+        standing,
+        warnings,
+    )
+
+
+def _checkpoint(store: Store, asked: Asked) -> Chosen | None:
+    if asked.step is not None:
+        return choose(store, asked.step, asked.weights_only)
+    found, _ = find_all(store)
+    fitting = [one for one in found if asked.weights_only or one.note.what is What.FULL]
+    newest: Found | None = max(fitting, key=lambda one: one.note.iteration, default=None)
+    return None if newest is None else choose(store, newest.note.iteration, asked.weights_only)
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """Where it is put together, one restore at a time. Raises OpsctlError where something is in the place."""
+    if os.path.lexists(folder):
+        raise OpsctlError(f"{folder} is there, and nothing is overwritten: give a folder that is not there yet")
+    if not folder.parent.is_dir():
+        raise UsageError(f"no folder {str(folder.parent)!r} to make the run in: make it first")
+    made = folder.with_name(f".{folder.name}.restoring")
+    made.mkdir(mode=0o755, exist_ok=True)
+    with alone_in(made, f"another restore to {folder} is under way"):
+        yield made
+
+
+def _fetch_rest(store: Store, look: rest.Look, made: Path, flow: Flow) -> None:
+    """Every file from where it lies, folder by folder of looks."""
+    by_number: dict[str, dict[str, Expected]] = {}
+    for name, file in look.files.items():
+        number, _, there = file.at.partition("/")
+        if there != name or not number.isdigit():
+            raise OpsctlError(f"look {look.number} in {store.where} names {name!a} as {file.at!a}, which cannot be")
+        if name.startswith(f"{_OUTPUT}/"):
+            by_number.setdefault(number, {})[name] = Expected(file.bytes, file.xxh64)
+    for number, files in by_number.items():
+        store.get(files, made, f"{rest.FOLDER}/{number}", flow).raise_faults()
+    run_file = look.files.get(f"run/{Path(look.run_file).name}")
+    if run_file is not None:
+        data = store.read(f"{rest.FOLDER}/{run_file.at}")
+        if digest_of(data) != run_file.xxh64:
+            raise OpsctlError(f"{run_file.at!a} in {store.where} is not what was sent")
+        write_atomically(made, made / RUN_FILE_NAME, data)
+
+
+def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> str:
+    """Whose run this is from now on, in a clause. Raises OpsctlError where that cannot be told."""
+    place = identity.stands_for(paths, output)
+    if place.standing is Standing.UNBOUND:
+        return "a run that was never submitted"
+    standing = place.standing
+    if stands_as is None and standing is Standing.UNCLEAR:
+        raise OpsctlError(
+            f"whether {place.was} is still that run cannot be seen from here: give --as same where it is gone and this "
+            "goes on in its place, --as copy where this is to be another run; what was fetched stays for the next try"
+        )
+    if stands_as == SAME and standing is Standing.COPY:
+        raise OpsctlError(f"{place.was} is still that run: only --as copy can be beside it")
+    if stands_as == COPY or standing is Standing.COPY:
+        identity.set_the_originals_aside(paths)
+        return f"a run of its own, a copy of {place.was}"
+    identity.take_over(paths, output)
+    return f"the same run, which was {place.was}" if standing is not Standing.SAME else "the same run in its place"
+
+
+def _fetch_checkpoint(store: Store, chosen: Chosen, paths: RunPaths, flow: Flow) -> None:
+    make_folder(paths.output, paths.checkpoints)
+    tag = tag_of(chosen.manifest.iteration)
+    if not (paths.checkpoints / tag).is_dir():  # else an earlier try has it
+        restore_to_folder(store, chosen, paths.checkpoints, flow)
+    why = f"restored from {store.where}"
+    append_rollback(paths, Rollback(chosen.manifest.iteration, None, account_and_host(), now(), why))
+    write_atomically(paths.output, paths.checkpoints / LATEST, tag)
+
+
+def _mend_run_file(made: Path, folder: Path) -> tuple[str, ...]:
+    """Let its [run] output be the folder beside it, where it was another."""
+    path = made / RUN_FILE_NAME
+    if not path.is_file():
+        return ('no run file was backed up: write one, with [run] output = "output"',)
+    try:
+        if load_run_file(path).paths.output == made / _OUTPUT:
+            return ()
+        mended = with_output(read_text(made, path) or "", _OUTPUT)
+        write_atomically(made, path, mended)
+        if load_run_file(path).paths.output == made / _OUTPUT:
+            return (f'[run] output in {folder / RUN_FILE_NAME} is "{_OUTPUT}" now: opsctl revise publishes that',)
+    except (RunFileError, OSError) as error:
+        return (f"{folder / RUN_FILE_NAME}: {error}",)
+    return (f"correct [run] output in {folder / RUN_FILE_NAME}: it has to be {folder / _OUTPUT}",)
+
+
+def with_output(text: str, output: str) -> str:
+    """The run file's text with another [run] output; everything else, comments too, stays."""
+    head, name, rest_of_it = text.partition("[run]")
+    table, bracket, more = re.match(r"(.*?)(^\[|\Z)(.*)", rest_of_it, re.DOTALL | re.MULTILINE).groups()  # type: ignore[union-attr]
+    line = f'output = "{output}"'
+    changed, count = re.subn(r"^[ \t]*output[ \t]*=.*$", line, table, count=1, flags=re.MULTILINE)
+    return head + name + (changed if count else f"\n{line}{table}") + bracket + more

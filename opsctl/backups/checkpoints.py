@@ -1,0 +1,144 @@
+"""Backing up a run's checkpoints: what is here, what a destination wants of it, sending one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from opsctl.backups.far import FarCheckpoint, find_all
+from opsctl.backups.schedule import Chosen, Due, Here, choose, never_whole
+from opsctl.backups.sending import Destination, claim, send_checkpoint, turn
+from opsctl.checkpoints.backups import BackedUp, digest_here, read_backups, record
+from opsctl.checkpoints.inventory import latest_iteration
+from opsctl.checkpoints.which import mark_of
+from opsctl.errors import OpsctlError, file_problem
+from opsctl.records.run_view import RunView
+from opsctl.records.state_files import FULL_DISK
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.schema import BackupTable
+from opsctl.stores.types import StoreError
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import checkpoint_folders, fault_of, iteration_of, read_manifest, tag_of
+from trainer.formats.resumable import NO_OPTIMIZER
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a command asks for beyond the policy."""
+
+    named: tuple[int, ...] | None = None  # these instead of what the schedule says
+    weights_only: bool = False
+
+
+@dataclass
+class Sent:
+    """What came of it."""
+
+    lines: list[BackedUp] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def here(paths: RunPaths) -> list[Here]:
+    """The run's checkpoints, oldest first. Raises OpsctlError where nobody can see them."""
+    try:
+        return [
+            _seen(paths, iteration_of(folder.name) or 0) for folder in reversed(checkpoint_folders(paths.checkpoints))
+        ]
+    except CheckpointError as error:
+        raise OpsctlError(f"nothing is backed up: {error}") from None
+
+
+def plan(paths: RunPaths, table: BackupTable, to: str, wish: Wish, ledger: Collection[BackedUp]) -> Chosen:
+    """What the destination should have and has not."""
+    return choose(here(paths), ledger, table, to, latest_iteration(paths.checkpoints), wish.named, wish.weights_only)
+
+
+def warnings_of(run: RunView, table: BackupTable) -> tuple[str, ...]:
+    """What its owner should know of how [backup] and [retention] go together."""
+    file = run.revision.file if run.revision else run.loaded.file if run.loaded else None
+    retention = file.retention if file else None
+    if retention is None or not never_whole(table, retention.until_backed_up):
+        return ()
+    until = retention.until_backed_up
+    return (
+        f"[retention] until_backed_up = {until} keeps whole checkpoints that [backup] full_every = {table.full_every} "
+        "never sends: let the first be a multiple of the second",
+    )
+
+
+def ledger_of(place: Destination) -> list[BackedUp]:
+    """The run's ledger; what it has lost of this destination is found there again. Raises OpsctlError, StoreError."""
+    try:
+        lines = read_backups(place.paths)
+    except OSError as error:
+        raise OpsctlError(f"nothing is backed up: {file_problem(error, place.paths.backups)}") from None
+    if any(line.to == place.to for line in lines):
+        return lines
+    found, _ = find_all(place.store)
+    return [*lines, *(line_of(one.note, place.to) for one in found)]
+
+
+def back_up(place: Destination, table: BackupTable, wish: Wish, say: Callable[[str], None]) -> Sent:
+    """Send what the destination should have and has not, the newest first. say: told of each that is there.
+
+    What cannot be sent is among the problems, and the others go on. Raises OpsctlError where another backup is at it,
+    or the place is another run's; StoreError where the store can do no more.
+    """
+    done = Sent()
+    with turn(place.paths, place.name, place.to):
+        claim(place)
+        chosen = plan(place.paths, table, place.to, wish, ledger_of(place))
+        known = {one.iteration: one.of for one in here(place.paths)} if chosen.due else {}
+        for due in reversed(chosen.due):
+            try:
+                line = send_checkpoint(place, due, known.get(due.iteration, ""))
+            except StoreError:
+                raise
+            except OpsctlError as error:
+                done.problems.append(f"{tag_of(due.iteration)}: {error}")
+                continue
+            say(_told(line, due))
+            done.lines.append(line)
+            done.problems += _put_on_record(place, line)
+    return done
+
+
+def line_of(note: FarCheckpoint, to: str) -> BackedUp:
+    """A line for what lies at a destination: not proven there by what its listing says."""
+    return BackedUp(
+        to=to,
+        what=note.what,
+        iteration=note.iteration,
+        of=note.of,
+        files=note.files,
+        bytes=note.bytes,
+        sent_at=note.sent_at,
+        by=note.by,
+    )
+
+
+def _put_on_record(place: Destination, line: BackedUp) -> list[str]:
+    """It is there all the same, and the next backup finds it there."""
+    try:
+        record(place.paths, [line])
+    except OSError as error:
+        what = FULL_DISK.get(error.errno or 0) or file_problem(error, place.paths.backups)
+        return [f"{tag_of(line.iteration)} is there, but {place.paths.backups} cannot be written: {what}"]
+    return []
+
+
+def _told(line: BackedUp, due: Due) -> str:
+    return f"{tag_of(line.iteration)} is there {line.what.words}, {line.bytes / 1e9:.3g} GB ({due.reason}, {due.news})"
+
+
+def _seen(paths: RunPaths, iteration: int) -> Here:
+    folder = paths.checkpoints / tag_of(iteration)
+    try:
+        mark_of(paths.output, folder)
+    except OSError as error:  # a link, or somebody else's
+        return Here(iteration, problem=str(error.strerror))
+    of, problem = digest_here(folder), fault_of(folder)
+    if problem is not None or of is None:
+        return Here(iteration, of or "", problem=problem or "no manifest")
+    manifest = read_manifest(folder)
+    return Here(iteration, of, manifest.layout.get("optimizer") != NO_OPTIMIZER, manifest.pinned)

@@ -1,0 +1,168 @@
+"""What a destination looks like, so that it explains itself to whoever has only that.
+
+    backup.json                          which run this is
+    checkpoints/global_stepN/...         a whole checkpoint; manifest.json comes last
+    weights/global_stepN/...             one without optimizer states, of which its manifest says so
+    rest/STAMP.json, rest/STAMP/...      a look at logs, curves and records, and the files that were new then
+
+Nothing without its manifest is a backup, and nothing is one until its manifest is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from opsctl.checkpoints.backups import What, digest_of
+from opsctl.errors import OpsctlError
+from opsctl.stores.store import Store
+from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import Moment, json_file_text
+from trainer.formats.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
+from trainer.formats.partitions import is_optimizer_file
+from trainer.formats.resumable import NO_OPTIMIZER
+from trainer.formats.tolerant import decode
+
+#: The note that says what a folder there is.
+NOTE = "backup.json"
+FOLDERS = {What.FULL: "checkpoints", What.WEIGHTS: "weights"}
+_ABOUT = (
+    "Copies of one training, made by opsctl. `opsctl restore --from THIS --to FOLDER` brings it back; "
+    "checkpoints/ has whole checkpoints, weights/ those without optimizer states; what has no manifest.json is no copy."
+)
+
+
+class FarRun(msgspec.Struct, frozen=True, kw_only=True):
+    """`backup.json` of a destination."""
+
+    schema_version: int = 1
+    about: str = _ABOUT
+    run: str  # its name
+    run_id: str = ""
+
+
+class FarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """`backup.json` of a checkpoint there."""
+
+    schema_version: int = 1
+    run: str
+    run_id: str = ""
+    iteration: int
+    what: What
+    of: str  # checksum of the manifest that it had where it was saved
+    files: int  # without the manifest
+    bytes: int
+    left_out: tuple[str, ...] = ()  # files of the whole checkpoint that are not here
+    sent_at: Moment | None = None
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A backup as it lies there: its manifest is whole and every file there in its size."""
+
+    note: FarCheckpoint
+    manifest: Manifest
+    manifest_bytes: bytes
+
+    @property
+    def prefix(self) -> str:
+        """Its folder there."""
+        return folder_of(self.note.what, self.note.iteration)
+
+
+def folder_of(what: What, iteration: int) -> str:
+    """Where a checkpoint is at a destination."""
+    return f"{FOLDERS[what]}/{tag_of(iteration)}"
+
+
+def without_optimizer(manifest: Manifest) -> Manifest:
+    """The manifest of what is left of a checkpoint without optimizer states, which says so as a save without does."""
+    kept = {name: file for name, file in manifest.files.items() if not is_optimizer_file(name)}
+    return msgspec.structs.replace(manifest, layout={**manifest.layout, "optimizer": NO_OPTIMIZER}, files=kept)
+
+
+def manifest_text(manifest: Manifest) -> bytes:
+    """A manifest as the file that it is."""
+    return json_file_text(manifest.as_json()).encode()
+
+
+def size_of(files: dict[str, SavedFile]) -> int:
+    """Bytes of all of them."""
+    return sum(file.bytes for file in files.values())
+
+
+def read_run(store: Store) -> FarRun | None:
+    """Whose copies are there; None where nothing says it. Raises StoreError."""
+    if store.backend.stat(NOTE) is None:
+        return None
+    found = decode(store.read(NOTE), FarRun)
+    if found is None:
+        raise OpsctlError(f"{store.where}/{NOTE} cannot be read, so nobody can tell whose copies are there: look at it")
+    return found
+
+
+def refuse_another_runs(found: FarRun | None, name: str, run_id: str, where: str) -> None:
+    """Raise OpsctlError where a destination is another run's: two runs there would take each other's places."""
+    if found is None:
+        return
+    is_same = found.run_id == run_id if found.run_id and run_id else found.run == name
+    if not is_same:
+        raise OpsctlError(
+            f"{where} has the copies of run {found.run} (id {found.run_id or 'unknown'}), and {name} has the id "
+            f"{run_id or 'unknown'}: give each run a place of its own in [backup] to"
+        )
+
+
+def find_all(store: Store) -> tuple[list[Found], list[str]]:
+    """Every backup of a checkpoint there, oldest first, and a line for each folder that is none. Raises StoreError."""
+    found, problems = [], []
+    for what, folder in FOLDERS.items():
+        sizes: dict[str, dict[str, int]] = {}
+        for name, far in store.list(folder).items():
+            tag, _, rest = name.partition("/")
+            if rest and iteration_of(tag) is not None:
+                sizes.setdefault(tag, {})[rest] = far.bytes
+        for tag, there in sizes.items():
+            iteration = iteration_of(tag)
+            assert iteration is not None, "it is called like a checkpoint"
+            try:
+                found.append(_found(store, what, iteration, there))
+            except OpsctlError as error:
+                problems.append(f"{folder}/{tag}: {error}")
+    return sorted(found, key=lambda one: (one.note.iteration, one.note.what)), problems
+
+
+def find(store: Store, iteration: int, what: What) -> Found:
+    """The backup of a checkpoint. Raises OpsctlError where there is none that is whole, StoreError."""
+    there = {name: far.bytes for name, far in store.list(folder_of(what, iteration)).items()}
+    return _found(store, what, iteration, there)
+
+
+def _found(store: Store, what: What, iteration: int, there: dict[str, int]) -> Found:
+    prefix = folder_of(what, iteration)
+    if MANIFEST not in there:
+        raise OpsctlError("it has no manifest, so it was never sent whole" if there else "it is not there")
+    data = store.read(f"{prefix}/{MANIFEST}")
+    try:
+        manifest = decode_manifest(data, f"{prefix}/{MANIFEST}")
+    except CheckpointError as error:
+        raise OpsctlError(str(error)) from None
+    if manifest.iteration != iteration:
+        raise OpsctlError(f"its manifest is that of {tag_of(manifest.iteration)}")
+    for name, file in manifest.files.items():
+        if there.get(name) != file.bytes:
+            size = "is not there" if name not in there else f"has {there[name]} bytes instead of {file.bytes}"
+            raise OpsctlError(f"{name!a} {size}")
+    note = decode(store.read(f"{prefix}/{NOTE}"), FarCheckpoint) if NOTE in there else None
+    if note is None or (note.iteration, note.what) != (iteration, what):
+        note = FarCheckpoint(
+            run="",
+            iteration=iteration,
+            what=what,
+            of=digest_of(data) if what is What.FULL else "",
+            files=len(manifest.files),
+            bytes=size_of(manifest.files),
+        )
+    return Found(note, manifest, data)

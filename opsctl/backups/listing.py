@@ -1,0 +1,33 @@
+"""The ledger as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opsctl.checkpoints.backups import BackedUp, What
+from opsctl.moments import iso
+from opsctl.output import printable
+
+_HEAD = ("WHAT", "GB", "SENT", "PROVEN", "STATE", "TO")
+
+
+def backup_table(lines: Sequence[BackedUp]) -> list[str]:
+    """Lines of a table, by destination and iteration."""
+    in_order = sorted(lines, key=lambda line: (line.to, line.iteration, line.what))
+    rows = [_HEAD, *map(_row, in_order)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    return [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) for row in rows
+    ]
+
+
+def _row(line: BackedUp) -> tuple[str, ...]:
+    what = line.what.words if line.what is What.REST else f"{line.iteration} {line.what.words}"
+    return (
+        what,
+        f"{line.bytes / 1e9:.3g}",
+        iso(line.sent_at, "minutes") or "?",
+        iso(line.verified_at, "minutes") or "never",
+        printable(f"LOST: {line.lost}" if line.lost else "there"),
+        printable(line.to),
+    )

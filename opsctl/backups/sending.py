@@ -1,0 +1,163 @@
+"""Sending one checkpoint to a destination: marked as being read, proven there file by file, its manifest last.
+
+Whatever becomes of it here meanwhile, pruned, moved, saved again, what is there has its manifest only when all of it
+is there. What a destination has of another save of that iteration is called none before the first file changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opsctl.account import account_and_host
+from opsctl.backups.far import (
+    NOTE,
+    FarCheckpoint,
+    FarRun,
+    folder_of,
+    manifest_text,
+    read_run,
+    refuse_another_runs,
+    size_of,
+    without_optimizer,
+)
+from opsctl.backups.schedule import Due
+from opsctl.checkpoints.backups import BackedUp, What, digest_of, read_backups, record
+from opsctl.errors import OpsctlError, file_problem
+from opsctl.moments import now
+from opsctl.records.identity import read_run_id
+from opsctl.records.reading import reading
+from opsctl.records.state_files import locked, read_text
+from opsctl.records.trusted import opened_folder
+from opsctl.runs.paths import RunPaths
+from opsctl.stores.flow import Flow
+from opsctl.stores.said import Said
+from opsctl.stores.store import Store
+from opsctl.stores.types import Expected
+from trainer.formats.errors import CheckpointError
+from trainer.formats.json_text import json_file_text
+from trainer.formats.manifest import MANIFEST, Manifest, decode_manifest, tag_of
+
+#: How long another backup to the same place is waited for: it does the same.
+_TURN_WAIT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A place for one run's copies, with what has to be said there."""
+
+    paths: RunPaths
+    name: str  # the run's
+    to: str  # the URL, as the ledger has it
+    store: Store
+    flow: Flow
+
+    def say(self, name: str, data: bytes) -> None:
+        """Put a file there that is nowhere else. Raises StoreError, FileFault."""
+        self.store.put_source(Said(name, data), name, self.flow)
+
+
+@contextlib.contextmanager
+def turn(paths: RunPaths, name: str, to: str) -> Iterator[None]:
+    """One backup of a run to a place at a time, over hosts. Raises OpsctlError where another one is at it."""
+    lock = paths.state / f"backup-{digest_of(to.encode())}.lock"
+    with locked(paths.output, lock, _TURN_WAIT_S, f"back up {name} to {to}"):
+        yield
+
+
+def claim(place: Destination) -> None:
+    """Have the destination say whose it is. Raises OpsctlError where it is another run's, StoreError."""
+    run_id, there = read_run_id(place.paths) or "", read_run(place.store)
+    refuse_another_runs(there, place.name, run_id, place.store.where)
+    wanted = FarRun(run=place.name, run_id=run_id)
+    if there != wanted:
+        place.say(NOTE, json_file_text(wanted).encode())
+
+
+def send_checkpoint(place: Destination, due: Due, of: str) -> BackedUp:
+    """Bring it there, and put that on record. of: checksum of the manifest that it was chosen by.
+
+    The caller has its `turn`. Raises OpsctlError where it is not there whole afterwards, with why.
+    """
+    folder = place.paths.checkpoints / tag_of(due.iteration)
+    try:
+        with (
+            reading(place.paths, due.iteration, f"backup to {place.store.where}"),
+            opened_folder(place.paths.output, folder) as (held, _),
+        ):
+            data = _manifest_here(place.paths, due.iteration)
+            if digest_of(data) != of:
+                raise OpsctlError(f"{folder.name} was saved again meanwhile: the next backup sends that")
+            line = _send(place, due, held, data)
+    except OSError as error:
+        raise OpsctlError(f"{folder.name} is not sent: {file_problem(error, folder)}") from None
+    return line
+
+
+def _send(place: Destination, due: Due, held: int, data: bytes) -> BackedUp:
+    whole = _parsed(data, due.iteration)
+    manifest = whole if due.what is What.FULL else without_optimizer(whole)
+    text = data if due.what is What.FULL else manifest_text(manifest)
+    prefix, of = folder_of(due.what, due.iteration), digest_of(data)
+    _call_another_none(place, due, prefix, of, text)
+    note = FarCheckpoint(
+        run=place.name,
+        run_id=read_run_id(place.paths) or "",
+        iteration=due.iteration,
+        what=due.what,
+        of=of,
+        files=len(manifest.files),
+        bytes=size_of(manifest.files),
+        left_out=tuple(sorted(whole.files.keys() - manifest.files.keys())),
+        sent_at=now().replace(microsecond=0),
+        by=account_and_host(),
+    )
+    place.say(f"{prefix}/{NOTE}", json_file_text(note).encode())
+    files = {name: Expected(file.bytes, file.xxh64) for name, file in manifest.files.items()}
+    place.store.put(held, files, prefix, flow=place.flow).raise_faults()
+    if digest_of(_manifest_here(place.paths, due.iteration)) != of:
+        raise OpsctlError(f"{tag_of(due.iteration)} was saved again meanwhile: the next backup sends that")
+    place.say(f"{prefix}/{MANIFEST}", text)
+    return BackedUp(
+        to=place.to,
+        what=due.what,
+        iteration=due.iteration,
+        of=of,
+        files=note.files,
+        bytes=note.bytes,
+        sent_at=note.sent_at,
+        by=note.by,
+        verified_at=now().replace(microsecond=0),
+    )
+
+
+def _call_another_none(place: Destination, due: Due, prefix: str, of: str, text: bytes) -> None:
+    """What is there of another save loses its manifest, and its line counts no more, before any file is replaced."""
+    there = place.store.list(prefix)
+    is_another = MANIFEST in there and place.store.read(f"{prefix}/{MANIFEST}") != text
+    if not is_another:
+        return
+    lines = [one for one in read_backups(place.paths) if one.key == (place.to, due.iteration, due.what)]
+    if any(one.counts and one.of != of for one in lines):
+        gone = BackedUp(to=place.to, what=due.what, iteration=due.iteration, lost="another one takes its place")
+        record(place.paths, [gone])
+    place.store.remove([MANIFEST], prefix)
+    place.store.remove([name for name in there if name not in (MANIFEST, NOTE)], prefix)
+
+
+def _manifest_here(paths: RunPaths, iteration: int) -> bytes:
+    """As it is under its name now. Raises OSError."""
+    path = paths.checkpoints / tag_of(iteration) / MANIFEST
+    text = read_text(paths.output, path)
+    if text is None:
+        raise FileNotFoundError(errno.ENOENT, "it was removed meanwhile", str(path))
+    return text.encode()
+
+
+def _parsed(data: bytes, iteration: int) -> Manifest:
+    try:
+        return decode_manifest(data, f"{tag_of(iteration)}/{MANIFEST}")
+    except CheckpointError as error:
+        raise OpsctlError(str(error)) from None

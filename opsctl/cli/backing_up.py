@@ -1,0 +1,103 @@
+"""What the commands about backups share: their runs, destinations, how far they are."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from opsctl.backups.policy import Policy
+    from opsctl.backups.sending import Destination
+    from opsctl.records.run_view import RunView
+    from opsctl.stores.flow import Flow
+    from opsctl.stores.store import Store
+
+T = TypeVar("T")
+
+#: Nothing is said of what takes less, and then a line each so often, seconds.
+_QUIET_S = 2.0
+_LINE_EVERY_S = 30.0
+
+
+class HowFar:
+    """Says how many bytes are done, now and then; `total` is all, where that is known."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total, self._next = total, time.monotonic() + _QUIET_S
+
+    def __call__(self, done: int) -> None:
+        """`done` bytes so far."""
+        from opsctl.records.errand_progress import tell_progress
+
+        tell_progress(done)
+        if time.monotonic() >= self._next:
+            from opsctl.output import message
+
+            self._next = time.monotonic() + _LINE_EVERY_S
+            whole = f" of {self._total / 1e9:.3g}" if self._total else ""
+            message(f"{done / 1e9:.3g}{whole} GB")
+
+
+def flow_of(limit: str | None, total: int | None = None) -> Flow:
+    """Within the limit, telling how far it is. Raises UsageError for a limit that is none."""
+    from opsctl.errors import UsageError
+    from opsctl.runs.sizes import bytes_of
+    from opsctl.stores.flow import Flow
+
+    try:
+        return Flow(bytes_of(limit) if limit else None, HowFar(total))
+    except ValueError as error:
+        raise UsageError(f"--limit {error}") from None
+
+
+def far_store(url: str, endpoint: str | None = None) -> Store:
+    """The store behind a URL that a command was given. Raises StoreError."""
+    from opsctl.backups.policy import plain_url
+    from opsctl.stores.opening import open_store
+    from opsctl.stores.types import Access
+
+    return open_store(plain_url(url), Access(endpoint=endpoint))
+
+
+@contextlib.contextmanager
+def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
+    """One of the run's destinations. Raises StoreError."""
+    from opsctl.backups.sending import Destination
+
+    with far_store(url, policy.table.endpoint) as store:
+        yield Destination(run.paths, run.table.name, url, store, flow_of(policy.table.limit))
+
+
+def for_runs(chosen: str | None, all_runs: bool, act: Callable[[RunView], list[T]]) -> tuple[list[T], bool]:
+    """What `act` did for the one run, or for every run of this account's with a [backup], and whether all went well.
+
+    Of all runs one that fails stops no other.
+    """
+    from opsctl.errors import OpsctlError
+    from opsctl.output import message
+    from opsctl.records.register import all_runs as every_run
+    from opsctl.records.register import may_act_for, paths_of
+    from opsctl.records.run_view import view, view_known
+
+    if not all_runs:
+        return act(view(chosen)), True
+    done, is_well = [], True
+    for known in every_run():
+        try:
+            paths = paths_of(known)
+            seen = view_known(Path(known.run_file), paths.output)
+            is_ours = may_act_for(known, paths) and seen.revision is not None
+            if not is_ours or seen.revision is None or seen.revision.file.backup is None:
+                continue
+        except (OpsctlError, OSError) as error:  # gone, broken or closed: for the checks of all runs to say
+            message(f"{known.name}: left alone: {error}")
+            continue
+        try:
+            done += act(seen)
+        except (OpsctlError, OSError) as error:
+            is_well = False
+            message(f"{known.name}: {error}")
+    return done, is_well

@@ -1,0 +1,186 @@
+"""`opsctl backup`: a run's logs and records to another place; reading again what is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.checkpoints_backup import limit_option, to_option
+from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import all_runs_option, json_option, run_option
+
+if TYPE_CHECKING:
+    from opsctl.backups.printed import BackedUpRun, VerifiedBackups
+    from opsctl.records.run_view import RunView
+
+
+class _LongGroup(LongCommand, click.Group):
+    """A group whose own work may take hours."""
+
+
+@click.group(cls=_LongGroup, internet=True, invoke_without_command=True)
+@run_option
+@all_runs_option
+@to_option
+@limit_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context, run: str | None, all_runs: bool, to: str | None, limit: str | None, as_json: bool
+) -> None:
+    """Copy logs, curves, energy, records and the run file to another place.
+
+    What of these says [backup]. Checkpoints are for `opsctl checkpoints backup`. Only what has changed is sent, and
+    nothing there is written over: the last looks are kept whole. With --all-runs only runs that are yours and have a
+    [backup].
+    """
+    from opsctl.cli.backing_up import for_runs
+    from opsctl.output import print_json
+
+    if ctx.invoked_subcommand is not None:
+        return
+    if all_runs and (run or to):
+        raise click.UsageError("--all-runs, or one run with --to: give one of them")
+
+    def act(seen: RunView) -> list[BackedUpRun]:
+        return _back_up(seen, to, limit)
+
+    done, is_well = for_runs(run, all_runs, act)
+    if as_json:
+        print_json("backups", done)
+    ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
+
+
+def _back_up(run: RunView, to: str | None, limit: str | None) -> list[BackedUpRun]:
+    from opsctl.backups.policy import policy_of
+    from opsctl.backups.printed import BackedUpRun, PrintedBackup
+    from opsctl.backups.rest import back_up_rest
+    from opsctl.cli.backing_up import opened
+    from opsctl.output import message
+
+    name, policy, done = run.table.name, policy_of(run, to, limit), []
+    for warning in policy.warnings:
+        message(f"{name}: warning: {warning}")
+    run_file = run.loaded.path if run.loaded else None
+    for url in policy.table.to:
+        with opened(run, policy, url) as place:
+            kept = back_up_rest(place, policy.table, run_file)
+        for problem in kept.problems:
+            message(f"{name}: {problem}")
+        look = kept.look
+        said = (
+            "nothing is new" if look is None else f"{kept.files} files, {kept.bytes / 1e6:.3g} MB, look {look.number}"
+        )
+        message(f"{name}: {url}: {said}")
+        sent = look and PrintedBackup(
+            to=url,
+            what="rest",
+            iteration=None,
+            files=kept.files,
+            bytes=kept.bytes,
+            sent_at=look.at,
+            by=look.by,
+            verified_at=look.at,
+            lost=None,
+        )
+        done.append(
+            BackedUpRun(
+                run=name,
+                to=url,
+                due=[],
+                sent=[sent] if sent else [],
+                there=[],
+                left={},
+                problems=kept.problems,
+                dry_run=False,
+            )
+        )
+    return done
+
+
+@command.command("list")
+@run_option
+@json_option
+def list_(run: str | None, as_json: bool) -> None:
+    """What is backed up where, as the ledger has it."""
+    from opsctl.backups.listing import backup_table
+    from opsctl.backups.printed import printed
+    from opsctl.checkpoints.backups import read_backups
+    from opsctl.output import message, print_json, show_lines
+    from opsctl.records.run_view import glance
+
+    lines = read_backups(glance(run).paths)
+    if as_json:
+        print_json("backups", [printed(line) for line in lines])
+    elif lines:
+        show_lines(backup_table(lines))
+    else:
+        message("nothing is backed up yet; opsctl backup verify --to URL finds what lies there")
+
+
+@command.command(cls=LongCommand, internet=True)
+@run_option
+@all_runs_option
+@to_option
+@click.option("--sample", metavar="N|PERCENT", help="Only so many files, or 5% of them; over time every one is read.")
+@limit_option
+@json_option
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    run: str | None,
+    all_runs: bool,
+    to: str | None,
+    sample: str | None,
+    limit: str | None,
+    as_json: bool,
+) -> None:
+    """Read again what is there, and compare it with its manifests.
+
+    What is lost or wrong there is marked, so that prune no longer relies on it and the next backup sends it again. What
+    the ledger here does not know is put on record. Exits 1 where anything is lost.
+    """
+    from opsctl.cli.backing_up import for_runs
+    from opsctl.output import message, print_json
+
+    if all_runs and (run or to):
+        raise click.UsageError("--all-runs, or one run with --to: give one of them")
+    done, is_well = for_runs(run, all_runs, lambda seen: _verify(seen, to, sample, limit))
+    for one in done:
+        for problem in one.problems:
+            message(f"{one.to}: {problem}")
+        verdict = f"{len(one.lost)} NO LONGER COUNT" if one.lost else "each as it was sent"
+        message(f"{one.to}: {one.backups} backups, {one.files} files read, {one.bytes / 1e9:.3g} GB: {verdict}")
+    if as_json:
+        print_json("verified", done)
+    ctx.exit(0 if is_well and not any(one.lost or one.problems for one in done) else 1)
+
+
+def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None) -> list[VerifiedBackups]:
+    from opsctl.backups.policy import policy_of
+    from opsctl.backups.printed import VerifiedBackups, printed
+    from opsctl.backups.sampling import share_of
+    from opsctl.backups.verifying import verify as read_again
+    from opsctl.cli.backing_up import opened
+    from opsctl.output import message
+
+    try:
+        share = share_of(sample) if sample else None
+    except ValueError as error:
+        raise click.UsageError(f"--sample {error}") from None
+    policy, done = policy_of(run, to, limit), []
+    for url in policy.table.to:
+        with opened(run, policy, url) as place:
+            found = read_again(place, share, lambda line: message(line))
+        done.append(
+            VerifiedBackups(
+                to=url,
+                backups=found.backups,
+                files=found.files,
+                bytes=found.bytes,
+                lost=[printed(line) for line in found.lost],
+                problems=found.problems,
+            )
+        )
+    return done

@@ -1,0 +1,196 @@
+"""`opsctl checkpoints backup` and `restore`: checkpoints to another place, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.backups.checkpoints import Wish
+    from opsctl.backups.printed import BackedUpRun
+    from opsctl.records.run_view import RunView
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def to_option(function: Function) -> Function:
+    """`--to`."""
+    what = "A folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, this run's alone [default: [backup] to]."
+    return click.option("--to", metavar="URL", help=what)(function)
+
+
+def from_option(function: Function) -> Function:
+    """`--from`."""
+    what = "Where the copies are, as --to of the backup was."
+    return click.option("--from", "from_", metavar="URL", required=True, help=what)(function)
+
+
+def limit_option(function: Function) -> Function:
+    """`--limit`."""
+    what = "Bytes a second of all that is moved, such as 200MB [default: [backup] limit]."
+    return click.option("--limit", metavar="RATE", help=what)(function)
+
+
+@click.command(cls=LongCommand, internet=True)
+@run_argument
+@all_runs_option
+@to_option
+@click.option("--step", "steps", type=click.IntRange(min=0), multiple=True, metavar="ITERATION", help="These alone.")
+@click.option("--weights-only", is_flag=True, help="Without optimizer states.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent and why; send nothing.")
+@limit_option
+@json_option
+@click.pass_context
+def backup(
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    all_runs: bool,
+    to: str | None,
+    steps: tuple[int, ...],
+    weights_only: bool,
+    dry_run: bool,
+    limit: str | None,
+    as_json: bool,
+) -> None:
+    """Copy checkpoints to another place, by schedule.
+
+    What [backup] says: full_every whole, weights_every without optimizer states, pinned ones whole. Each file is proven
+    there by its checksum, and the manifest goes last: what has none is no copy. What is there is not sent again, so an
+    interrupted backup is typed again. With --all-runs only runs that are yours and have a [backup].
+    """
+    from opsctl.backups.checkpoints import Wish
+    from opsctl.cli.backing_up import for_runs
+    from opsctl.output import print_json
+
+    chosen = pick(run_argument, run)
+    if all_runs and (chosen or to or steps):
+        raise click.UsageError("--all-runs, or one run with --to and --step: give one of them")
+    wish = Wish(steps or None, weights_only)
+
+    def act(seen: RunView) -> list[BackedUpRun]:
+        return _back_up(seen, to, limit, wish, dry_run)
+
+    done, is_well = for_runs(chosen, all_runs, act)
+    if as_json:
+        print_json("backups", done)
+    ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
+
+
+def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
+    from opsctl.backups.checkpoints import back_up, ledger_of, plan, warnings_of
+    from opsctl.backups.policy import policy_of
+    from opsctl.backups.printed import BackedUpRun, DueBackup, printed
+    from opsctl.cli.backing_up import opened
+    from opsctl.output import message
+    from trainer.formats.manifest import tag_of
+
+    name, policy, done = run.table.name, policy_of(run, to, limit), []
+    for warning in (*policy.warnings, *warnings_of(run, policy.table)):
+        message(f"{name}: warning: {warning}")
+    for url in policy.table.to:
+        with opened(run, policy, url) as place:
+            chosen = plan(run.paths, policy.table, url, wish, ledger_of(place))
+            for due in chosen.due:
+                message(f"{tag_of(due.iteration)}: {due.what.words} to {url}: {due.reason}, {due.news}")
+            for left in chosen.left:
+                message(f"{tag_of(left.iteration)} is not sent: {left.reason}")
+            sent = None if dry_run or not chosen.due else back_up(place, policy.table, wish, lambda line: message(line))
+        problems = list(sent.problems) if sent else []
+        for problem in problems:
+            message(f"{name}: {problem}")
+        counted = f"{len(sent.lines) if sent else 0} of {len(chosen.due)} sent"
+        message(f"{name}: {url}: {counted}, {len(chosen.there)} there already")
+        done.append(
+            BackedUpRun(
+                run=name,
+                to=url,
+                due=[
+                    DueBackup(iteration=one.iteration, what=one.what.value, reason=one.reason, news=one.news)
+                    for one in chosen.due
+                ],
+                sent=[printed(line) for line in sent.lines] if sent else [],
+                there=list(chosen.there),
+                left={str(one.iteration): one.reason for one in chosen.left},
+                problems=problems,
+                dry_run=dry_run,
+            )
+        )
+    return done
+
+
+@click.command(cls=LongCommand, internet=True)
+@run_argument
+@from_option
+@click.option("--step", type=click.IntRange(min=0), required=True, metavar="ITERATION", help="Which checkpoint.")
+@click.option("--weights-only", is_flag=True, help="Without optimizer states, also where they are there.")
+@click.option(
+    "--files",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only files of such names, as 'layer_0[3-5]-*' or '*mp_rank_02*'; needs --into.",
+)
+@click.option("--into", metavar="FOLDER", help="There instead of into the run's checkpoints; no run is needed then.")
+@limit_option
+@json_option
+def restore(
+    run_argument: str | None,
+    run: str | None,
+    from_: str,
+    step: int,
+    weights_only: bool,
+    patterns: tuple[str, ...],
+    into: str | None,
+    limit: str | None,
+    as_json: bool,
+) -> None:
+    """Bring a checkpoint back, whole or single files of it.
+
+    It is put together beside and has its name when every file is proven: an interrupted restore is typed again. Nothing
+    is overwritten, and nobody may be training. Where the run has no checkpoint it is the latest; else
+    `checkpoints repoint` makes it so. The trainer takes one without optimizer states with --no-load-optim or
+    --finetune.
+    """
+    from opsctl.backups.printed import RestoredCheckpoint
+    from opsctl.backups.restoring import choose, restore_files, restore_to_folder, restore_to_run
+    from opsctl.cli.backing_up import far_store, flow_of
+    from opsctl.output import message, print_json
+    from opsctl.records.run_view import glance
+
+    chosen_run = pick(run_argument, run)
+    if into is not None and chosen_run:
+        raise click.UsageError("a run and --into given: give one of them")
+    if patterns and into is None:
+        raise click.UsageError("--files brings no whole checkpoint: give --into FOLDER")
+    seen = glance(chosen_run) if into is None else None
+    with far_store(from_) as store:
+        chosen = choose(store, step, weights_only)
+        flow = flow_of(limit, chosen.bytes)
+        if seen is not None:
+            done = restore_to_run(store, chosen, seen.paths, seen.table.name, flow)
+        elif patterns:
+            done = restore_files(store, chosen, patterns, Path(into or "").absolute(), flow)
+        else:
+            done = restore_to_folder(store, chosen, Path(into or "").absolute(), flow)
+    kind = "" if done.is_whole else ", single files without a manifest"
+    kind += ", without optimizer states" if done.without_optimizer else ""
+    latest = ", the latest" if done.is_latest else ""
+    message(f"{done.folder}: {done.files} files, {done.bytes / 1e9:.3g} GB, each as it was sent{kind}{latest}")
+    if as_json:
+        answer = RestoredCheckpoint(
+            folder=str(done.folder),
+            iteration=step,
+            files=done.files,
+            bytes=done.bytes,
+            whole=done.is_whole,
+            latest=done.is_latest,
+            without_optimizer=done.without_optimizer,
+        )
+        print_json("restored", answer)

@@ -1,0 +1,74 @@
+"""`opsctl restore`: a whole run from where it is backed up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from opsctl.cli.checkpoints_backup import from_option, limit_option
+from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import json_option
+
+
+@click.command(cls=LongCommand, internet=True)
+@from_option
+@click.option("--to", "to", metavar="FOLDER", required=True, help="The run's folder, which is not there yet.")
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="ITERATION", help="Which checkpoint [default: the newest whole one]."
+)
+@click.option("--no-checkpoint", is_flag=True, help="Logs and records alone.")
+@click.option("--weights-only", is_flag=True, help="The checkpoint without optimizer states.")
+@click.option(
+    "--as",
+    "stands_as",
+    type=click.Choice(["same", "copy"]),
+    help="Whether this is the run, in its old place's stead, or another one [default: as that place shows].",
+)
+@limit_option
+@json_option
+def command(
+    from_: str,
+    to: str,
+    step: int | None,
+    no_checkpoint: bool,
+    weights_only: bool,
+    stands_as: str | None,
+    limit: str | None,
+    as_json: bool,
+) -> None:
+    """Bring a whole run back, on a machine that has nothing of it.
+
+    Run file, records, logs, curves, and one checkpoint, which is the latest. FOLDER has its name when all of it is
+    there and proven: an interrupted restore is typed again.
+    """
+    from opsctl.backups.bringing_back import Asked, bring_back
+    from opsctl.backups.printed import RestoredRun
+    from opsctl.cli.backing_up import far_store, flow_of
+    from opsctl.output import message, print_json
+    from opsctl.records.locate import RUN_FILE_NAME, remember_run
+
+    if no_checkpoint and (step is not None or weights_only):
+        raise click.UsageError("--no-checkpoint, or which one: give one of them")
+    folder = Path(os.path.abspath(to))  # noqa: PTH100 - links stay as written
+    with far_store(from_) as store:
+        asked = Asked(step, weights_only, not no_checkpoint, stands_as)
+        done = bring_back(store, folder, asked, flow_of(limit), message)
+    for warning in done.warnings:
+        message(f"warning: {warning}")
+    if (done.folder / RUN_FILE_NAME).is_file():
+        remember_run(done.name, done.folder / RUN_FILE_NAME)
+    checkpoint = "no checkpoint" if done.checkpoint is None else f"global_step{done.checkpoint}, the latest"
+    message(f"{done.folder}: {done.name}, {done.standing}; {done.files} files of records and logs, {checkpoint}")
+    if as_json:
+        answer = RestoredRun(
+            folder=str(done.folder),
+            run=done.name,
+            files=done.files,
+            bytes=done.bytes,
+            checkpoint=done.checkpoint,
+            standing=done.standing,
+            warnings=list(done.warnings),
+        )
+        print_json("restored", answer)

@@ -1,0 +1,131 @@
+"""A whole run on a machine that has nothing of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from opsctl.backups.bringing_back import Asked, BroughtBack, bring_back, with_output
+from opsctl.backups.rest import back_up_rest
+from opsctl.checkpoints.rollbacks import read_rollbacks
+from opsctl.errors import OpsctlError
+from opsctl.records.identity import Standing, place_of, read_run_id
+from opsctl.runs.paths import RunPaths
+from opsctl.runs.schema import BackupTable
+from opsctl.stores.flow import Flow
+from opsctl.stores.opening import open_store
+from tests.killed_in_python import killed_at_every_step
+from tests.unit.backups import backed_up_runs
+from tests.unit.backups.backed_up_runs import a_run, back_up_now, contents, destination
+from tests.unit.control.checkpoint_runs import latest, seen, there
+
+disk = backed_up_runs.disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path, disk: Path) -> Path:
+    """A run that is backed up."""
+    found = a_run(tmp_path / "there" / "run", 10, 20, 30)
+    paths = seen(found).paths
+    paths.logs.mkdir()
+    paths.main_log.write_text("iteration 30\n")
+    back_up_now(found, disk)
+    with destination(found, disk) as place:
+        back_up_rest(place, BackupTable(), found / "run.toml")
+    return found
+
+
+def back(disk: Path, folder: Path, asked: Asked | None = None) -> BroughtBack:
+    with open_store(str(disk)) as store:
+        return bring_back(store, folder, asked or Asked(), Flow(), lambda _line: None)
+
+
+def revisions(folder: Path) -> dict[str, bytes]:
+    return contents(folder / "output" / ".opsctl" / "revisions")
+
+
+def test_it_is_the_same_run_with_its_newest_whole_checkpoint_in_another_place(
+    folder: Path, disk: Path, tmp_path: Path
+) -> None:
+    run_id, revision = read_run_id(seen(folder).paths), revisions(folder)
+    saved = contents(folder / "output" / "checkpoints" / "global_step20")
+    shutil.rmtree(folder / "output")
+    done = back(disk, tmp_path / "here")
+    here = tmp_path / "here"
+    assert (done.checkpoint, done.warnings) == (20, ()) and done.standing.startswith("the same run, which was ")
+    assert there(here) == [20] and latest(here) == "global_step20"
+    assert contents(here / "output" / "checkpoints" / "global_step20") == saved
+    paths = seen(here).paths
+    assert paths.main_log.read_text() == "iteration 30\n" and read_run_id(paths) == run_id
+    assert place_of(paths).standing is Standing.SAME and revisions(here) == revision
+    assert read_rollbacks(paths)[-1].why == f"restored from {disk}"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "there"]
+    assert sorted(one.name for one in here.iterdir()) == ["output", "run.toml"]
+
+
+def test_beside_the_original_it_is_a_run_of_its_own(folder: Path, disk: Path, tmp_path: Path) -> None:
+    done = back(disk, tmp_path / "here", Asked(step=20, weights_only=True))
+    paths = seen(tmp_path / "here").paths
+    assert done.standing.startswith("a run of its own, a copy of ") and read_run_id(paths) is None
+    assert list(paths.state.glob("copied-from-*"))
+    with pytest.raises(OpsctlError, match="is still that run: only --as copy"):
+        back(disk, tmp_path / "too", Asked(stands_as="same"))
+
+
+def test_where_nobody_can_tell_who_restores_has_to_say(folder: Path, disk: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "there")  # with the folder around it: as on a machine that has no such disk
+    with pytest.raises(OpsctlError, match=r"cannot be seen from here: give --as same .* --as copy"):
+        back(disk, tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+    assert back(disk, tmp_path / "here", Asked(stands_as="same")).checkpoint == 20
+    assert place_of(seen(tmp_path / "here").paths).standing is Standing.SAME
+    assert back(disk, tmp_path / "too", Asked(stands_as="copy")).standing.startswith("a run of its own")
+
+
+def test_nothing_is_overwritten_and_nothing_comes_from_where_nothing_is(
+    folder: Path, disk: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OpsctlError, match="is there, and nothing is overwritten"):
+        back(disk, folder)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(OpsctlError, match="no run is backed up there"):
+        back(empty, tmp_path / "here")
+
+
+def test_a_look_that_leads_out_of_the_folder_is_refused(folder: Path, disk: Path, tmp_path: Path) -> None:
+    look = max((disk / "rest").glob("*.json"))
+    look.write_text(look.read_text().replace('"1/output/logs/main_log.txt"', '"1/output/../../precious"'))
+    with pytest.raises(OpsctlError, match="which cannot be"):
+        back(disk, tmp_path / "here")
+
+
+def test_an_output_elsewhere_is_corrected_in_the_run_file(folder: Path, disk: Path, tmp_path: Path) -> None:
+    run_file = folder / "run.toml"
+    elsewhere = tmp_path / "scratch"
+    (folder / "output").rename(elsewhere)
+    run_file.write_text(run_file.read_text().replace('output = "output"', f'output = "{elsewhere}"  # big disk'))
+    with destination(folder, disk) as place:
+        back_up_rest(place, BackupTable(), run_file)
+    shutil.rmtree(elsewhere)
+    done = back(disk, tmp_path / "here", Asked(stands_as="same"))
+    assert "opsctl revise publishes that" in done.warnings[0]
+    assert seen(tmp_path / "here").paths == RunPaths(tmp_path / "here" / "output")
+
+
+def test_only_the_runs_own_output_is_changed_in_the_text() -> None:
+    text = '[env]\noutput = "x"\n[run]\nname = "a"\noutput = "/b" # why\n[slurm]\noutput = 1\n'
+    assert with_output(text, "output") == text.replace('"/b" # why', '"output"')
+    assert with_output('[run]\nname = "a"\n', "output") == '[run]\noutput = "output"\nname = "a"\n'
+
+
+def test_killed_at_any_step_the_next_one_goes_on(folder: Path, disk: Path, tmp_path: Path) -> None:
+    steps, here = 0, tmp_path / "here"
+    shutil.rmtree(folder / "output")
+    for steps in killed_at_every_step(lambda: back(disk, here)):
+        if here.exists():  # whole, whatever step it was
+            assert there(here) == [20] and latest(here) == "global_step20", steps
+            shutil.rmtree(here)
+    assert steps > 10 and latest(here) == "global_step20" and place_of(seen(here).paths).standing is Standing.SAME

@@ -1,0 +1,102 @@
+"""Reading again what is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opsctl.backups.verifying import Verified, verify
+from opsctl.checkpoints.backups import What, read_backups
+from opsctl.control.prune import plan_prune
+from tests.unit.backups import backed_up_runs
+from tests.unit.backups.backed_up_runs import a_run, back_up_now, destination, whole_there
+from tests.unit.control.checkpoint_runs import save, seen
+
+disk = backed_up_runs.disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path, disk: Path) -> Path:
+    found = a_run(tmp_path / "run", 10, 20, 30, 40, 50, 60)
+    assert back_up_now(found, disk).problems == []
+    return found
+
+
+def verify_now(folder: Path, disk: Path, sample: tuple[float, int] | None = None) -> Verified:
+    with destination(folder, disk) as place:
+        return verify(place, sample, lambda _line: None)
+
+
+def goes(folder: Path) -> list[int]:
+    return [one.kept.iteration for one in plan_prune(seen(folder)).going]
+
+
+def _gone(file: Path) -> None:
+    file.unlink()
+
+
+def _short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _turned(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[7] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("spoil", [_gone, _short, _turned])
+@pytest.mark.parametrize("name", ["zero_pp_rank_0_mp_rank_00_optim_states.pt", "manifest.json"])
+def test_what_a_destination_loses_after_it_took_it_no_longer_counts_and_is_sent_again(
+    folder: Path, disk: Path, spoil: Callable[[Path], None], name: str
+) -> None:
+    assert 20 in goes(folder)
+    spoil(disk / "checkpoints" / "global_step20" / name)
+    done = verify_now(folder, disk)
+    assert [(one.iteration, one.what) for one in done.lost] == [(20, What.FULL)]
+    assert 20 not in goes(folder)
+    assert [one.iteration for one in back_up_now(folder, disk).lines] == [20]
+    assert verify_now(folder, disk).lost == [] and 20 in goes(folder)
+
+
+def test_samples_find_it_within_a_round_and_never_let_it_count_before(folder: Path, disk: Path) -> None:
+    _turned(disk / "checkpoints" / "global_step40" / "layer_01-model_00-model_states.pt")
+    files = sum(len(names) - 2 for names in whole_there(disk).values())
+    found = 0
+    for times in range(1, files + 1):
+        done = verify_now(folder, disk, (0.0, 1))
+        assert done.files == 1
+        if done.lost:
+            found = times
+            break
+    assert 0 < found <= files and 40 not in goes(folder)
+
+
+def test_a_sample_proves_nothing_whole_that_was_not_and_all_of_it_does(folder: Path, disk: Path) -> None:
+    seen(folder).paths.backups.unlink()
+    verify_now(folder, disk, (0.0, 2))
+    lines = read_backups(seen(folder).paths)
+    assert len(lines) == 6 and not any(line.counts for line in lines) and 20 not in goes(folder)
+    verify_now(folder, disk)
+    assert all(line.counts for line in read_backups(seen(folder).paths)) and 20 in goes(folder)
+
+
+def test_a_destination_that_lost_all_is_said_line_by_line(folder: Path, disk: Path) -> None:
+    shutil.rmtree(disk / "checkpoints")
+    done = verify_now(folder, disk)
+    assert {one.iteration for one in done.lost} == {20, 40, 60} and done.backups == 3
+    assert {one.lost for one in done.lost} == {
+        f"no whole backup of global_step{step} is there" for step in (20, 40, 60)
+    }
+
+
+def test_a_backup_of_what_is_no_longer_here_stays_on_record(folder: Path, disk: Path) -> None:
+    shutil.rmtree(folder / "output" / "checkpoints" / "global_step20")
+    seen(folder).paths.backups.unlink()
+    verify_now(folder, disk)
+    assert (20, What.FULL) in {(one.iteration, one.what) for one in read_backups(seen(folder).paths)}
+    save(folder, 70)
+    assert [one.iteration for one in back_up_now(folder, disk).lines] == [70]

@@ -1,0 +1,147 @@
+"""`opsctl checkpoints backup` and `restore`, `opsctl backup` and `restore`, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.cli import main
+from opsctl.records.revisions import publish
+from opsctl.runs.load import load_run_file
+from tests.printed_json import printed
+from tests.tiny_run import ready
+from tests.unit.backups import backed_up_runs
+from tests.unit.backups.backed_up_runs import a_run, contents, edit_manifest, whole_there
+from tests.unit.control.checkpoint_runs import latest, there
+
+disk = backed_up_runs.disk
+
+
+@pytest.fixture
+def folder(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose published file says where it is backed up."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    found = a_run(tmp_path / "run", 10, 20, 30)
+    table = f'[backup]\nto = ["{disk}"]\nfull_every = 20\nweights_every = 10\n\n[expect]'
+    run_file = found / "run.toml"
+    run_file.write_text(run_file.read_text().replace("[expect]", table))
+    publish(ready(load_run_file(run_file)))
+    monkeypatch.chdir(found)
+    return found
+
+
+def opsctl(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def answer(capsys: pytest.CaptureFixture[str], command: str, *words: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert opsctl(*command.split(), *words, "--json") == code
+    return printed(command, capsys.readouterr().out)
+
+
+def test_a_dry_run_says_what_and_why_and_changes_nothing(
+    folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (done,) = answer(capsys, "checkpoints backup", "--dry-run")
+    assert [(one["iteration"], one["what"]) for one in done["due"]] == [(10, "weights"), (20, "full"), (30, "weights")]
+    assert list(disk.iterdir()) == [] and not (folder / "output" / ".opsctl" / "backups.jsonl").exists()
+
+
+def test_from_backup_to_prune_to_another_place(folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (done,) = answer(capsys, "checkpoints backup")
+    assert {one["iteration"] for one in done["sent"]} == {10, 20, 30} and done["problems"] == []
+    listed = answer(capsys, "checkpoints list")
+    assert [[(one["to"], one["what"]) for one in step["backups"]] for step in listed] == [
+        [(str(disk), "weights")],
+        [(str(disk), "full")],
+        [(str(disk), "weights")],
+    ]
+    assert opsctl("checkpoints", "list") == 0
+    assert [line.split()[4] for line in capsys.readouterr().out.splitlines()] == [
+        "BACKUP",
+        "weights",
+        "full",
+        "weights",
+    ]
+    assert answer(capsys, "backup")[0]["sent"][0]["what"] == "rest"
+    assert len(answer(capsys, "backup list")) == 4
+    assert opsctl("backup", "list") == 0 and "30 without optimizer states" in capsys.readouterr().out
+    verified = answer(capsys, "backup verify", "--sample", "50%")
+    assert verified[0]["backups"] == 3 and verified[0]["files"] == 2 and verified[0]["lost"] == []
+    saved = contents(folder / "output" / "checkpoints" / "global_step20")
+    os.chdir(folder.parent)
+    shutil.rmtree(folder)
+    back = answer(capsys, "restore", "--from", str(disk), "--to", "again", "--as", "same")
+    again = folder.parent / "again"
+    assert back["checkpoint"] == 20 and there(again) == [20] and latest(again) == "global_step20"
+    assert contents(again / "output" / "checkpoints" / "global_step20") == saved
+    restored = answer(
+        capsys, "checkpoints restore", "--run", "again", "--from", str(disk), "--step", "10", "--weights-only"
+    )
+    assert restored["without_optimizer"] and not restored["latest"] and there(again) == [10, 20]
+    shards = ("--into", "shards", "--files", "zero_pp_rank_0_*", "--step", "20", "--from", str(disk))
+    assert not answer(capsys, "checkpoints restore", *shards)["whole"]
+    assert list(contents(folder.parent / "shards")) == ["global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt"]
+
+
+def test_what_is_lost_there_is_said_and_exits_1_until_it_is_sent_again(
+    folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opsctl("checkpoints", "backup") == 0
+    (disk / "checkpoints" / "global_step20" / "layer_01-model_00-model_states.pt").unlink()
+    (lost,) = answer(capsys, "backup verify", code=1)[0]["lost"]
+    assert (lost["iteration"], lost["what"]) == (20, "full") and lost["lost"]
+    assert "lost" in [step["backups"][0]["lost"] and "lost" for step in answer(capsys, "checkpoints list")]
+    assert opsctl("checkpoints", "backup") == 0 and opsctl("backup", "verify") == 0
+
+
+def test_all_runs_are_those_of_ours_with_a_published_backup_and_one_that_fails_stops_none(
+    folder: Path, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from opsctl.records.locate import remember_run
+
+    a_run(tmp_path / "without", 20)
+    broken = a_run(tmp_path / "broken", 20)
+    text = (broken / "run.toml").read_text().replace('"tiny"', '"broken"')
+    (broken / "run.toml").write_text(text.replace("[expect]", '[backup]\nto = ["/nowhere/at/all"]\n\n[expect]'))
+    publish(ready(load_run_file(broken / "run.toml")))
+    for name, where in (("a-broken", broken), ("b-without", tmp_path / "without"), ("tiny", folder)):
+        remember_run(name, where / "run.toml")
+    done = answer(capsys, "checkpoints backup", "--all-runs", code=1)
+    assert [one["run"] for one in done] == ["tiny"] and "checkpoints/global_step20" in whole_there(disk)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("checkpoints", "backup", "--to", "nope://x"), "names no store"),
+        (("checkpoints", "backup", "--to", "/nowhere/at/all"), "cannot be used as a destination"),
+        (("checkpoints", "backup", "--all-runs", "--to", "/x"), "give one of them"),
+        (("checkpoints", "backup", "--limit", "fast"), "is no size"),
+        (("checkpoints", "restore", "--from", "DISK", "--step", "7"), "has no global_step7"),
+        (("checkpoints", "restore", "--from", "DISK", "--step", "7", "--files", "*"), "give --into FOLDER"),
+        (("backup", "verify", "--sample", "some"), "give a number of files"),
+        (("restore", "--from", "DISK", "--to", "x"), "no run is backed up there"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    folder: Path, disk: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opsctl(*(str(disk) if word == "DISK" else word for word in words)) in (1, 2)
+    heard = capsys.readouterr().err
+    assert said in heard and "Traceback" not in heard
+
+
+def test_a_pinned_one_goes_whole_whatever_its_number(folder: Path, disk: Path) -> None:
+    edit_manifest(folder / "output" / "checkpoints" / "global_step10", pinned=True)
+    assert opsctl("checkpoints", "backup") == 0
+    assert "checkpoints/global_step10" in whole_there(disk)
+    assert json.loads((disk / "checkpoints" / "global_step10" / "manifest.json").read_text())["pinned"] is True
