@@ -29,7 +29,7 @@ from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
 from opsctl.records.identity import read_run_id
 from opsctl.records.reading import reading
-from opsctl.records.state_files import locked, read_text
+from opsctl.records.state_files import locked, make_folder, read_text
 from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.stores.flow import Flow
@@ -62,6 +62,7 @@ class Destination:
 @contextlib.contextmanager
 def turn(paths: RunPaths, name: str, to: str) -> Iterator[None]:
     """One backup of a run to a place at a time, over hosts. Raises OpsctlError where another one is at it."""
+    make_folder(paths.output, paths.state)
     lock = paths.state / f"backup-{digest_of(to.encode())}.lock"
     with locked(paths.output, lock, _TURN_WAIT_S, f"back up {name} to {to}"):
         yield

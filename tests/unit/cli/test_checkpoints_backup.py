@@ -122,7 +122,7 @@ def test_all_runs_are_those_of_ours_with_a_published_backup_and_one_that_fails_s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("checkpoints", "backup", "--to", "nope://x"), "names no store"),
+        (("checkpoints", "backup", "--to", "nope://x"), "knows no store nope://"),
         (("checkpoints", "backup", "--to", "/nowhere/at/all"), "cannot be used as a destination"),
         (("checkpoints", "backup", "--all-runs", "--to", "/x"), "give one of them"),
         (("checkpoints", "backup", "--limit", "fast"), "is no size"),
