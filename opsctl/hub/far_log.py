@@ -72,8 +72,8 @@ def _end_with(files: FarFiles, path: str, look: Look, lines: int) -> Iterator[in
             start = max(0, look.size_bytes - width)
             _fetch(files, path, look, fd, start, begin)
             begin, width = start, 4 * width
-            # A line more than wanted: the first that is there may have lost its beginning.
-            if start_of_last(fd, lines + 1, end_of_whole_lines(fd)) > begin:
+            # Not where what is there begins, for that may be the middle of a line.
+            if start_of_last(fd, lines, end_of_whole_lines(fd)) > begin:
                 break
         yield fd
 

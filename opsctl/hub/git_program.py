@@ -27,7 +27,10 @@ _USER = "OPSCTL_GIT_USER"
 #: Printed by the shell itself, so that not even a moment shows it among the processes' arguments.
 _HELPER = f'!f() {{ test "$1" = get && printf "username=%s\\npassword=%s\\n" "${_USER}" "${_TOKEN}"; }}; f'
 #: How one gets out: no secrets in them, by their names.
-_KEPT = re.compile(r"PATH|LD_LIBRARY_PATH|TMPDIR|(?:https?|all|no)_proxy|SSL_CERT_\w+|GIT_SSL_\w+|CURL_CA_BUNDLE", re.I)
+_KEPT = re.compile(
+    r"PATH|LD_LIBRARY_PATH|TMPDIR|(?:https?|all|no)_proxy|SSL_CERT_\w+|GIT_SSL_\w+|CURL_CA_BUNDLE|GIT_CONFIG_(?:NO)?SYSTEM",
+    re.I,
+)
 
 
 class NoRepository(Exception):
@@ -133,7 +136,10 @@ def _refused_right(url: str) -> Exception:
 #: What git and git-lfs say -> what it means; the first that is found.
 _FAILURES: tuple[tuple[str, Callable[[str], Exception]], ...] = (
     (r"Authentication failed|Authentication required|could not read (?:User|Pass)|error: 401|HTTP 401", _refused_token),
-    (r"error: 403|HTTP 403|status code 403|Forbidden|not authori[sz]ed|lacks permission", _refused_right),
+    (
+        r"error: 403|HTTP 403|status code 403|Forbidden|not authori[sz]ed|lacks permission|Authorization error",
+        _refused_right,
+    ),
     (r"\[rejected\]|\[remote rejected\].*(?:cannot lock|failed to (?:update|lock))|stale info", MovedOn),
     (r"repository .* not found|error: 404|Repository or object not found", NoRepository),
     (r"wrong checksum|status code 4(?:00|22)|Client error: .* 4(?:00|22)", Unwanted),

@@ -302,24 +302,35 @@ def test_the_token_is_in_no_argument_and_in_no_file(
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    # What would write it down, or send it elsewhere, where it counted.
-    (home / ".gitconfig").write_text(
-        f"[credential]\n helper = store\n[http]\n extraHeader = X-Mine: 1\n[core]\n hooksPath = {home}\n"
-    )
+    # What would write it down, or send it elsewhere, where it counted: the account's, and the site's.
+    store = f"[credential]\n helper = store --file {home}/stored\n"
+    (home / ".gitconfig").write_text(f"{store}[http]\n extraHeader = X-Mine: 1\n[core]\n hooksPath = {home}\n")
+    (home / "system").write_text(store)
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", str(home / "system"))
     monkeypatch.setenv("GIT_TRACE_CURL", str(tmp_path / "trace"))
-    monkeypatch.setenv("GIT_CURL_VERBOSE", "1")
+    monkeypatch.setenv("GIT_TRACE_REDACT", "0")
     seen: list[str] = []
-    for what in ("refs", "upload", "batch", "put", "receive"):
-        server.faults.append(
-            Fault(what, "call", times=None, call=lambda request: seen.extend(_shown(request, tmp_path)))
-        )
+
+    def look(request: Request) -> None:
+        seen.extend(_shown(request, tmp_path))
+
+    server.faults += [Fault("batch", status=500), Fault("put", status=500)]  # which git-lfs writes logs about
+    server.faults += [Fault(what, "call", times=None, call=look) for what in ("refs", "batch", "put", "receive")]
     remote.commit("main", files.of({"log": b"l\n", "large.pt": os.urandom(8) + bytes(LARGE)}), [], "Sync")
     assert len(seen) > 50, "nothing was looked at"
     assert [one for one in seen if one.startswith("LEAK")] == []
-    assert not (tmp_path / "trace").exists() and not (home / ".git-credentials").exists()
-    assert not server.leaked
+    assert {path.name for path in home.iterdir()} == {".gitconfig", "system"}
+    assert not (tmp_path / "trace").exists()
     assert not any("x-mine" in one.headers for one in server.asked())
+
+
+def test_a_storage_that_asks_for_a_password_gets_none(server: GitServer, remote: GitRemote, files: Files) -> None:
+    challenge = {"WWW-Authenticate": 'Basic realm="storage"'}
+    server.faults.append(Fault("put", status=401, headers=challenge, times=None))
+    with pytest.raises(OpsctlError):
+        opened(server, 3.0).commit("main", files.of({"large.pt": os.urandom(8) + bytes(LARGE)}), [], "Sync")
+    assert server.asked("put") and server.leaked == []
 
 
 def _shown(request: Request, folder: Path) -> list[str]:
