@@ -70,6 +70,9 @@ def test_what_is_not_there_or_only_in_part_is_refused_with_the_way(folder: Path,
             choose(store, 10, False)
         with pytest.raises(OpsctlError, match="has no global_step11: it is not there"):
             choose(store, 11, False)
+        (disk / "checkpoints" / "global_step40" / "layer_01-model_00-model_states.pt").write_text("short")
+        with pytest.raises(OpsctlError, match="has 5 bytes instead of "):
+            choose(store, 40, False)
         (disk / "checkpoints" / "global_step20" / "manifest.json").unlink()
         with pytest.raises(OpsctlError, match="has no global_step20: it has no manifest, so it was never sent whole"):
             choose(store, 20, False)

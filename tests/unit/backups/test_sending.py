@@ -82,6 +82,12 @@ def _save_again(folder: Path) -> None:
     save(folder, 20, loss=2.5)
 
 
+def _publish_again(folder: Path) -> None:
+    """As the trainer does: the new one takes the name in one step, and the old one, still whole, another."""
+    checkpoint(folder, 20).rename(folder / "output" / "checkpoints" / ".tmp-replaced-global_step20")
+    save(folder, 20, loss=2.5)
+
+
 def _shrink(folder: Path) -> None:
     for path in checkpoint(folder, 20).glob("*.pt"):
         os.truncate(path, 3)
@@ -91,7 +97,7 @@ def _roll_back(folder: Path) -> None:
     rollback(seen(folder).paths, "tiny", 10, "", lambda *_: ())
 
 
-@pytest.mark.parametrize("act", [_remove, _save_again, _shrink])
+@pytest.mark.parametrize("act", [_remove, _save_again, _publish_again, _shrink])
 def test_what_changes_while_it_is_sent_is_never_called_whole(
     folder: Path, disk: Path, act: Callable[[Path], None]
 ) -> None:
@@ -101,7 +107,7 @@ def test_what_changes_while_it_is_sent_is_never_called_whole(
     assert not any(line.counts for line in read_backups(seen(folder).paths))
     assert back_up_now(folder, disk).problems == []
     nothing_half_is_whole(disk)
-    if act is _save_again:
+    if act in (_save_again, _publish_again):
         assert "checkpoints/global_step20" in whole_there(disk)
 
 
