@@ -221,16 +221,18 @@ class Hub:
         """The content of an acknowledged file is gone from the storage; the commit that names it is not."""
         self.object_path(self.files(repo, revision)[path].sha256).unlink()
 
-    def commit(self, repo: str, files: dict[str, bytes | None], title: str = "by another hand") -> str:
-        """Somebody else's commit on main: contents by path, None to delete. Returns its oid."""
+    def commit(
+        self, repo: str, files: dict[str, bytes | None], title: str = "by another hand", branch: str = "main"
+    ) -> str:
+        """Somebody else's commit: contents by path, None to delete. Returns its oid."""
         with self.lock:
-            now = dict(self.files(repo))
+            now = dict(self.files(repo, branch))
             for path, content in files.items():
                 now.pop(path, None)
                 if content is not None:
                     sha256 = self._keep_bytes(content)
                     now[path] = File(sha256, len(content), False, git_blob(content))
-            return self._committed(repo, "main", title, "", now)
+            return self._committed(repo, branch, title, "", now)
 
     def _committed(self, repo: str, branch: str, title: str, message: str, files: dict[str, File]) -> str:
         known = self.repos[repo]
@@ -494,12 +496,20 @@ class _Handler(BaseHTTPRequestHandler):
         answer = []
         for one in json.loads(self.body)["files"]:
             lfs = one["size"] >= self.hub.lfs_from_bytes or self._always_lfs(one["path"])
-            said = {"path": one["path"], "uploadMode": "lfs" if lfs else "regular", "shouldIgnore": False}
+            said = {"path": one["path"], "uploadMode": "lfs" if lfs else "regular"}
+            said["shouldIgnore"] = self._is_ignored(one["path"], files)
             there = files.get(one["path"])
             if self.hub.tells_oids and there is not None:
                 said["oid"] = there.sha256 if there.lfs else there.oid
             answer.append(said)
         self._answer({"files": answer})
+
+    def _is_ignored(self, path: str, files: dict[str, File]) -> bool:
+        """By the `.gitignore` at the repository's root, as far as names of files go."""
+        if ".gitignore" not in files:
+            return False
+        patterns = self.hub.object_path(files[".gitignore"].sha256).read_text().split()
+        return any(fnmatch(path.rsplit("/", 1)[-1], pattern) for pattern in patterns)
 
     def _always_lfs(self, path: str) -> bool:
         return any(fnmatch(path.rsplit("/", 1)[-1], pattern) for pattern in self.hub.lfs_patterns)

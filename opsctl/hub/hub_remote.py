@@ -135,6 +135,9 @@ class HubRemote:
             raise Refused(f"{self._repo} has no branch {branch} any more")
         there = self.listed(branch, [*add, *delete])
         left = [one for path, one in operations.items() if not _is_same(there.get(path), add[path])]
+        ignored = [one.path_in_repo for one in left if one._should_ignore]  # the client leaves these out, and is silent
+        if ignored:
+            raise Refused(f"{self._repo} has a .gitignore that keeps {ignored[0]} out: change it there")
         gone = [self._hub.CommitOperationDelete(path, is_folder=False) for path in delete if path in there]
         if not left and not gone:
             return head

@@ -14,7 +14,7 @@ from opsctl.hub.due import Due
 from opsctl.hub.ledger import Place, Sent, sent_files
 from opsctl.hub.moment import Changed, Moment
 from opsctl.hub.plan import FILES_PER_COMMIT
-from opsctl.hub.remote import MAIN, Remote
+from opsctl.hub.remote import MAIN, Far, Remote
 from opsctl.hub.sending import Sender, sent_line
 from opsctl.records.reading import reading
 from opsctl.records.trusted import opened_folder
@@ -27,6 +27,10 @@ _OF_THE_REPOSITORY = frozenset((".gitattributes", "README.md"))
 
 class WentAway(OpsctlError):
     """The checkpoint is no more what it was when its sending began: pruned, moved, or saved again."""
+
+
+class NotKept(OpsctlError):
+    """The repository has lost, or somebody has removed there, what it took."""
 
 
 def send_checkpoint(sender: Sender, remote: Remote, due: Due) -> None:
@@ -52,7 +56,7 @@ def _send(sender: Sender, remote: Remote, due: Due, folder: int, manifest: dict[
     (whole,) = manifest.values()
     commit = _found_whole(remote, due, whole)
     if commit is None:
-        _send_files(sender, remote, due, folder)
+        _hold(sender, remote, due, _send_files(sender, remote, due, folder))
         commit = remote.commit(due.branch, manifest, [], f"{due.name}: whole")
         sender.count(due.repo, due.branch, commit, manifest)
         if due.how == "tag":
@@ -74,11 +78,14 @@ def _found_whole(remote: Remote, due: Due, manifest: Moment) -> str | None:
     return remote.head(due.revision)
 
 
-def _send_files(sender: Sender, remote: Remote, due: Due, folder: int) -> None:
+def _send_files(sender: Sender, remote: Remote, due: Due, folder: int) -> dict[str, Sent]:
+    """What is not there yet; returns the lines of all of its files, by their names there."""
     if due.branch != MAIN:
         remote.begin(due.branch, private=True)
-    known, stale = sent_files(sender.paths), _stale(remote, due)
-    left = [name for name in due.names if not _is_there(due, name, known)]
+    known, there = sent_files(sender.paths), remote.listed(due.branch)
+    stale = _stale(there, due)
+    arrived = {due.path(name): line for name in due.names if (line := _arrived(due, name, known, there)) is not None}
+    left = [name for name in due.names if due.path(name) not in arrived]
     groups = [left[at : at + FILES_PER_COMMIT] for at in range(0, len(left), FILES_PER_COMMIT)]
     for number, names in enumerate(groups or ([[]] if stale else []), start=1):
         with _opened(sender, due, names, folder) as moments:
@@ -90,27 +97,51 @@ def _send_files(sender: Sender, remote: Remote, due: Due, folder: int) -> None:
             ]
             sender.record([*lines, *_gone(due, stale if number == 1 else [])])
             sender.count(due.repo, due.branch, commit, moments)
+            arrived.update((line.path, line) for line in lines)
+    return arrived
+
+
+def _hold(sender: Sender, remote: Remote, due: Due, arrived: Mapping[str, Sent]) -> None:
+    """Raise NotKept unless all of its files are there as they were sent, contents too: a last look before its manifest.
+
+    Somebody may have taken files or the branch away since, and a storage may lose what it acknowledged.
+    """
+    there = remote.listed(due.branch)
+    gone = [path for path, line in arrived.items() if not _is_as_sent(line, there)]
+    contents = {path: (there[path].sha256, line.bytes) for path, line in arrived.items() if path not in gone}
+    gone += remote.missing({path: (sha256, size) for path, (sha256, size) in contents.items() if sha256})
+    if gone:
+        sender.record(_gone(due, gone))
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        raise NotKept(f"what was sent is not there any more ({gone[0]}{more}): the next sync sends it again")
 
 
 def _gone(due: Due, paths: list[str]) -> list[Sent]:
     return [Sent(repo=due.repo, revision=due.branch, path=path, gone=True) for path in paths]
 
 
-def _stale(remote: Remote, due: Due) -> list[str]:
+def _stale(there: Mapping[str, Far], due: Due) -> list[str]:
     """What lies there and is not of this checkpoint: an earlier save of it, or what a new branch begins with.
 
-    An earlier manifest goes first of all, unless it is this one.
+    An earlier manifest goes first of all.
     """
-    wanted = {due.path(name) for name in due.names}
-    below = due.path("")
-    there = [path for path in remote.listed(due.branch) if path.startswith(below)]
-    return sorted(path for path in there if path not in wanted and path not in _OF_THE_REPOSITORY)
+    wanted, below = {due.path(name) for name in due.names}, due.path("")
+    return sorted(
+        path for path in there if path.startswith(below) and path not in wanted and path not in _OF_THE_REPOSITORY
+    )
 
 
-def _is_there(due: Due, name: str, known: Mapping[Place, Sent]) -> bool:
-    """Whether it was sent in an earlier try, by the checksum in the manifest and the size."""
+def _arrived(due: Due, name: str, known: Mapping[Place, Sent], there: Mapping[str, Far]) -> Sent | None:
+    """The line of a file that was sent in an earlier try, by the checksum in the manifest, and is there still."""
     found = known.get((due.repo, due.branch, due.path(name)))
-    return found is not None and found.xxh64 == due.manifest.files[name].xxh64
+    if found is None or found.xxh64 != due.manifest.files[name].xxh64 or not _is_as_sent(found, there):
+        return None
+    return found
+
+
+def _is_as_sent(line: Sent, there: Mapping[str, Far]) -> bool:
+    far = there.get(line.path)
+    return far is not None and far.is_of(line.sha256, line.git_oid)
 
 
 @contextlib.contextmanager

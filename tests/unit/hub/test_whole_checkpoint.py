@@ -133,6 +133,64 @@ def test_one_that_was_saved_again_takes_the_place_of_the_old_one_whole(
             } or set(said) == set(again)
 
 
+PLACES = {
+    "folder": ("checkpoints/global_step10/", "main", "main"),
+    "branch": ("", "global_step10", "global_step10"),
+    "tag": ("", "global_step10", "sending-global_step10"),
+}
+
+
+@pytest.mark.parametrize("how", ["folder", "branch", "tag"])
+def test_one_that_was_saved_again_with_the_same_files_is_whole_too(desk: Desk, how: str) -> None:
+    desk.checkpoint(10, FILES)
+    desk.asks(checkpoints=how).sync()
+    manifest = desk.checkpoint(10, FILES) / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    assert not desk.sync().left
+    below, revision, _ = PLACES[how]
+    assert whole(desk, below, revision) == FILES
+
+
+@pytest.mark.parametrize("how", ["folder", "branch", "tag"])
+def test_what_somebody_removed_there_before_the_manifest_went_is_sent_again(
+    desk: Desk, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opsctl.hub.whole_checkpoint.FILES_PER_COMMIT", 1)
+    desk.checkpoint(10, FILES)
+    below, revision, branch = PLACES[how]
+    desk.hub.faults = [Fault("commit", status=403, after=3)]
+    assert desk.asks(checkpoints=how).sync(["checkpoints"]).left
+    desk.hub.faults = []
+    if how == "tag":
+        del desk.hub.repos[REPO].branches[branch]
+    else:
+        desk.hub.commit(REPO, {below + "mp_rank_00_model_states.pt": None}, branch=branch)
+    assert not desk.sync(["checkpoints"]).left
+    assert whole(desk, below, revision) == FILES
+
+
+def test_no_manifest_goes_to_files_that_the_storage_has_lost(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opsctl.hub.whole_checkpoint.FILES_PER_COMMIT", 1)
+    desk.checkpoint(10, FILES)
+    lost = "checkpoints/global_step10/mp_rank_00_model_states.pt"
+    desk.hub.faults = [Fault("commit", "call", after=2, call=lambda _: desk.hub.lose(REPO, lost))]
+    outcome = desk.asks(checkpoints="folder").sync(["checkpoints"])
+    assert "is not there any more" in outcome.left[0] and called_whole(desk) == []
+    assert not desk.sync(["checkpoints"]).left
+    assert whole(desk, "checkpoints/global_step10/", "main") == FILES
+
+
+def test_a_repository_that_ignores_its_files_is_never_said_to_have_them(desk: Desk) -> None:
+    desk.checkpoint(10, FILES)
+    desk.hub.make_repo(REPO)
+    desk.hub.commit(REPO, {".gitignore": b"*_states.pt\n*.txt\n"})
+    outcome = desk.asks(checkpoints="folder").sync()
+    assert "has a .gitignore that keeps logs/main_log.txt out" in outcome.left[0] and called_whole(desk) == []
+    desk.hub.commit(REPO, {".gitignore": None})
+    assert not desk.sync().left
+    assert whole(desk, "checkpoints/global_step10/", "main") == FILES
+
+
 def test_a_file_whose_contents_are_not_the_manifests_never_goes(desk: Desk) -> None:
     folder = desk.checkpoint(10, FILES)
     damaged = folder / "mp_rank_00_model_states.pt"
