@@ -68,10 +68,15 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
 
 
 def compare(paths: RunPaths, name: str, settings: HubSettings, opening: Opening) -> ComparedHub:
-    """The ledger against what is there, every name and every content. Raises OpsctlError, OSError."""
-    patience = Patience(LOOK_S)
+    """The ledger against what is there, every name and every content. Raises OpsctlError, OSError.
+
+    Repositories that [hub] does not name (any more) are left alone: a shared folder's ledger says not whom we ask.
+    """
+    patience, named = Patience(LOOK_S), repos_of(settings)
     by_place: dict[tuple[str, str], dict[str, Sent]] = defaultdict(dict)
     for one in sent_files(paths).values():
+        if one.repo not in named:
+            continue
         by_place[one.repo, one.revision][one.path] = one
     remotes: dict[str, Remote] = {}
     revisions = []

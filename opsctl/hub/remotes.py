@@ -24,7 +24,10 @@ def open_remote(settings: HubSettings, repo: str, patience: Patience) -> Remote:
 
 def _token_for(settings: HubSettings, url: str) -> str:
     """The token for a server that a file names: nobody else may say where it goes, and the hub's goes to the hub."""
-    for path in settings.named_by(url):
+    named_by = settings.named_by(url)
+    if not named_by:
+        raise Refused(f"no token goes to {url}, which [hub] does not name")
+    for path in named_by:
         problem = why_not_the_readers(path)
         if problem:
             raise Refused(f"{path} names {url} to send a token to: {problem}")

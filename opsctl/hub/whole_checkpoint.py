@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
 from opsctl.errors import OpsctlError
 from opsctl.hub.due import Due
 from opsctl.hub.ledger import Place, Sent, sent_files
@@ -54,28 +56,60 @@ def send_checkpoint(sender: Sender, remote: Remote, due: Due) -> None:
 
 def _send(sender: Sender, remote: Remote, due: Due, folder: int, manifest: dict[str, Moment]) -> None:
     (whole,) = manifest.values()
-    commit = _found_whole(remote, due, whole)
-    if commit is None:
-        _hold(sender, remote, due, _send_files(sender, remote, due, folder))
+    found = _found_whole(remote, due, whole)
+    if found is None:
+        files = _send_files(sender, remote, due, folder)
+        _hold(sender, remote, due, files)
         commit = remote.commit(due.branch, manifest, [], f"{due.name}: whole")
         sender.count(due.repo, due.branch, commit, manifest)
         if due.how == "tag":
             remote.tag(due.name, due.branch)
-    sender.record([sent_line(due.repo, due.revision, due.path(MANIFEST), whole, commit)])
+    else:
+        commit, files = found
+    files[due.path(MANIFEST)] = sent_line(due.repo, due.revision, due.path(MANIFEST), whole, commit)
+    sender.record(_where_it_is_now(due, sent_files(sender.paths), files))
     sender.patience.say(f"{due.repo}: {due.name}, {due.bytes / 1e9:.3g} GB, in {commit[:8]} on {due.revision}")
 
 
-def _found_whole(remote: Remote, due: Due, manifest: Moment) -> str | None:
-    """The commit where it is already as it is here, with all its contents: the ledger did not know."""
+def _where_it_is_now(due: Due, known: Mapping[Place, Sent], files: Mapping[str, Sent]) -> list[Sent]:
+    """The ledger's lines of a whole one: all of it is in its revision, and nothing is on the way there any more."""
+    below, there = due.path(""), {path: replace(line, revision=due.revision) for path, line in files.items()}
+    old = [
+        replace(line, gone=True)
+        for line in known.values()
+        if line.repo == due.repo and line.revision in (due.branch, due.revision) and line.path.startswith(below)
+        if line.revision != due.revision or line.path not in there
+    ]
+    return [*old, *(line for line in there.values() if known.get(line.place) != line)]
+
+
+def _found_whole(remote: Remote, due: Due, manifest: Moment) -> tuple[str, dict[str, Sent]] | None:
+    """The commit where it is already as it is here, with all its contents, and the lines of its files."""
     there = remote.listed(due.revision)
-    wanted = {due.path(name): there.get(due.path(name)) for name in due.names}
     said = there.get(due.path(MANIFEST))
     if said is None or not said.is_of(manifest.sha256, manifest.git_oid):
         return None
-    contents = {path: (far.sha256, far.size) for path, far in wanted.items() if far is not None and far.sha256}
-    if None in wanted.values() or remote.missing(contents):
+    found = {path: far for path, far in there.items() if path in {due.path(name) for name in due.names}}
+    contents = {path: (far.sha256, far.size) for path, far in found.items() if far.sha256}
+    if len(found) < len(due.names) or remote.missing(contents):
         return None
-    return remote.head(due.revision)
+    commit = remote.head(due.revision)
+    if commit is None:
+        return None
+    return commit, {path: _found_line(due, path, far, commit) for path, far in found.items()}
+
+
+def _found_line(due: Due, path: str, far: Far, commit: str) -> Sent:
+    oid = "" if far.sha256 else far.git_oid
+    return Sent(
+        repo=due.repo,
+        revision=due.revision,
+        path=path,
+        bytes=far.size,
+        sha256=far.sha256 or "",
+        git_oid=oid,
+        commit=commit,
+    )
 
 
 def _send_files(sender: Sender, remote: Remote, due: Due, folder: int) -> dict[str, Sent]:

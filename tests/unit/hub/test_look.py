@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from opsctl.hub.ledger import sent_files
+from opsctl.hub.ledger import Sent, add_to_ledger, sent_files
 from tests.hub_server import TOKEN, Account, Fault
 from tests.unit.cli.called import opsctl
 from tests.unit.hub.sent import REPO, Desk, desk
@@ -71,6 +71,38 @@ def test_status_finds_what_is_missing_different_or_lost_and_repairs_it(
     there = here.downloaded()
     assert there[LOG] == b"first line\nsecond line\n" and there[weights] == b"weights" * 900
     assert there[CURVES] == (here.paths.output / CURVES).read_bytes()
+
+
+@pytest.mark.parametrize("how", ["folder", "branch", "tag"])
+@pytest.mark.parametrize("ledger", ["kept", "lost"])
+def test_a_lost_file_of_a_checkpoint_is_found_and_repaired_however_it_lies_there(
+    here: Desk, capsys: pytest.CaptureFixture[str], how: str, ledger: str
+) -> None:
+    run_file = here.folder / "run" / "run.toml"
+    run_file.write_text(run_file.read_text().replace('"folder"', f'"{how}"'))
+    here.checkpoint(10, {"mp_rank_00_model_states.pt": b"weights" * 900, "another.pt": b"of one save"})
+    assert opsctl("hub", "sync") == 0
+    here.checkpoint(10, {"mp_rank_00_model_states.pt": b"weights" * 900})
+    assert opsctl("hub", "sync") == 0
+    if ledger == "lost":
+        here.paths.hub_ledger.unlink()
+        assert opsctl("hub", "sync") == 0
+    assert opsctl("hub", "status") == 0
+    below, revision = ("checkpoints/global_step10/", "main") if how == "folder" else ("", "global_step10")
+    here.hub.lose(REPO, f"{below}mp_rank_00_model_states.pt", revision)
+    capsys.readouterr()
+    assert opsctl("hub", "status") == 1
+    assert f"1 lost: {below}mp_rank_00_model_states.pt" in capsys.readouterr().out
+    assert opsctl("hub", "status", "--repair") == 0
+    assert here.downloaded(revision)[f"{below}mp_rank_00_model_states.pt"] == b"weights" * 900
+
+
+def test_a_repository_that_only_the_ledger_names_is_not_asked(here: Desk) -> None:
+    assert opsctl("hub", "sync") == 0
+    add_to_ledger(here.paths, [Sent(repo="lab/former", revision="main", path="logs/x", sha256="0" * 64)])
+    here.fresh()
+    assert opsctl("hub", "status") == 0
+    assert here.hub.requests and not any("former" in one.path for one in here.hub.requests)
 
 
 def test_a_dry_run_asks_nobody(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:

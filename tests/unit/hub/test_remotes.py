@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import OpsctlError
+from opsctl.hub.ledger import Sent, add_to_ledger
 from opsctl.hub.patience import Patience
 from opsctl.hub.remotes import open_remote
 from opsctl.hub.settings import HubSettings
@@ -139,6 +140,19 @@ def test_a_run_file_that_others_can_change_says_not_where_a_token_goes(git_desk:
         open_remote(named, server.url(REPO), Patience(5.0))
     run_file.chmod(0o600)
     assert open_remote(named, server.url(REPO), Patience(5.0)).name == server.url(REPO)
+
+
+def test_a_url_that_only_the_ledger_names_gets_no_token(git_desk: Desk, server: GitServer) -> None:
+    assert sync(git_desk, "logs").returncode == 0
+    with git_server(git_desk.folder / "theirs") as theirs:
+        theirs.make_repo(REPO)
+        add_to_ledger(git_desk.paths, [Sent(repo=theirs.url(REPO), revision="main", path="logs/x", sha256="0" * 64)])
+        assert git_desk.opsctl("status").returncode == 0
+        assert theirs.asked() == []
+        (git_desk.folder / "run" / "token").touch()
+        settings = settings_of(git_desk, server.url(REPO), token="file:token")
+        with pytest.raises(OpsctlError, match="does not name"):
+            open_remote(settings, theirs.url(REPO), Patience(5.0))
 
 
 @pytest.mark.parametrize(
