@@ -65,6 +65,8 @@ def understood(repo: str) -> Iterator[None]:
         raise _of_status(repo, error.response.status_code, error.response.headers) from None
     except _transport_errors() as error:
         raise NotNow(f"no answer ({type(error).__name__})") from None
+    except UnicodeEncodeError:  # headers are ASCII, and ours all are but for the token
+        raise Refused(f"the token that counts here is none, by its characters: {LOG_IN}") from None
     except (ValueError, KeyError, TypeError) as error:
         said = f"{repo}: what answered is not the hub ({type(error).__name__}): see HF_ENDPOINT and the proxy"
         raise Refused(said) from None

@@ -12,7 +12,7 @@ _MOST_S = 60.0
 
 def log_in(token: str) -> str:
     """Try the token and keep it, where huggingface_hub does; a line for people without it. Raises OpsctlError."""
-    if not token or not token.isprintable() or " " in token:
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise OpsctlError("that is no token: make one that may write at the hub, under Settings, Access Tokens")
     hub = import_client()
     patience = Patience(_MOST_S)
@@ -28,4 +28,5 @@ def log_in(token: str) -> str:
             hub.login(token=token, add_to_git_credential=False, skip_if_logged_in=False)
     except OSError as error:
         raise Refused(f"cannot keep the token in {where_token_is()}: {error.strerror}") from None
-    return f"logged in as {name}; the token is in {where_token_is()}"
+    other = ", but HF_TOKEN is set here and counts before it: unset it" if hub.get_token() != token else ""
+    return f"logged in as {name}; the token is in {where_token_is()}{other}"

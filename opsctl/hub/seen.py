@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from opsctl.runs.paths import RunPaths
 
 #: A text that grows is cut to whole lines until it has rested for so long.
 SETTLED_S = 600.0
-#: Folders that no repository takes.
-_NEVER = frozenset((".git", ".cache", ".huggingface"))
+#: Names that no repository takes, in whatever case: those of the client, and what some file system takes for git's own.
+_NEVER = frozenset((".git", "git~1", ".cache", ".huggingface"))
 #: Kinds whose files are lines.
 KINDS_OF_LINES = ("logs", "carbon")
 
@@ -80,9 +80,16 @@ def _files_under(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _can_be_named(path: str) -> bool:
-    """Whether a repository can have a file of this name: UTF-8, and in no folder of git's or the client's own."""
+    r"""Whether a repository can have a file of this name, and everybody can download and clone it all the same.
+
+    Not what is no UTF-8 or in a folder of git's or the client's own; nor `a:b` and `\`, which lead out of a folder on
+    Windows: there is a client that refuses a whole repository with such a name, wherever it runs.
+    """
     try:
         path.encode()
     except UnicodeEncodeError:
         return False
-    return not _NEVER.intersection(path.split("/"))
+    parts = path.split("/")
+    return "\\" not in path and not any(
+        part.lower().rstrip(" .") in _NEVER or PureWindowsPath(part).drive for part in parts
+    )

@@ -87,9 +87,16 @@ def nobody_sends(paths: RunPaths, lane: str) -> Iterator[bool]:
 
 
 def who_sends(paths: RunPaths) -> str | None:
-    """Who is sending, or was when it was killed; None where nobody is. For people."""
-    found = [read_state(paths.output, _claim_of(paths, lane), _Claim) for lane in (FILES, CHECKPOINTS)]
-    return ", ".join(one.by for one in found if one is not None) or None
+    """Who is sending; None where nobody is, whatever a killed one left behind. For people."""
+    return ", ".join(by for lane in (FILES, CHECKPOINTS) if (by := _who_sends(paths, lane))) or None
+
+
+def _who_sends(paths: RunPaths, lane: str) -> str | None:
+    claim = read_state(paths.output, _claim_of(paths, lane), _Claim)
+    if claim is None:
+        return None
+    with nobody_sends(paths, lane) as is_quiet:
+        return None if is_quiet else claim.by
 
 
 def _claim_of(paths: RunPaths, lane: str) -> Path:

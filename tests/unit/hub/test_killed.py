@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from opsctl.hub.uploader import who_sends
 from tests.hub_server import Fault, Request
 from tests.unit.hub.sent import REPO, Desk, desk
 
@@ -51,6 +52,6 @@ def test_the_next_one_goes_on_and_sends_nothing_twice(desk: Desk, what: str, aft
 
 def test_nobody_waits_for_one_that_was_killed(desk: Desk) -> None:
     killed_at(desk, Fault("preupload", "call"))
-    assert list(desk.paths.hub_uploaders.iterdir())
+    assert list(desk.paths.hub_uploaders.iterdir()) and who_sends(desk.paths) is None
     desk.hub.faults = []
     assert desk.sync().files == 2 and desk.waited == []

@@ -86,3 +86,16 @@ def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(desk: Desk) -> N
     assert done.returncode == 0 and done.stdout == f"logged in as ann; the token is in {kept}\n", done.stderr
     assert TOKEN not in done.stdout + done.stderr
     assert kept.read_text() == TOKEN and kept.stat().st_mode & 0o077 == 0
+
+
+def test_a_login_beside_a_variable_says_which_one_counts(desk: Desk) -> None:
+    words, other = [*desk.words("login")[:5]], "hf_" + "AnotherOfOurTests" * 2
+    environment = desk.environment(HF_TOKEN=other)
+    done = subprocess.run(words, env=environment, input=TOKEN + "\n", text=True, capture_output=True, timeout=60)
+    assert "HF_TOKEN is set here and counts before it" in done.stdout and other not in done.stdout + done.stderr
+
+
+def test_a_token_that_can_be_none_is_said_to_be(desk: Desk) -> None:
+    done = desk.opsctl("sync", HF_TOKEN="hf_tökenOfOurs")
+    assert done.returncode == 1 and "the token that counts here is none, by its characters: opsctl hub" in done.stderr
+    assert "OfOurs" not in done.stdout + done.stderr
