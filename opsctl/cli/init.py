@@ -17,23 +17,40 @@ DEFAULT_EXAMPLE = "demo"
 @click.command(name="init")
 @click.argument("name")
 @click.option(
-    "--from", "example", metavar="EXAMPLE", help="demo, tr1-13B, tr11-176B-ml or setup-test-n2 [default: demo]."
+    "--from",
+    "example",
+    metavar="EXAMPLE",
+    help="demo, tr1-13B, tr11-176B-ml or setup-test-n2 [default: demo]; with --rehearsal a run.",
 )
-def command(name: str, example: str | None) -> None:
-    """Make the folder NAME with a run file, from an example.
+@click.option("--rehearsal", is_flag=True, help="The small twin of a run, on two nodes, to try a change with.")
+def command(name: str, example: str | None, rehearsal: bool) -> None:
+    """Make the folder NAME with a run file, from an example or as the rehearsal of a run.
 
-    An example's own name implies it: `opsctl init tr11-176B-ml`.
+    An example's own name implies it: `opsctl init tr11-176B-ml`. A rehearsal has its own name, output folder and kill
+    switch; sizes and lengths are scaled, which is said, and everything else is the run's.
     """
+    folder, run_name = _wanted_folder(name)
+    if rehearsal:
+        from opsctl.cli.rehearsal import rehearsal_text
+
+        text = rehearsal_text(example, run_name)
+        _make(folder, run_name, text)
+        _say_how_to_rehearse(folder)
+        return
+    examples = _examples()
+    source = _chosen(examples, run_name, example)
+    _make(folder, run_name, with_run_name(source.read_text(), run_name))
+    _say_what_next(folder, source.stem)
+
+
+def _make(folder: Path, run_name: str, text: str) -> None:
+    """The folder with the run file. Raises OpsctlError where anything is already."""
     from opsctl.errors import OpsctlError
     from opsctl.records.locate import RUN_FILE_NAME, remember_run
     from opsctl.records.state_files import fsync_folder, write_atomically
 
-    folder, run_name = _wanted_folder(name)
-    examples = _examples()
-    source = _chosen(examples, run_name, example)
     if os.path.lexists(folder):
         raise OpsctlError(f"{folder} already exists: choose another name, or edit {folder / RUN_FILE_NAME}")
-    text = with_run_name(source.read_text(), run_name)
     # Made beside and renamed, so that no half-made run is ever found under the name.
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
@@ -45,7 +62,16 @@ def command(name: str, example: str | None) -> None:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     remember_run(run_name, folder / RUN_FILE_NAME)
-    _say_what_next(folder, source.stem)
+
+
+def _say_how_to_rehearse(folder: Path) -> None:
+    from opsctl.output import message, show
+    from opsctl.records.locate import RUN_FILE_NAME
+
+    show(str(folder / RUN_FILE_NAME))
+    message("next:")
+    for step in (f"cd {shlex.quote(os.path.relpath(folder))}", "opsctl plan", "opsctl submit"):
+        message(f"  {step}")
 
 
 def with_run_name(text: str, name: str) -> str:

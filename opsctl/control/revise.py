@@ -20,6 +20,7 @@ from opsctl.records import chains
 from opsctl.records.chains import Chain
 from opsctl.records.group_folder import open_output
 from opsctl.records.identity import settled_identity
+from opsctl.records.rehearsals import never_rehearsed
 from opsctl.records.revision import Revision, digest_of
 from opsctl.records.revisions import changed_values, contents, newest, publish, refuse_to_publish, withdraw
 from opsctl.records.state_files import locked
@@ -59,7 +60,8 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     else's to replace. Slurm is asked only when what it fixes has changed.
     """
     asked = check(loaded, Wish())
-    run, warnings = asked.run, (*asked.warnings, *changes_since_last(asked.run))
+    run = asked.run
+    warnings = (*asked.warnings, *changes_since_last(run), *never_rehearsed(run.file, run.paths))
     refuse_to_publish(run)
     before = newest(run.paths)
     if before is not None and before.damage:

@@ -17,6 +17,7 @@ from opsctl.records.group_folder import open_output, way_in
 from opsctl.records.identity import settled_identity
 from opsctl.records.locate import remember_run
 from opsctl.records.register import register
+from opsctl.records.rehearsals import never_rehearsed
 from opsctl.records.state_files import FULL_DISK, locked
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
@@ -37,7 +38,8 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     asked = check(loaded, wish)
     run = asked.run
     paths, name = run.paths, run.file.run.name
-    changed = changes_since_last(run)  # before the lock: an environment script takes its time
+    # Before the lock: an environment script takes its time.
+    changed = (*changes_since_last(run), *never_rehearsed(run.file, run.paths))
     with explained_disk_errors(paths):
         closed = open_output(paths, run.file.run.group)
         with (
@@ -57,7 +59,8 @@ def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tu
     asked = check(loaded, wish)
     client = client_for(cluster)
     after, more = _decided(asked, live.look(asked.run.paths, cluster, client), cluster, client)
-    warnings = (*asked.warnings, *changes_since_last(asked.run), *more)
+    run = asked.run
+    warnings = (*asked.warnings, *changes_since_last(run), *never_rehearsed(run.file, run.paths), *more)
     return preview(asked.run, cluster, asked.wish, after), warnings
 
 

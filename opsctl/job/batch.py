@@ -36,6 +36,7 @@ from opsctl.records.attempt_folder import set_aside
 from opsctl.records.chains import counted_since, read_chains
 from opsctl.records.lease import Held, OwnLease
 from opsctl.records.own_jobs import recorded
+from opsctl.records.rehearsals import record_rehearsal
 from opsctl.records.state_files import make_folder
 from opsctl.records.trusted import present_name
 from opsctl.runs.paths import RunPaths
@@ -222,8 +223,20 @@ def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: K
         attempts_file.append_closed(task.paths, ended)
     except OSError as error:  # a full disk must not cost the exit status
         task.log.say(f"opsctl: the attempt stays open on record: {error.strerror}")
+    if ended.reason == Ending.FINISHED and task.revision.file.run.rehearses is not None:
+        _tell_rehearsed(task, ended)
     _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
+
+
+def _tell_rehearsed(task: Task, ended: Attempt) -> None:
+    """Put it on the record of the run that this one rehearses; where that cannot be, the log says so."""
+    try:
+        record_rehearsal(task.revision.file, task.paths.output, task.revision.name, ended.environment)
+    except (OpsctlError, OSError) as error:
+        task.log.say(f"opsctl: {task.revision.file.run.rehearses} has no record of this rehearsal: {error}")
+    else:
+        task.log.say(f"opsctl: rehearsed: it is on the record of {task.revision.file.run.rehearses}")
 
 
 def _rollbacks(task: Task) -> list[Rollback]:

@@ -117,6 +117,11 @@ class RunPaths:
         return self.state / "chains.jsonl"
 
     @property
+    def rehearsals(self) -> Path:
+        """A line for each rehearsal of this run that came to its end; only added to."""
+        return self.state / "rehearsals.jsonl"
+
+    @property
     def cancels(self) -> Path:
         """A line for each time that somebody cancelled jobs of the run; only added to."""
         return self.state / "cancels.jsonl"

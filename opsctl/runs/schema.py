@@ -23,6 +23,7 @@ class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: str | None = None  # Unix group that shares the run
     publish: str = "group"  # whose revisions the run's tasks take: a PUBLISHERS
     team: str = "the team"  # whom an ALERT line names
+    rehearses: str | None = None  # the run file of which this is the small twin
 
 
 class SlurmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

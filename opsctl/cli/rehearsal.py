@@ -1,0 +1,25 @@
+"""The run file of `opsctl init --rehearsal`: made from a run's, held to all checks, and what is scaled said."""
+
+from __future__ import annotations
+
+import click
+
+
+def rehearsal_text(chosen: str | None, name: str) -> str:
+    """The twin, called `name`, of the run that `chosen` means. Raises RunFileError where none fits, UsageError."""
+    from opsctl.errors import RunFileError
+    from opsctl.output import message
+    from opsctl.records.locate import locate_run_file
+    from opsctl.runs.load import expanded_file, load_run_file
+    from opsctl.runs.rehearsal import twin_of
+
+    if chosen is None:
+        raise click.UsageError("--rehearsal is of a run: --from RUN says which")
+    loaded = load_run_file(locate_run_file(chosen))
+    if loaded.file.run.rehearses is not None:
+        raise RunFileError(f"{loaded.path} is a rehearsal itself, of {loaded.file.run.rehearses}: name that")
+    twin = twin_of(expanded_file(loaded), str(loaded.path), name)
+    message(f"{name}: as {loaded.path}, but scaled, to what fits on two nodes in half an hour:")
+    for line in twin.scaled:
+        message(f"  {line}")
+    return twin.text

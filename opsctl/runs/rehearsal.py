@@ -1,0 +1,146 @@
+"""The small twin of a run, on two nodes, for trying a change before the run itself gets it. Pure.
+
+Whatever decides how much there is to compute is scaled; all else is the run's: options, data, tokenizer, environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from opsctl.errors import RunFileError
+from opsctl.runs.schema import RunFile
+from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING
+
+NODES = 2
+#: Iterations that a rehearsal trains, and after how many it saves and evaluates: so that it does each twice.
+ITERATIONS, EVERY = 20, 10
+_HIDDEN_MOST, _HEADS_MOST = 1024, 8
+_TIME, _MARGIN = "30:00", "5:00"
+#: Options by which a run and its twin may differ.
+SCALED = frozenset(
+    (
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "num_layers", "hidden_size"),
+        *("num_attention_heads", "ffn_hidden_size", "global_batch_size", "rampup_batch_size"),
+        *("train_samples", "train_iters", "train_tokens", "lr_decay_samples", "lr_decay_iters", "lr_decay_tokens"),
+        *("lr_warmup_samples", "lr_warmup_iters", "lr_warmup_tokens", "save_interval", "save_schedule"),
+        *("save_iterations", "eval_interval", "eval_iters", "log_interval", "exit_interval", "exit_samples"),
+        *("exit_after_iters", "exit_duration_in_mins"),
+    )
+)
+#: Those of them that a twin does without: what they say of a long training says nothing of twenty iterations.
+_DROPPED = (
+    *("rampup_batch_size", "save_schedule", "save_iterations", "exit_interval", "exit_samples", "exit_after_iters"),
+    *("exit_duration_in_mins", "lr_decay_tokens", "lr_warmup_tokens"),
+)
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A rehearsal's run file, and what of it is scaled."""
+
+    text: str
+    scaled: tuple[str, ...]  # one line each
+
+
+def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
+    """The twin called `name` of the expanded `file`, which is at `run_file`. Raises RunFileError where none fits."""
+    nodes = min(NODES, file.slurm.nodes)
+    changed = _sizes(file.trainer, nodes * file.slurm.gpus_per_node, run_file)
+    trainer = {key: value for key, value in {**file.trainer, **changed}.items() if key not in _DROPPED}
+    checkpoints = {key: value for key, value in file.checkpoints.items() if key not in _DROPPED}
+    checkpoints["save_interval"] = EVERY
+    slurm = {key: value for key, value in msgspec.to_builtins(file.slurm).items() if value not in (None, [])}
+    run = {key: value for key, value in msgspec.to_builtins(file.run).items() if value is not None}
+    tables: dict[str, Mapping[str, Any]] = {
+        "run": {**run, "name": name, "output": "output", "rehearses": run_file},
+        "slurm": {**slurm, "nodes": nodes, "time": _TIME, "exit_margin": _MARGIN},
+        "array": {"tasks": "1", "keep_queued": 0},
+        "trainer": trainer,
+        "data": file.data,
+        "checkpoints": checkpoints,
+        "env": file.env,
+    }
+    head = (
+        f"# A rehearsal of {json.dumps(run_file)}: the same on few nodes, small and short.\n"
+        "# Try a change here first; what is scaled says nothing of the run's own.\n"
+    )
+    body = "\n".join(f"[{table}]\n{_lines(values)}" for table, values in tables.items())
+    before = {**file.trainer, **file.checkpoints, "nodes": file.slurm.nodes, "time": file.slurm.time}
+    after = {**trainer, **checkpoints, "nodes": nodes, "time": _TIME}
+    keys = [key for key in ("nodes", "time", *sorted(SCALED)) if before.get(key) != after.get(key)]
+    return Twin(f"{head}\n{body}", tuple(f"{key} = {_said(after, key)} ({_said(before, key)})" for key in keys))
+
+
+def digest_of_unscaled(file: RunFile, script: str) -> str:
+    """Tells whether a run and a twin, both expanded, differ in anything that is not scaled.
+
+    script: the text of their environment script.
+    """
+    options = {**file.trainer, **file.data, **file.checkpoints}
+    same = {key: value for key, value in options.items() if key not in SCALED}
+    said = json.dumps([same, dict(file.env), script], sort_keys=True, default=str)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _sizes(trainer: Mapping[str, Any], ranks: int, run_file: str) -> dict[str, Any]:
+    """The options that are scaled to `ranks` ranks, all of them dividing."""
+    tensor = _largest_divisor(trainer.get("tensor_model_parallel_size", 1), ranks)
+    stages = trainer.get("pipeline_model_parallel_size", 1)
+    # Two replicas where there is room for them, so that what they do together is tried too.
+    pipeline = max(_largest_divisor(stages, ranks // tensor // 2 or 1), 1)
+    if ranks % (tensor * pipeline):
+        pipeline = _largest_divisor(stages, ranks // tensor)
+    replicas = ranks // (tensor * pipeline)
+    heads = trainer.get("num_attention_heads", 0)
+    hidden = trainer.get("hidden_size", 0)
+    if not heads or not hidden or hidden % heads:
+        raise RunFileError(f"{run_file}: no rehearsal can be made without [trainer] hidden_size, num_attention_heads")
+    few = max(tensor, min(heads, _HEADS_MOST) // tensor * tensor)
+    small = hidden // heads * few
+    if small > _HIDDEN_MOST and few > tensor:
+        few = max(tensor, _HIDDEN_MOST // (hidden // heads) // tensor * tensor)
+        small = hidden // heads * few
+    with_embeddings = trainer.get("pp_partition_method") == BY_BLOCK_AND_EMBEDDING and pipeline > 1
+    batch = trainer.get("micro_batch_size", 1) * replicas * max(2, pipeline)
+    changed: dict[str, Any] = {
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": pipeline,
+        "num_layers": 2 * pipeline - 2 * with_embeddings or 2,
+        "hidden_size": small,
+        "num_attention_heads": few,
+        "global_batch_size": batch,
+        "eval_interval": EVERY,
+        "eval_iters": min(1, trainer.get("eval_iters", 1)),
+        "log_interval": 1,
+    }
+    if "ffn_hidden_size" in trainer:
+        changed["ffn_hidden_size"] = max(tensor, trainer["ffn_hidden_size"] * small // hidden // tensor * tensor)
+    units = {"samples": batch, "iters": 1, "tokens": batch * trainer.get("seq_length", 1)}
+    for unit, each in units.items():
+        if f"train_{unit}" in trainer:
+            changed[f"train_{unit}"] = ITERATIONS * each
+        if f"lr_decay_{unit}" in trainer:
+            changed[f"lr_decay_{unit}"] = ITERATIONS * each
+        if trainer.get(f"lr_warmup_{unit}"):
+            changed[f"lr_warmup_{unit}"] = 2 * each
+    return changed
+
+
+def _largest_divisor(number: int, of: int) -> int:
+    """The largest divisor of `of` that is no larger than `number` and divides it, or 1."""
+    return max((one for one in range(1, min(number, of) + 1) if of % one == 0 and number % one == 0), default=1)
+
+
+def _said(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key]) if key in values else "none"
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    """Keys and values of a TOML table: JSON's texts, numbers and lists are TOML's too."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())

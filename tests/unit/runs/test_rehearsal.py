@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from opsctl.runs.checks import find_problems
+from opsctl.runs.load import LoadedRun, expanded_file, load_run_file
+from opsctl.runs.rehearsal import SCALED, digest_of_unscaled, twin_of
+from opsctl.shipped import templates_folder
+from trainer.recipe.options import BY_KEY
+
+EXAMPLES = sorted((templates_folder() / "examples").glob("*.toml"))
+
+
+def parent_of(example: Path, folder: Path) -> LoadedRun:
+    path = folder / "parent's" / "run.toml"
+    path.parent.mkdir()
+    path.write_text(example.read_text())
+    names = set(re.findall(r"\$\{(\w+)\}", path.read_text()))
+    return load_run_file(path, {one: f"/{one}" for one in names})
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_twin_of_every_example_can_run_and_differs_only_in_what_is_scaled(example: Path, tmp_path: Path) -> None:
+    parent = parent_of(example, tmp_path)
+    file = expanded_file(parent)
+    twin = twin_of(file, str(parent.path), "small")
+    path = tmp_path / "small.toml"
+    path.write_text(twin.text)
+    small = load_run_file(path, {})
+    found = find_problems(small, files=False)
+    assert found.problems == () and found.layout is not None
+    made = expanded_file(small)
+    assert digest_of_unscaled(made, "text") == digest_of_unscaled(file, "text")
+    assert (made.run.name, made.run.rehearses, made.slurm.nodes) == (
+        "small",
+        str(parent.path),
+        min(2, file.slurm.nodes),
+    )
+    assert made.run.output == str(tmp_path / "output") != file.run.output
+    assert made.run.environment == file.run.environment and made.env == file.env and made.data == file.data
+    assert made.trainer["hidden_size"] <= 1024 and twin.scaled
+
+
+def test_bloom_is_rehearsed_as_it_was(tmp_path: Path) -> None:
+    parent = parent_of(templates_folder() / "examples" / "tr11-176B-ml.toml", tmp_path)
+    text = twin_of(expanded_file(parent), str(parent.path), "small").text
+    for line in ("tensor_model_parallel_size = 4", "pipeline_model_parallel_size = 2", "num_layers = 2", "nodes = 2"):
+        assert f"\n{line}\n" in text
+    assert "\nhidden_size = 1024\n" in text and '\ntime = "30:00"\n' in text
+
+
+def test_a_change_of_what_is_not_scaled_is_seen_and_of_what_is_scaled_is_not(tmp_path: Path) -> None:
+    file = expanded_file(parent_of(templates_folder() / "examples" / "demo.toml", tmp_path))
+
+    def digest(script: str = "", **options: object) -> str:
+        return digest_of_unscaled(msgspec.structs.replace(file, trainer={**file.trainer, **options}), script)
+
+    assert digest() == digest(num_layers=9) == digest(train_samples=1)
+    assert len({digest(), digest(lr=1e-9), digest(bf16=True), digest("module load"), digest(seed=1)}) == 5
+
+
+def test_what_is_scaled_are_options_of_the_trainer() -> None:
+    assert {key for key in SCALED if key not in BY_KEY} <= {"lr_decay_tokens", "lr_warmup_tokens"}
