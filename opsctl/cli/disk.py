@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, run_option
+from opsctl.cli.selection import folders_that_answer, json_option, run_option
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opsctl.runs.schema import WatchTable
 
 _USE = "use"
+_LONGEST_DAYS = 36_500  # what is longer is for ever
 _folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path(path_type=Path))
 _within = click.option(
     "--within", default="7-0", show_default=True, metavar="T", help="What goes within this time, a Slurm duration."
@@ -65,7 +66,6 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
     from opsctl.cli.progress import every_few_seconds
     from opsctl.disk.printed import disk_lines, printed_disk
     from opsctl.disk.using import FOLDERS, USERS, gone_on, read_history
-    from opsctl.errors import OpsctlError
     from opsctl.moments import now
     from opsctl.output import print_json, show_lines
     from opsctl.watch.gathering.file_system import FileSystems
@@ -73,8 +73,6 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
     systems, told = FileSystems(), []
     where = _where(folders, run)
     for folder in where:
-        if hangs := systems.problem(folder):
-            raise OpsctlError(f"cannot look into {folder}: {hangs}")
         say = every_few_seconds(f"{folder}: {{}} entries counted")
         known = gone_on(folder, budget / len(where), now(), say)
         told.append(printed_disk(known, read_history(folder), systems.filled(folder)))
@@ -121,7 +119,7 @@ def purge(
                     write(one, folder)
 
             found, walked = find_purged(folder, after, soon, now(), each)
-            told.append(printed_purge(folder, found, walked.unread_count))
+            told.append(printed_purge(folder, found, walked))
     if as_json:
         print_json("purge", told)
         return
@@ -152,11 +150,12 @@ def touch(
 
     Only where the profile says `[watch] touch = true`; ask your site. Without FOLDER what is about to be purged of the
     run's output; in a FOLDER that is named all of yours that are about to be. Sets the time of the last reading and no
-    other. Each time is on record in your account's state folder. Exits 1 when a file could not be touched.
+    other. Each time is on record in your account's state folder. Exits 1 when a file could not be touched, or a folder
+    not looked into.
     """
     from opsctl.cli.progress import every_few_seconds
     from opsctl.disk.listing import remember_touch
-    from opsctl.disk.printed import PrintedTouch
+    from opsctl.disk.printed import PrintedTouch, unseen_lines
     from opsctl.disk.touching import Touching, touch_all
     from opsctl.errors import OpsctlError
     from opsctl.moments import now
@@ -172,7 +171,7 @@ def touch(
     told = []
     for folder in _where(folders, run):
         say = every_few_seconds(f"{folder}: {{}} files touched")
-        done, _ = touch_all(folder, Touching(before.timestamp(), read, dry_run), say)
+        done, walked = touch_all(folder, Touching(before.timestamp(), read, dry_run), say)
         if done.files and not dry_run:
             remember_touch(folder, done, read)
         one = PrintedTouch(
@@ -180,14 +179,14 @@ def touch(
             files=done.files,
             size_bytes=done.size_bytes,
             others=done.others,
-            problems=done.problems,
+            problems=[*done.problems, *unseen_lines(walked)],
             dry_run=dry_run,
         )
         told.append(one)
         would = "would be touched" if dry_run else "touched"
         others = f"; {done.others:,} are others', who have to do so themselves" if done.others else ""
         message(f"{folder}: {done.files:,} files {would}{others}")
-        for problem in done.problems:
+        for problem in one.problems:
             message(f"{folder}: {problem}")
     if as_json:
         print_json("touched", told)
@@ -195,11 +194,9 @@ def touch(
 
 
 def _where(folders: Sequence[Path], run: str | None) -> list[Path]:
-    if folders:
-        return [folder.absolute() for folder in folders]
     from opsctl.records.run_view import glance
 
-    return [glance(run).paths.output]
+    return folders_that_answer(folders or [glance(run).paths.output])
 
 
 def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
@@ -221,7 +218,7 @@ def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
         raise UsageError(
             "nothing says after how long files are removed here: give --days, or write purge_days under [watch]"
         )
-    return timedelta(days=found)
+    return timedelta(days=min(found, _LONGEST_DAYS))
 
 
 def _duration(text: str) -> timedelta:
@@ -231,6 +228,6 @@ def _duration(text: str) -> timedelta:
     from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
     try:
-        return timedelta(seconds=parse_duration_s(text))
+        return timedelta(seconds=min(parse_duration_s(text), _LONGEST_DAYS * 86400))
     except ValueError:
         raise UsageError(f"--within {text}: allowed is {DURATION_RULE}") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, run_option
+from opsctl.cli.selection import folders_that_answer, json_option, run_option
 
 if TYPE_CHECKING:
     from opsctl.perms.opening import Opening
@@ -40,7 +40,7 @@ def command() -> None:
 def check(ctx: click.Context, folders: tuple[Path, ...], run: str | None, group: str | None, as_json: bool) -> None:
     """Say what the group cannot work with, and who can mend it.
 
-    Exits 1 when there is anything. Changes nothing.
+    Exits 1 when there is anything, or could not be looked into. Changes nothing.
     """
     ctx.exit(_look(folders, run, group, as_json))
 
@@ -67,7 +67,7 @@ def fix(
     One walk; a second one finds nothing to do. Only its owner can change a file: with --replace what belongs to others
     is replaced by a copy of yours with the same content and times, where the folder lets you. That leaves alone what
     was changed within the last hour, is locked or has a second name, and what a run writes or keeps records in. Exits 1
-    when anything is still wrong.
+    when anything is still wrong, or could not be looked into.
     """
     ctx.exit(_look(folders, run, group, as_json, mend=True, replaces=replace, only_counts=dry_run))
 
@@ -88,6 +88,7 @@ def _look(
     from opsctl.perms.opening import Opening
     from opsctl.perms.report import looked, looked_at_run_file, refuse_private_run, report_lines
 
+    where = folders_that_answer(folders)
     seen = _run(folders, run, group)
     named = group or (seen.table.group if seen else None) or ""
     gid = unix_group(named, "--group").gr_gid
@@ -99,11 +100,10 @@ def _look(
         return Opening(gid, mend, replaces, only_counts)
 
     found: list[PrintedPerms] = []
-    for folder in folders or ([seen.paths.output] if seen else []):
-        where = folder.absolute()
+    for folder in where or ([seen.paths.output] if seen else []):
         if folders:
-            refuse_private_run(where)
-        found.append(looked(where, named, opening(), every_few_seconds(f"{where}: {{}} looked at")))
+            refuse_private_run(folder)
+        found.append(looked(folder, named, opening(), every_few_seconds(f"{folder}: {{}} looked at")))
     if not folders and seen is not None and seen.loaded is not None:
         found.append(looked_at_run_file(seen.loaded.path, named, opening()))
     for one in found:
@@ -111,7 +111,7 @@ def _look(
             show_lines(report_lines(one))
     if as_json:
         print_json("perms", found)
-    return 1 if any(one.wrong or one.hanging for one in found) else 0
+    return 1 if any(one.wrong or one.unread or one.hanging for one in found) else 0
 
 
 def _run(folders: Sequence[Path], run: str | None, group: str | None) -> RunView | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -28,6 +29,18 @@ def pick(run_argument: str | None, run: str | None) -> str | None:
     if run_argument and run and run_argument != run:
         raise click.UsageError(f"two runs given: {run_argument} and --run {run}")
     return run_argument or run
+
+
+def folders_that_answer(folders: Iterable[Path]) -> list[Path]:
+    """`folders`, absolute. Raises OpsctlError where a file system does not answer: whoever looked there would hang."""
+    from opsctl.errors import OpsctlError
+    from opsctl.watch.gathering.file_system import FileSystems
+
+    systems, found = FileSystems(), [folder.absolute() for folder in folders]
+    for folder in found:
+        if hangs := systems.problem(folder):
+            raise OpsctlError(f"cannot look into {folder}: {hangs}")
+    return found
 
 
 def cluster_option(function: Function) -> Function:

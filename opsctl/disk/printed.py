@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from opsctl.disk.purging import Purged, Sum
 from opsctl.disk.using import FOLDERS, USERS, Counted, Known, Row, rows
 from opsctl.records.space import SpaceLine
+from opsctl.walks.state import Walked
 from opsctl.watch.gathering.file_system import Filled
 from opsctl.watch.wording import bytes_words, count_words, length_words
 from trainer.formats.json_text import Moment
@@ -64,6 +65,7 @@ class PrintedPurge(Struct, frozen=True, kw_only=True):
     days: Annotated[list[PrintedDay], Meta(description="What goes on which day, in order.")]
     checkpoints: Annotated[list[PrintedDay], Meta(description="Which checkpoints would be damaged.")]
     unread: Annotated[int, Meta(description="Folders that could not be looked into.")]
+    hanging: Annotated[list[str], Meta(description="Places that did not answer.")]
 
 
 class PrintedTouch(Struct, frozen=True, kw_only=True):
@@ -73,7 +75,7 @@ class PrintedTouch(Struct, frozen=True, kw_only=True):
     files: Annotated[int, Meta(description="The caller's files that were touched, or would be.")]
     size_bytes: Annotated[int, Meta(description="Their size.")]
     others: Annotated[int, Meta(description="Files of others, who have to do so themselves.")]
-    problems: Annotated[list[str], Meta(description="What could not be touched, and why.")]
+    problems: Annotated[list[str], Meta(description="What could not be touched or looked at, and why.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]
 
 
@@ -140,7 +142,7 @@ def disk_lines(told: PrintedDisk, by: Sequence[str], now: datetime) -> Iterator[
         yield f"  {told.unread:,} folders could not be looked into and are not counted"
 
 
-def printed_purge(folder: Path, found: Purged, unread: int) -> PrintedPurge:
+def printed_purge(folder: Path, found: Purged, walked: Walked) -> PrintedPurge:
     """What goes, in the order of time."""
     return PrintedPurge(
         folder=str(folder),
@@ -149,13 +151,16 @@ def printed_purge(folder: Path, found: Purged, unread: int) -> PrintedPurge:
         first_at=_local(found.everything),
         days=[_day(name, one) for name, one in sorted(found.days.items())],
         checkpoints=[_day(name, one) for name, one in sorted(found.checkpoints.items())],
-        unread=unread,
+        unread=walked.unread_count,
+        hanging=list(walked.hanging),
     )
 
 
 def purge_lines(told: PrintedPurge) -> Iterator[str]:
     """What people read of it."""
-    if not told.files:
+    if not told.files and (told.unread or told.hanging):
+        yield f"{told.folder}: nothing that could be looked at is about to be removed"
+    elif not told.files:
         yield f"{told.folder}: nothing is about to be removed"
     else:
         yield f"{told.folder}: {told.files:,} files, {bytes_words(told.size_bytes)}, are about to be removed"
@@ -164,8 +169,19 @@ def purge_lines(told: PrintedPurge) -> Iterator[str]:
     for one in told.checkpoints:
         when = f", the first on {one.first_at:%Y-%m-%d %H:%M}" if one.first_at else ""
         yield f"  {one.name} would be damaged: {one.files:,} of its files{when}"
-    if told.unread:
-        yield f"  {told.unread:,} folders could not be looked into"
+    yield from (f"  {line}" for line in _unseen(told.unread, told.hanging))
+
+
+def unseen_lines(walked: Walked) -> list[str]:
+    """What a walk could not look at."""
+    return list(_unseen(walked.unread_count, walked.hanging))
+
+
+def _unseen(unread: int, hanging: Sequence[str]) -> Iterator[str]:
+    if unread:
+        yield f"{unread:,} could not be looked into"
+    for place in hanging:
+        yield f"{place or 'the folder itself'}: its file system does not answer"
 
 
 def _day(name: str, one: Sum) -> PrintedDay:

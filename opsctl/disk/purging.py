@@ -39,7 +39,7 @@ class Finding:
 
     def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
         """One entry."""
-        goes_at_s = touched_at_s(seen) + self.purge_after_s
+        goes_at_s = max(0.0, touched_at_s(seen) + self.purge_after_s)  # some file systems keep any time at all
         if goes_at_s < self.until_s and stat.S_ISREG(seen.st_mode):
             self.found.append(Going(under(folder.place, name), goes_at_s, seen.st_size))
 

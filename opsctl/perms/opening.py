@@ -68,13 +68,15 @@ class Seen:
 class Opening:
     """A visitor that notes what the group `gid` lacks, and mends it where that is asked for.
 
-    mend: what is the caller's own, or all for root. replaces: also others' files, by a copy.
+    mend: what is the caller's own, or all for root. replaces: also others' files, by a copy. above: where the walk
+    begins, from the output folder of the run on that it is in; what is a run's keeps its rule whoever names it.
     """
 
     gid: int
     mend: bool = False
     replaces: bool = False
     only_counts: bool = False  # say what would be mended, and change nothing
+    above: str = ""
     seen: Seen = field(default_factory=Seen)
     _entries: int = 0
     _fine: set[int] = field(default_factory=set)  # modes that lack nothing, wherever they are met
@@ -121,11 +123,12 @@ class Opening:
         return found
 
     def _judge(self, folder: Folder, name: str, place: str, seen: os.stat_result, is_kept_apart: bool) -> None:
-        found = lack(self.gid, place, seen, is_kept_apart)
+        in_run = self._in_run(place)
+        found = lack(self.gid, in_run, seen, is_kept_apart)
         if found is not None:
             trouble = self._dealt_with(folder, name, place, seen, found)
             self.seen.troubles.setdefault(trouble, Count()).add(1, [place])
-        elif not is_kept_apart and not is_sealed(place):  # where the most is asked for
+        elif not is_kept_apart and not is_sealed(in_run):  # where the most is asked for
             self._fine.add(seen.st_mode)
 
     def _dealt_with(self, folder: Folder, name: str, place: str, seen: os.stat_result, found: Lack) -> Trouble:
@@ -141,13 +144,18 @@ class Opening:
                 if not is_folder and seen.st_nlink > 1:
                     # It may be one of the caller's that lies elsewhere.
                     return replace(trouble, why="it has a second name (a hard link)")
+                if not is_folder and seen.st_mode & stat.S_ISUID:
+                    return replace(trouble, why="it runs as its owner, whoever starts it (setuid)")
                 if not self.only_counts:
                     _mend(folder.fd, name, seen, self.gid, found)
                 return replace(trouble, state="mended")
-            why = replace_file(folder.fd, name, place, seen, self.gid, found, self.only_counts)
+            why = replace_file(folder.fd, name, self._in_run(place), seen, self.gid, found, self.only_counts)
         except OSError as error:
             why = error.strerror or str(error)
         return replace(trouble, why=why) if why else replace(trouble, state="replaced")
+
+    def _in_run(self, place: str) -> str:
+        return under(self.above, place) if place else self.above
 
     def _is_anothers_run(self, folder: Folder, name: str, seen: os.stat_result) -> bool:
         """Whether that is the output folder of a run which is not shared with this group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from msgspec import Meta, Struct
 from opsctl.account import account_name
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.perms.opening import Opening, Seen, Trouble
-from opsctl.perms.rule import STATE
+from opsctl.perms.rule import STATE, place_in_run
 from opsctl.walks.parallel import walk
 from opsctl.walks.state import Walked
 
@@ -59,6 +60,7 @@ def looked(folder: Path, group: str, opening: Opening, say: Callable[[int], None
     say: is told now and then how many entries have been looked at.
     """
     seen = Seen()
+    opening = replace(opening, above=place_in_run(folder.resolve()))
 
     def take_in(found: Seen) -> None:
         seen.add(found)
@@ -82,6 +84,7 @@ def looked_at_run_file(path: Path, group: str, opening: Opening) -> PrintedPerms
 
 def refuse_private_run(folder: Path) -> None:
     """Raise OpsctlError where `folder` is, or is in, the output folder of a run that its owner shares with nobody."""
+    folder = folder.resolve()
     for one in (folder, *folder.parents):
         try:
             is_run = (one / STATE).is_dir()
@@ -100,6 +103,8 @@ def report_lines(found: PrintedPerms) -> Iterator[str]:
     total = f"{found.entries:,} files and folders"
     if found.wrong:
         yield f"{found.folder}: {found.wrong:,} of {total} are not as group {found.group} needs them"
+    elif found.unread or found.hanging:
+        yield f"{found.folder}: not all of it could be looked at; {total} are as group {found.group} needs them"
     else:
         yield f"{found.folder}: {total}, all as group {found.group} needs them"
     for owner in found.owners:
@@ -110,7 +115,7 @@ def report_lines(found: PrintedPerms) -> Iterator[str]:
     for place in found.other_runs:
         yield f"  {place}: the output folder of a run that is not shared with group {found.group}: left alone"
     if found.unread:
-        yield f"  {found.unread:,} folders could not be looked into: {'; '.join(found.unread_examples)}"
+        yield f"  {found.unread:,} could not be looked into: {'; '.join(found.unread_examples)}"
     for place in found.hanging:
         yield f"  {place or 'the folder itself'}: its file system does not answer"
 

@@ -1,4 +1,4 @@
-"""What a file or folder of a group's lacks. Pure.
+"""What a file or folder of a group's lacks, by its mode and by where in a run it is.
 
 The rule is the run's own (`records.group_folder`): folders are the group's with its members' files in them (2770), and
 what the owner of a file may do with it the group may. Nothing is opened to everybody, and where opsctl keeps things
@@ -7,6 +7,7 @@ that only one may change, the group is only to read.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -62,6 +63,17 @@ def lack(gid: int, place: str, found: os.stat_result, is_kept_apart: bool) -> La
     open_to_all = bool(mode & _EVERYBODY_WRITES) and not mode & stat.S_ISVTX
     found_lack = Lack(found.st_gid != gid, wanted & ~mode, open_to_all)
     return found_lack if found_lack != Lack() else None
+
+
+def place_in_run(folder: Path) -> str:
+    """Where `folder` (without links) is, from the output folder of the run on that it is in; empty in none."""
+    for one in (folder, *folder.parents):
+        if one.name == STATE:
+            return str(folder.relative_to(one.parent))
+        with contextlib.suppress(OSError):  # closed to the caller
+            if (one / STATE).is_dir():
+                return "" if one == folder else str(folder.relative_to(one))
+    return ""
 
 
 def is_sealed(place: str) -> bool:

@@ -103,3 +103,32 @@ def test_others_files_are_counted_and_not_touched(here: Path, capsys: pytest.Cap
 
     assert as_user("nobody", do) == 0
     assert theirs.stat().st_atime_ns == before.st_atime_ns
+
+
+def test_what_goes_on_for_ever_is_no_traceback(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old(here / "f" / "x", 28)
+    assert opsctl("disk", "purge", "--days", "30", "--within", "9999999-0", "f") == 0
+    assert "1 files, 3 bytes" in capsys.readouterr().out
+    assert opsctl("disk", "purge", "--days", "99999999999", "f") == 0
+    assert "nothing is about to be removed" in capsys.readouterr().out
+
+
+def test_who_cannot_look_everywhere_is_told_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files that nobody has looked at are purged all the same."""
+    if os.geteuid():
+        pytest.skip("needs to become another user")
+    allow(here)
+    closed = here / "f" / "closed"
+    closed.mkdir(mode=0o700)
+    old(closed / "x", 29)
+    for above in (here, *here.parents[:-2]):
+        above.chmod(above.stat().st_mode | 0o011)
+
+    def asked(*words: str) -> tuple[int, str]:
+        code = opsctl("disk", *words, str(here / "f"))
+        return code, "".join(capsys.readouterr())
+
+    code, said = as_user("nobody", lambda: asked("touch"))
+    assert code == 1 and "1 could not be looked into" in said
+    code, said = as_user("nobody", lambda: asked("purge"))
+    assert "nothing that could be looked at is about to be removed" in said and "1 could not be looked into" in said

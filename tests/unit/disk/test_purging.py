@@ -54,7 +54,7 @@ def test_it_is_told_day_by_day_and_which_checkpoints_would_be_damaged(tmp_path: 
     put(tmp_path / "notes", 29, 7)
     put(tmp_path / "gone already", 99, 1)
     purged, walked = find_purged(tmp_path, timedelta(days=30), timedelta(days=7), now(), lambda _: None)
-    told = printed_purge(tmp_path, purged, walked.unread_count)
+    told = printed_purge(tmp_path, purged, walked)
     days = [(now() + timedelta(days=days)).date().isoformat() for days in (0, 1, 2, 3)]
     assert [(day.name, day.files, day.size_bytes) for day in told.days] == list(
         zip(days, [1, 1, 1, 1], [1, 7, 5, 6], strict=True)

@@ -205,6 +205,54 @@ def test_what_a_run_keeps_to_its_makers_stays_so(shared: Shared) -> None:
     assert (paths.requests / "a.json").stat().st_mode & 0o077 == 0o040
 
 
+@pytest.mark.parametrize("named", [".opsctl", ".opsctl/revisions", ".opsctl/revisions/0001-ab", "link"])
+def test_what_a_run_keeps_to_its_makers_stays_so_whichever_of_its_folders_is_named(shared: Shared, named: str) -> None:
+    paths = RunPaths(shared.folder / "run")
+
+    def fix() -> None:
+        open_output(paths, GROUP)
+        keep_apart(paths.output, paths.revisions, closed=True)
+        write_sealed(paths.output, paths.revisions / "0001-ab", {"run.json": "{}"})
+        (paths.output / "link").symlink_to(paths.revisions)
+        (paths.revisions / "0001-ab" / "run.json").chmod(0o600)
+        looked(paths.output / named, GROUP, Opening(shared.gid, mend=True), lambda _: None)
+
+    shared.as_ann(fix)
+    assert paths.revisions.stat().st_mode & 0o777 == 0o750
+    (revision,) = paths.revisions.iterdir()
+    assert revision.stat().st_mode & 0o777 == 0o750
+    assert (revision / "run.json").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_program_that_runs_as_its_owner_is_opened_to_nobody(shared: Shared) -> None:
+    program = shared.folder / "program"
+
+    def make() -> None:
+        program.write_text("x")
+        program.chmod(0o4700)
+
+    shared.as_ann(make)
+    found = shared.looked(shared.ann, mend=True)
+    assert stat.S_IMODE(program.stat().st_mode) == 0o4700
+    assert any("setuid" in trouble.why_not for owner in found.owners for trouble in owner.troubles)
+
+
+def test_what_could_not_be_looked_into_is_not_told_to_be_well(shared: Shared) -> None:
+    outer = shared.folder / "outer"
+    outer.mkdir()
+    inner = outer / "inner"
+    inner.mkdir()
+    for folder in (outer, inner):
+        os.chown(folder, -1, shared.gid)
+    inner.chmod(0o2770)
+    outer.chmod(0o2775)
+    shared.folder.chmod(0o2775)  # who is not in the group may look at the outer one alone
+    found = as_user("nobody", lambda: looked(outer, GROUP, Opening(shared.gid), lambda _: None))
+    first, second = report_lines(found)
+    assert (found.wrong, found.unread) == (0, 1)
+    assert "not all of it could be looked at" in first and "1 could not be looked into: inner" in second
+
+
 def test_a_run_file_becomes_the_groups_to_read_and_not_to_write(shared: Shared) -> None:
     file = shared.folder / f"of {shared.ann}" / "run.toml"
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.perms import replacing
-from opsctl.perms.report import PrintedPerms
-from tests.unit.perms.test_opening import Shared, shared
+from opsctl.perms.opening import Opening
+from opsctl.perms.report import PrintedPerms, looked
+from tests.unit.perms.test_opening import GROUP, Shared, shared
 from tests.users import as_user
 from trainer.formats.file_lock import lock_within
 
@@ -135,3 +136,23 @@ def test_what_a_killed_process_left_is_cleared_away_by_the_next(shared: Shared, 
     replaced(shared)
     assert not left.exists()
     assert subprocess.run(["find", str(shared.folder), "-name", ".opsctl*"], capture_output=True).stdout == b""
+
+
+def test_what_a_run_writes_is_not_replaced_either_where_only_that_folder_is_named(shared: Shared, closed: Path) -> None:
+    logs = shared.folder / "run" / "logs"
+
+    def make() -> None:
+        (shared.folder / "run" / ".opsctl").mkdir(parents=True)
+        logs.mkdir()
+        for folder in (logs, logs.parent):
+            os.chown(folder, -1, shared.gid)
+            folder.chmod(0o2770)
+
+    as_user(shared.ben, make)
+    log = logs / "main_log.txt"
+    as_user(shared.ben, lambda: closed.rename(log))
+    before = log.stat()
+    opening = Opening(shared.gid, mend=True, replaces=True)
+    found = as_user(shared.ann, lambda: looked(logs, GROUP, opening, lambda _: None))
+    assert (log.stat().st_uid, log.stat().st_ino) == (before.st_uid, before.st_ino)
+    assert "what is called logs is never replaced" in whys(found)
