@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import grp
 import importlib.util
 import os
 import platform
@@ -61,7 +60,7 @@ def account(loaded: LoadedRun | None, environment: Mapping[str, str]) -> Account
         said = str(error)
     return AccountSeen(
         name=account_name(),
-        default_group=grp.getgrgid(os.getegid()).gr_name,
+        default_group=group_name(os.getegid()),
         umask=_umask(),
         group_problem="" if group is None else membership_problem(group) or "",
         profiles={path: who_else_can_write(path) or "" for path in profile_files(environment)},

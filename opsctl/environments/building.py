@@ -23,7 +23,7 @@ import msgspec
 
 from opsctl.environments.activation import activation_script, current_script
 from opsctl.environments.asking import account_environment, ask_script
-from opsctl.environments.installing import installers_environment, stages
+from opsctl.environments.installing import fetched_into, installers_environment, stages
 from opsctl.environments.lock import lock_text
 from opsctl.environments.recipe import ACTIVATE, BUILT, FROZEN, LOCK, Places, Recipe
 from opsctl.errors import OpsctlError
@@ -138,6 +138,7 @@ def _fill(recipe: Recipe, folder: Path, offline: bool, say: Callable[[str], None
     for stage in stages(recipe, folder, offline, os.environ):
         say(stage.words)
         _done(stage.words, _run(stage.command, environment, umask))
+        _keep_fetched(folder, places)
     _close_to_others(folder)
     script = folder / ACTIVATE
     write_atomically(places.folder, script, activation_script(recipe, folder))
@@ -162,6 +163,15 @@ def _fill(recipe: Recipe, folder: Path, offline: bool, say: Callable[[str], None
         write_atomically(places.folder, folder / LOCK, lock_text(frozen, places.wheels))
     write_atomically(places.folder, folder / FROZEN, json_file_text(frozen))
     write_state(places.folder, folder / BUILT, Mark(recipe=recipe.digest, environment=digest_of(frozen), at=now()))
+
+
+def _keep_fetched(folder: Path, places: Places) -> None:
+    """Whole wheels where later builds look for them, each in one step."""
+    fetched = fetched_into(folder)
+    if fetched.is_dir():
+        for wheel in fetched.iterdir():
+            wheel.replace(places.wheels / wheel.name)
+        fetched.rmdir()
 
 
 def _close_to_others(folder: Path) -> None:

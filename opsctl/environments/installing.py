@@ -38,6 +38,11 @@ def stages(recipe: Recipe, folder: Path, offline: bool, environment: Mapping[str
     )
 
 
+def fetched_into(folder: Path) -> Path:
+    """Where pip puts wheels at first: it writes them in place, and half a one would be taken for a whole one."""
+    return folder / "fetched"
+
+
 def installers_environment(recipe: Recipe, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of the installers, without a person's own settings."""
     kept = {name: value for name, value in environment.items() if name in _KEPT or not name.startswith(_SETTINGS)}
@@ -72,12 +77,13 @@ def _of_uv(recipe: Recipe, folder: Path, offline: bool, environment: Mapping[str
 
 def _of_pip(recipe: Recipe, folder: Path, offline: bool, environment: Mapping[str, str]) -> list[Stage]:
     base = _interpreter(recipe.python, environment)
+    fetched = str(fetched_into(folder))
     python, wheels = str(folder / "venv" / "bin" / "python"), str(recipe.places.wheels)
     pip = (base, "-P", "-m", "pip", "--python", python)
     files = tuple(word for one in recipe.requirements for word in ("-r", str(one)))
     fetch = Stage(
         "fetch and build wheels",
-        (*pip, "wheel", "--quiet", *_source(recipe), "--find-links", wheels, "--wheel-dir", wheels, *files),
+        (*pip, "wheel", "--quiet", *_source(recipe), "--find-links", wheels, "--wheel-dir", fetched, *files),
     )
     return [
         Stage("make it", (base, "-P", "-m", "venv", "--without-pip", str(folder / "venv"))),

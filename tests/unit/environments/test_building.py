@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import grp
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -104,6 +105,23 @@ def test_one_that_was_killed_in_its_middle_is_never_named_and_the_next_build_is_
     assert places.newest() is None and len(list(places.built.iterdir())) == 1 and not places.activate.exists()
     done = built(loaded)
     assert [done.folder] == list(places.built.iterdir()) and seen_by(places.activate, WHAT) == "1.0 1.5"
+
+
+def test_half_a_wheel_that_a_full_disk_has_left_is_taken_for_none_by_the_next_build(tmp_path: Path) -> None:
+    """pip writes wheels in place, and takes one that is there."""
+    loaded = write_built_run(tmp_path, "pip")
+    make_wheel(tmp_path / "links", "dep", "1.5", text="#" + "x" * 3_000_000)
+    if (child := os.fork()) == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+            built(loaded)
+        except OpsctlError:
+            os._exit(3)
+        finally:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    built(loaded)
+    assert seen_by(recipe_of(loaded).places.activate, WHAT) == "1.0 1.5"
 
 
 def test_extensions_are_compiled_ahead_for_the_runs_architectures_where_only_this_environment_looks(
