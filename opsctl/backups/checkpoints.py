@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from opsctl.backups.far import FarCheckpoint, find_all
 from opsctl.backups.schedule import Chosen, Due, Here, choose, never_whole
-from opsctl.backups.sending import Destination, claim, send_checkpoint, turn
-from opsctl.checkpoints.backups import BackedUp, digest_here, read_backups, record
+from opsctl.backups.sending import Destination, claim, ledger, send_checkpoint, turn
+from opsctl.checkpoints.backups import BackedUp, digest_here, record
 from opsctl.checkpoints.inventory import latest_iteration
 from opsctl.checkpoints.which import mark_of
 from opsctl.errors import OpsctlError, file_problem
@@ -28,6 +28,7 @@ class Wish:
 
     named: tuple[int, ...] | None = None  # these instead of what the schedule says
     weights_only: bool = False
+    anew: bool = False  # also where the place was emptied
 
 
 @dataclass
@@ -48,9 +49,9 @@ def here(paths: RunPaths) -> list[Here]:
         raise OpsctlError(f"nothing is backed up: {error}") from None
 
 
-def plan(paths: RunPaths, table: BackupTable, to: str, wish: Wish, ledger: Collection[BackedUp]) -> Chosen:
+def plan(paths: RunPaths, table: BackupTable, to: str, wish: Wish, lines: Collection[BackedUp]) -> Chosen:
     """What the destination should have and has not."""
-    return choose(here(paths), ledger, table, to, latest_iteration(paths.checkpoints), wish.named, wish.weights_only)
+    return choose(here(paths), lines, table, to, latest_iteration(paths.checkpoints), wish.named, wish.weights_only)
 
 
 def warnings_of(run: RunView, table: BackupTable) -> tuple[str, ...]:
@@ -68,10 +69,7 @@ def warnings_of(run: RunView, table: BackupTable) -> tuple[str, ...]:
 
 def ledger_of(place: Destination) -> list[BackedUp]:
     """The run's ledger; what it has lost of this destination is found there again. Raises OpsctlError, StoreError."""
-    try:
-        lines = read_backups(place.paths)
-    except OSError as error:
-        raise OpsctlError(f"nothing is backed up: {file_problem(error, place.paths.backups)}") from None
+    lines = ledger(place.paths)
     if any(line.to == place.to for line in lines):
         return lines
     found, _ = find_all(place.store)
@@ -86,7 +84,7 @@ def back_up(place: Destination, table: BackupTable, wish: Wish, say: Callable[[s
     """
     done = Sent()
     with turn(place.paths, place.name, place.to):
-        claim(place)
+        claim(place, wish.anew)
         chosen = plan(place.paths, table, place.to, wish, ledger_of(place))
         known = {one.iteration: one.of for one in here(place.paths)} if chosen.due else {}
         for due in reversed(chosen.due):

@@ -103,15 +103,21 @@ def read_run(store: Store) -> FarRun | None:
     return found
 
 
-def refuse_another_runs(found: FarRun | None, name: str, run_id: str, where: str) -> None:
+def refuse_another_runs(
+    found: FarRun | None,
+    name: str,
+    run_id: str,
+    where: str,
+    remedy: str = "give each run a place of its own in [backup] to",
+) -> None:
     """Raise OpsctlError where a destination is another run's: two runs there would take each other's places."""
     if found is None:
         return
     is_same = found.run_id == run_id if found.run_id and run_id else found.run == name
     if not is_same:
         raise OpsctlError(
-            f"{where} has the copies of run {found.run} (id {found.run_id or 'unknown'}), and {name} has the id "
-            f"{run_id or 'unknown'}: give each run a place of its own in [backup] to"
+            f"{where} has the copies of another run, {found.run} (id {found.run_id or 'unknown'}), "
+            f"and {name} has the id {run_id or 'unknown'}: {remedy}"
         )
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from opsctl.account import account_and_host
-from opsctl.backups.sending import Destination, claim, turn
-from opsctl.checkpoints.backups import BackedUp, What, read_backups, record
-from opsctl.errors import OpsctlError, file_problem
+from opsctl.backups.sending import Destination, claim, ledger, turn
+from opsctl.checkpoints.backups import BackedUp, What, record
+from opsctl.errors import file_problem
 from opsctl.moments import now
 from opsctl.records.identity import read_run_id
 from opsctl.runs.paths import RunPaths
@@ -74,11 +74,14 @@ class Kept:
     problems: list[str] = field(default_factory=list)
 
 
-def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None) -> Kept:
-    """Send what has changed of all that `table` names. Raises OpsctlError where another backup is at it, StoreError."""
+def back_up_rest(place: Destination, table: BackupTable, run_file: Path | None, anew: bool = False) -> Kept:
+    """Send what has changed of all that `table` names. anew: also where the place was emptied.
+
+    Raises OpsctlError where another backup is at it, StoreError.
+    """
     done = Kept()
     with turn(place.paths, place.name, place.to):
-        claim(place)
+        claim(place, anew)
         numbers = numbers_there(place.store)
         before = newest_look(place.store, numbers)
         known = {} if before is None or _is_lost(place, before.number) else before.files
@@ -191,11 +194,11 @@ def _is_state(name: str) -> bool:
 
 def _is_lost(place: Destination, number: int) -> bool:
     """Whether a verification found that look damaged: then nothing of it is believed, and all is sent again."""
-    try:
-        lines = read_backups(place.paths)
-    except OSError as error:
-        raise OpsctlError(f"nothing is backed up: {file_problem(error, place.paths.backups)}") from None
-    return any(line.lost for line in lines if (line.to, line.what) == (place.to, What.REST) and str(number) == line.of)
+    return any(
+        line.lost
+        for line in ledger(place.paths)
+        if (line.to, line.what) == (place.to, What.REST) and str(number) == line.of
+    )
 
 
 def _forget_old_looks(store: Store, numbers: list[int]) -> None:

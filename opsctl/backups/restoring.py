@@ -13,11 +13,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.backups.far import Found, find, manifest_text, size_of, without_optimizer
+from opsctl.backups.far import (
+    Found,
+    find,
+    manifest_text,
+    read_run,
+    refuse_another_runs,
+    size_of,
+    without_optimizer,
+)
 from opsctl.checkpoints.backups import What
 from opsctl.control.repoint import refuse_beside_a_training, sole_writer
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError, UsageError
+from opsctl.records.identity import read_run_id
 from opsctl.records.state_files import fsync_folder, locked, make_folder, remove, write_atomically
 from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
@@ -78,10 +87,12 @@ def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
 def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flow: Flow) -> Restored:
     """Bring the checkpoint back into a run's checkpoints; where there are none it is the latest.
 
-    Raises OpsctlError while somebody trains there, where something of that name is there, where the disk has no room,
-    and for a file that is not as it was.
+    Raises OpsctlError where it is another run's, while somebody trains there, where something of that name is there,
+    where the disk has no room, and for a file that is not as it was.
     """
     tag = tag_of(chosen.manifest.iteration)
+    remedy = f"--into FOLDER brings {tag} somewhere else"
+    refuse_another_runs(read_run(store), name, read_run_id(paths) or "", store.where, remedy)
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.lock, LOCK_WAIT_S, f"restore {tag}"):
         refuse_beside_a_training(paths, name, is_locked=True, what=f"restore {tag}")

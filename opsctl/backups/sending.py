@@ -10,6 +10,7 @@ import contextlib
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from opsctl.account import account_and_host
 from opsctl.backups.far import (
@@ -33,12 +34,14 @@ from opsctl.records.state_files import locked, make_folder, read_text
 from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.stores.flow import Flow
+from opsctl.stores.folder import FolderStore
 from opsctl.stores.said import Said
 from opsctl.stores.store import Store
 from opsctl.stores.types import Expected
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
-from trainer.formats.manifest import MANIFEST, Manifest, decode_manifest, tag_of
+from trainer.formats.manifest import MANIFEST, Manifest, check_checksums, decode_manifest, tag_of
+from trainer.formats.tolerant import decode
 
 #: How long another backup to the same place is waited for: it does the same.
 _TURN_WAIT_S = 1.0
@@ -68,13 +71,40 @@ def turn(paths: RunPaths, name: str, to: str) -> Iterator[None]:
         yield
 
 
-def claim(place: Destination) -> None:
-    """Have the destination say whose it is. Raises OpsctlError where it is another run's, StoreError."""
+def ledger(paths: RunPaths) -> list[BackedUp]:
+    """What is on record. Raises OpsctlError where nobody can read it."""
+    try:
+        return read_backups(paths)
+    except OSError as error:
+        raise OpsctlError(f"nothing is backed up: {file_problem(error, paths.backups)}") from None
+
+
+def claim(place: Destination, anew: bool = False) -> None:
+    """Have the destination say whose it is. anew: it was emptied, and nobody expects what was there.
+
+    Raises OpsctlError where it is another run's, the run's own folder, or empty though the ledger knows copies there,
+    as where a disk is not mounted; StoreError.
+    """
+    _refuse_the_runs_own_folder(place)
     run_id, there = read_run_id(place.paths) or "", read_run(place.store)
     refuse_another_runs(there, place.name, run_id, place.store.where)
+    if there is None and not anew and any(line.to == place.to for line in ledger(place.paths)):
+        raise OpsctlError(
+            f"{place.store.where} had copies of {place.name} and has no {NOTE} now: is it mounted? "
+            "Where it was emptied --anew begins there again"
+        )
     wanted = FarRun(run=place.name, run_id=run_id)
     if there != wanted:
         place.say(NOTE, json_file_text(wanted).encode())
+
+
+def _refuse_the_runs_own_folder(place: Destination) -> None:
+    """A copy there would be the checkpoint itself, or go with it."""
+    if not isinstance(place.store.backend, FolderStore):
+        return
+    to = Path(place.store.where).resolve()
+    if any(one.samefile(place.paths.output) for one in (to, *to.parents)):
+        raise OpsctlError(f"{place.store.where} is in the run's own folder {place.paths.output}: give another place")
 
 
 def send_checkpoint(place: Destination, due: Due, of: str) -> BackedUp:
@@ -92,6 +122,8 @@ def send_checkpoint(place: Destination, due: Due, of: str) -> BackedUp:
             if digest_of(data) != of:
                 raise OpsctlError(f"{folder.name} was saved again meanwhile: the next backup sends that")
             line = _send(place, due, held, data)
+    except CheckpointError as error:
+        raise OpsctlError(f"{folder.name} is not sent: {error}") from None
     except OSError as error:
         raise OpsctlError(f"{folder.name} is not sent: {file_problem(error, folder)}") from None
     return line
@@ -102,7 +134,8 @@ def _send(place: Destination, due: Due, held: int, data: bytes) -> BackedUp:
     manifest = whole if due.what is What.FULL else without_optimizer(whole)
     text = data if due.what is What.FULL else manifest_text(manifest)
     prefix, of = folder_of(due.what, due.iteration), digest_of(data)
-    _call_another_none(place, due, prefix, of, text)
+    files = {name: Expected(file.bytes, file.xxh64) for name, file in manifest.files.items()}
+    _make_way(place, due, prefix, manifest, text)
     note = FarCheckpoint(
         run=place.name,
         run_id=read_run_id(place.paths) or "",
@@ -116,7 +149,6 @@ def _send(place: Destination, due: Due, held: int, data: bytes) -> BackedUp:
         by=account_and_host(),
     )
     place.say(f"{prefix}/{NOTE}", json_file_text(note).encode())
-    files = {name: Expected(file.bytes, file.xxh64) for name, file in manifest.files.items()}
     place.store.put(held, files, prefix, flow=place.flow).raise_faults()
     if digest_of(_manifest_here(place.paths, due.iteration)) != of:
         raise OpsctlError(f"{tag_of(due.iteration)} was saved again meanwhile: the next backup sends that")
@@ -134,18 +166,40 @@ def _send(place: Destination, due: Due, held: int, data: bytes) -> BackedUp:
     )
 
 
-def _call_another_none(place: Destination, due: Due, prefix: str, of: str, text: bytes) -> None:
-    """What is there of another save loses its manifest, and its line counts no more, before any file is replaced."""
+def _make_way(place: Destination, due: Due, prefix: str, manifest: Manifest, text: bytes) -> None:
+    """What is there in the place, and is not what is to be there, goes: its manifest first.
+
+    Raises OpsctlError where it is another run's, or what is to take its place is damaged here.
+    """
     there = place.store.list(prefix)
-    is_another = MANIFEST in there and place.store.read(f"{prefix}/{MANIFEST}") != text
-    if not is_another:
-        return
-    lines = [one for one in read_backups(place.paths) if one.key == (place.to, due.iteration, due.what)]
-    if any(one.counts and one.of != of for one in lines):
-        gone = BackedUp(to=place.to, what=due.what, iteration=due.iteration, lost="another one takes its place")
-        record(place.paths, [gone])
-    place.store.remove([MANIFEST], prefix)
-    place.store.remove([name for name in there if name not in (MANIFEST, NOTE)], prefix)
+    note = decode(place.store.read(f"{prefix}/{NOTE}"), FarCheckpoint) if NOTE in there else None
+    if note is not None and note.run:
+        whose = FarRun(run=note.run, run_id=note.run_id)
+        refuse_another_runs(whose, place.name, read_run_id(place.paths) or "", f"{place.store.where}/{prefix}")
+    lines = _on_record(place, due)
+    if MANIFEST in there and place.store.read(f"{prefix}/{MANIFEST}") != text:
+        check_checksums(place.paths.checkpoints / tag_of(due.iteration), manifest)  # that one may be the better one
+        if lines is None or any(one.counts for one in lines):
+            gone = BackedUp(to=place.to, what=due.what, iteration=due.iteration, lost="another one takes its place")
+            record(place.paths, [gone])
+        damaged = [name for name in there if name not in (MANIFEST, NOTE)]
+    elif MANIFEST in there or lines is None or lines:
+        # Its bytes count, not what a store has noted of them when they came.
+        lying = {name: Expected(file.bytes, file.xxh64) for name, file in manifest.files.items() if name in there}
+        damaged = list(place.store.check(lying, prefix, flow=place.flow).faults)
+    else:
+        return  # what a backup that was cut off has sent: each file was proven then
+    if damaged:
+        place.store.remove([MANIFEST], prefix)
+        place.store.remove(damaged, prefix)
+
+
+def _on_record(place: Destination, due: Due) -> list[BackedUp] | None:
+    """What the ledger knows of it there; None where it cannot be read."""
+    try:
+        return [one for one in read_backups(place.paths) if one.key == (place.to, due.iteration, due.what)]
+    except OSError:
+        return None
 
 
 def _manifest_here(paths: RunPaths, iteration: int) -> bytes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.checkpoints_backup import limit_option, to_option
+from opsctl.cli.checkpoints_backup import anew_option, limit_option, to_option
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, run_option
 
@@ -23,11 +23,12 @@ class _LongGroup(LongCommand, click.Group):
 @run_option
 @all_runs_option
 @to_option
+@anew_option
 @limit_option
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, run: str | None, all_runs: bool, to: str | None, limit: str | None, as_json: bool
+    ctx: click.Context, run: str | None, all_runs: bool, to: str | None, anew: bool, limit: str | None, as_json: bool
 ) -> None:
     """Copy logs, curves, energy, records and the run file to another place.
 
@@ -40,11 +41,11 @@ def command(
 
     if ctx.invoked_subcommand is not None:
         return
-    if all_runs and (run or to):
-        raise click.UsageError("--all-runs, or one run with --to: give one of them")
+    if all_runs and (run or to or anew):
+        raise click.UsageError("--all-runs, or one run with --to and --anew: give one of them")
 
     def act(seen: RunView) -> list[BackedUpRun]:
-        return _back_up(seen, to, limit)
+        return _back_up(seen, to, limit, anew)
 
     done, is_well = for_runs(run, all_runs, act)
     if as_json:
@@ -52,7 +53,7 @@ def command(
     ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
 
 
-def _back_up(run: RunView, to: str | None, limit: str | None) -> list[BackedUpRun]:
+def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool) -> list[BackedUpRun]:
     from opsctl.backups.policy import policy_of
     from opsctl.backups.printed import BackedUpRun, PrintedBackup
     from opsctl.backups.rest import back_up_rest
@@ -65,7 +66,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None) -> list[BackedUpRu
     run_file = run.loaded.path if run.loaded else None
     for url in policy.table.to:
         with opened(run, policy, url) as place:
-            kept = back_up_rest(place, policy.table, run_file)
+            kept = back_up_rest(place, policy.table, run_file, anew)
         for problem in kept.problems:
             message(f"{name}: {problem}")
         look = kept.look

@@ -37,10 +37,17 @@ def limit_option(function: Function) -> Function:
     return click.option("--limit", metavar="RATE", help=what)(function)
 
 
+def anew_option(function: Function) -> Function:
+    """`--anew`."""
+    what = "Also where copies were and nothing is: it was emptied, and is no disk that is not mounted."
+    return click.option("--anew", is_flag=True, help=what)(function)
+
+
 @click.command(cls=LongCommand, internet=True)
 @run_argument
 @all_runs_option
 @to_option
+@anew_option
 @click.option("--step", "steps", type=click.IntRange(min=0), multiple=True, metavar="ITERATION", help="These alone.")
 @click.option("--weights-only", is_flag=True, help="Without optimizer states.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and why; send nothing.")
@@ -53,6 +60,7 @@ def backup(
     run: str | None,
     all_runs: bool,
     to: str | None,
+    anew: bool,
     steps: tuple[int, ...],
     weights_only: bool,
     dry_run: bool,
@@ -70,9 +78,9 @@ def backup(
     from opsctl.output import print_json
 
     chosen = pick(run_argument, run)
-    if all_runs and (chosen or to or steps):
-        raise click.UsageError("--all-runs, or one run with --to and --step: give one of them")
-    wish = Wish(steps or None, weights_only)
+    if all_runs and (chosen or to or steps or anew):
+        raise click.UsageError("--all-runs, or one run with --to, --step and --anew: give one of them")
+    wish = Wish(steps or None, weights_only, anew)
 
     def act(seen: RunView) -> list[BackedUpRun]:
         return _back_up(seen, to, limit, wish, dry_run)

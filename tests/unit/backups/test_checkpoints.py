@@ -132,7 +132,7 @@ def test_a_ledger_that_the_disk_does_not_take_loses_nothing(
 def test_a_destination_of_another_run_is_refused(folder: Path, tmp_path: Path, disk: Path) -> None:
     back_up_now(folder, disk)
     other = a_run(tmp_path / "other", 20)
-    with pytest.raises(OpsctlError, match=r"has the copies of run tiny .* give each run a place of its own"):
+    with pytest.raises(OpsctlError, match=r"has the copies of another run, tiny .* give each run a place of its own"):
         back_up_now(other, disk)
     assert whole_there(disk).keys() == {f"checkpoints/global_step{one}" for one in (20, 40)} | {
         f"weights/global_step{one}" for one in (10, 30)
