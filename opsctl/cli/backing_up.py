@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -76,28 +75,18 @@ def for_runs(chosen: str | None, all_runs: bool, act: Callable[[RunView], list[T
 
     Of all runs one that fails stops no other.
     """
+    from opsctl.cli.each_run import each_run
     from opsctl.errors import OpsctlError
     from opsctl.output import message
-    from opsctl.records.register import all_runs as every_run
-    from opsctl.records.register import may_act_for, paths_of
-    from opsctl.records.run_view import view, view_known
+    from opsctl.records.run_view import view
 
     if not all_runs:
         return act(view(chosen)), True
     done, is_well = [], True
-    for known in every_run():
-        try:
-            paths = paths_of(known)
-            seen = view_known(Path(known.run_file), paths.output)
-            is_ours = may_act_for(known, paths) and seen.revision is not None
-            if not is_ours or seen.revision is None or seen.revision.file.backup is None:
-                continue
-        except (OpsctlError, OSError) as error:  # gone, broken or closed: for the checks of all runs to say
-            message(f"{known.name}: left alone: {error}")
-            continue
+    for name, seen in each_run(lambda run: run.revision is not None and run.revision.file.backup is not None):
         try:
             done += act(seen)
         except (OpsctlError, OSError) as error:
             is_well = False
-            message(f"{known.name}: {error}")
+            message(f"{name}: {error}")
     return done, is_well

@@ -66,28 +66,18 @@ def _prune_one(chosen: str | None, dry_run: bool) -> PrunedRun:
 
 def _prune_all(dry_run: bool) -> list[PrunedRun]:
     """Every run of this account's with a policy. One that fails stops no other."""
+    from opsctl.cli.each_run import each_run
     from opsctl.control.printed import PrunedRun
     from opsctl.errors import OpsctlError
     from opsctl.output import message
-    from opsctl.records.register import all_runs, may_act_for, paths_of
-    from opsctl.records.run_view import view_known
 
     done = []
-    for known in all_runs():
-        try:
-            paths = paths_of(known)
-            seen = view_known(Path(known.run_file), paths.output)
-            is_ours = may_act_for(known, paths) and seen.revision is not None
-            if not is_ours or seen.revision is None or seen.revision.file.retention is None:
-                continue
-        except (OpsctlError, OSError) as error:  # gone, broken or closed: for the checks of all runs to say
-            message(f"{known.name}: left alone: {error}")
-            continue
+    for name, seen in each_run(lambda run: run.revision is not None and run.revision.file.retention is not None):
         try:
             done.append(_prune(seen, dry_run))
         except OpsctlError as error:
-            message(f"{known.name}: {error}")
-            done.append(PrunedRun(run=known.name, dry_run=dry_run, kept={}, pruned=[], problems=[str(error)]))
+            message(f"{name}: {error}")
+            done.append(PrunedRun(run=name, dry_run=dry_run, kept={}, pruned=[], problems=[str(error)]))
     return done
 
 

@@ -170,26 +170,24 @@ def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> Synced
 
 def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
     """Every run of this account's with a [hub]. One that fails stops no other."""
-    from pathlib import Path
-
+    from opsctl.cli.each_run import each_run
     from opsctl.errors import OpsctlError
     from opsctl.hub.settings import hub_settings
     from opsctl.output import message
-    from opsctl.records.register import all_runs, may_act_for, paths_of
-    from opsctl.records.run_view import view_known
 
-    done = []
-    for known in all_runs():
+    done: list[SyncedRun] = []
+
+    def left(name: str, error: Exception) -> None:
+        done.append(_printed(name, "left", left=[str(error)]))
+
+    for name, seen in each_run(lambda run: hub_settings(run) is not None, left):
         try:
-            paths = paths_of(known)
-            seen = view_known(Path(known.run_file), paths.output)
-            settings = hub_settings(seen) if may_act_for(known, paths) else None
-            if settings is None:
-                continue
+            settings = hub_settings(seen)
+            assert settings is not None, "it was looked at"
             done.append(_synced(seen, settings, kinds, dry_run))
         except (OpsctlError, OSError) as error:
-            message(f"{known.name}: left alone: {error}")
-            done.append(_printed(known.name, "left", left=[str(error)]))
+            message(f"{name}: left alone: {error}")
+            left(name, error)
     return done
 
 

@@ -10,9 +10,9 @@ import contextlib
 import os
 import secrets
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from opsctl.account import account_and_host
 from opsctl.errors import OpsctlError
 from opsctl.hub.patience import Patience
-from opsctl.records.heartbeats import beat, file_servers_now_ns
+from opsctl.records.heartbeats import beat, beating, file_servers_now_ns
 from opsctl.records.state_files import locked, make_folder, read_state, remove, write_state
 from opsctl.records.trusted import open_file, opened_folder
 from opsctl.runs.paths import RunPaths
@@ -71,7 +71,7 @@ def the_uploader(paths: RunPaths, lane: str, patience: Patience, every_s: float 
         with contextlib.suppress(OSError):  # a full disk keeps nobody from sending: see the top
             write_state(paths.output, uploader.file, claim)
         held.callback(_give_back, uploader)
-        held.enter_context(_beating(uploader, every_s))
+        held.enter_context(beating(partial(_stamp, uploader), every_s))
         yield uploader
 
 
@@ -135,23 +135,9 @@ def _give_back(uploader: Uploader) -> None:
             remove(uploader.output, uploader.file)
 
 
-@contextlib.contextmanager
-def _beating(uploader: Uploader, every_s: float) -> Iterator[None]:
-    stop = threading.Event()
-
-    def beats() -> None:
-        while not stop.wait(every_s):
-            with contextlib.suppress(OSError):
-                if uploader.is_still():
-                    beat(uploader.output, uploader.file)
-
-    thread = threading.Thread(target=beats, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+def _stamp(uploader: Uploader) -> None:
+    if uploader.is_still():
+        beat(uploader.output, uploader.file)
 
 
 def _other_host(paths: RunPaths, lane: str) -> str | None:

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.records.trusted import create_file, open_file
+
+#: How long the end of the thread may take when the file system does not answer.
+_END_WAIT_S = 10.0
+
+
+@contextlib.contextmanager
+def beating(stamp: Callable[[], object], every_s: float) -> Iterator[None]:
+    """Call `stamp` every `every_s` seconds, in a thread, while the block lasts. One that fails ends nothing."""
+    ended = threading.Event()
+
+    def beats() -> None:
+        while not ended.wait(every_s):
+            with contextlib.suppress(OSError):
+                stamp()
+
+    thread = threading.Thread(target=beats, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_END_WAIT_S)
 
 
 def beat(root: Path, path: Path) -> datetime:

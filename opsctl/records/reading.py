@@ -10,12 +10,11 @@ import contextlib
 import os
 import secrets
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opsctl.account import account_and_host
-from opsctl.records.heartbeats import file_servers_now_ns
+from opsctl.records.heartbeats import beating, file_servers_now_ns
 from opsctl.records.state_files import make_folder, write_all
 from opsctl.records.trusted import Keepers, Untrusted, create_file, listed_within, open_within, opened_folder
 from opsctl.runs.paths import RunPaths
@@ -23,7 +22,6 @@ from trainer.formats.file_lock import is_locked, lock_within
 from trainer.formats.lease import HEARTBEAT_S, SILENT_S
 
 _LONGEST_WHY_BYTES = 200
-_END_WAIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def reading(paths: RunPaths, iteration: int, why: str, every_s: float = HEARTBEA
             with contextlib.suppress(OSError):  # a full disk takes a name and no words
                 write_all(fd, f"{why} by {account_and_host()}".encode()[:_LONGEST_WHY_BYTES])
             os.rename(new.name, name, src_dir_fd=folder, dst_dir_fd=folder)  # locked from the first moment on
-            with _beating(fd, every_s):
+            with beating(lambda: os.utime(fd), every_s):  # opening it anew would give up its lock
                 yield
         finally:
             for one in (name, new.name):
@@ -141,22 +139,3 @@ def _clear_away_the_dead(folder: int, keepers: Keepers, paths: RunPaths) -> None
         with contextlib.suppress(OSError):
             if name.startswith(".") and _is_silent(folder, name, now_ns):  # what a killed one had only begun
                 os.unlink(name, dir_fd=folder)
-
-
-@contextlib.contextmanager
-def _beating(fd: int, every_s: float) -> Iterator[None]:
-    """Touch the open file now and then: opening it anew would give up its lock."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(every_s):
-            with contextlib.suppress(OSError):
-                os.utime(fd)
-
-    thread = threading.Thread(target=beat, name="reading", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(_END_WAIT_S)
