@@ -43,11 +43,11 @@ class HowFar:
 def flow_of(limit: str | None, total: int | None = None) -> Flow:
     """Within the limit, telling how far it is. Raises UsageError for a limit that is none."""
     from opsctl.errors import UsageError
-    from opsctl.runs.sizes import bytes_of
     from opsctl.stores.flow import Flow
+    from trainer.formats.byte_sizes import size_in_bytes
 
     try:
-        return Flow(bytes_of(limit) if limit else None, HowFar(total))
+        return Flow(size_in_bytes(limit) if limit else None, HowFar(total))
     except ValueError as error:
         raise UsageError(f"--limit {error}") from None
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
+from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument, run_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
 
 @command.command()
 @click.argument("kind", type=click.Choice([*_KINDS, "all"]), default="all")
-@click.option("--run", "run", metavar="RUN", help="The run: a name, a run file or its folder [default: $OPSCTL_RUN].")
+@run_option
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; ask and change nothing.")
 @json_option

@@ -9,9 +9,9 @@ from opsctl.errors import RunFileError
 from opsctl.runs.expansion import VARIABLE_NAME
 from opsctl.runs.schema import INSTALLERS, PUBLISHERS, RunFile
 from opsctl.runs.shape import shown, shown_key
-from opsctl.runs.sizes import bytes_of
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
+from trainer.formats.byte_sizes import size_in_bytes
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUN_NAME_RULE = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 128"
@@ -206,7 +206,7 @@ def _backup(file: RunFile) -> str | None:
     if any(one < 1 for one in table.pinned):
         return f"[backup] pinned = {shown(list(table.pinned))}: allowed are iterations from 1 on"
     try:
-        bytes_of(table.limit or "1B")
+        size_in_bytes(table.limit or "1B")
     except ValueError as error:
         return f"[backup] limit: {error}"
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -12,23 +11,8 @@ from typing import Any, NoReturn
 
 from trainer.formats.errors import CheckpointError
 
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(B|KB|MB|GB|TB|KIB|MIB|GIB|TIB)", re.IGNORECASE)
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _M_MMAP_THRESHOLD = -3
 _GIVEN_BACK_BYTES = 1 << 20
-
-
-def size_in_bytes(text: str) -> int:
-    """`5GB` is 5 x 10^9, `5GiB` 5 x 2^30. Raises ValueError, one line."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!a} is no size: give one with its unit, e.g. 5GB or 500MiB")
-    unit = match[2].upper()
-    base = 1024 if unit.endswith("IB") else 1000
-    size = int(float(match[1]) * base ** _POWERS[unit.removesuffix("B").removesuffix("I")])
-    if size < 1:
-        raise ValueError(f"{text!a} is nothing: give a size above 0")
-    return size
 
 
 def run_program(work: Callable[[], None]) -> int:

@@ -278,5 +278,6 @@ def test_the_help_lists_the_commands_as_they_come_to_be_needed_and_cuts_no_line_
     monkeypatch.setenv("COLUMNS", "80")
     assert opsctl("checkpoints", "--help") == 0
     rows = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
-    assert [row.split()[0] for row in rows] == ["list", "show", "verify", "prune", "rollback", "repoint", "convert"]
+    order = ["list", "show", "verify", "backup", "restore", "prune", "rollback", "repoint", "convert"]
+    assert [row.split()[0] for row in rows] == order
     assert all(row.endswith(".") and not row.endswith("...") for row in rows)

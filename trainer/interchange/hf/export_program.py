@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from trainer.formats.byte_sizes import size_in_bytes
 from trainer.formats.errors import CheckpointError
 from trainer.formats.exchanged import ExportedModel
 from trainer.formats.json_text import json_file_text
@@ -20,7 +21,7 @@ from trainer.interchange.hf.families import FAMILIES
 from trainer.interchange.hf.saved_model import DTYPES
 from trainer.interchange.hf.steps import found_latest, found_steps, steps_range
 from trainer.interchange.output import refuse_without_room
-from trainer.interchange.program import failed, printable, run_program, size_in_bytes
+from trainer.interchange.program import failed, printable, run_program
 
 
 def parser() -> argparse.ArgumentParser:
