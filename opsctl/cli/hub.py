@@ -202,7 +202,7 @@ def _synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run:
         if dry_run:
             plan = plan_sync(seen.paths, settings, kinds)
             state = "nothing new" if plan.is_empty else "would send"
-            return _printed(name, state, plan.files, plan.bytes, plan.deletions, notes=list(plan.notes))
+            return _printed(name, state, plan.files, plan.bytes, plan.deletions, (), plan.unseen, plan.notes)
         outcome = _outcome(seen, settings, kinds)
     except Busy as busy:
         return _printed(name, "left", left=[str(busy)])

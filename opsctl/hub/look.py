@@ -37,7 +37,7 @@ def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | No
     """Token, repositories, the right to write, where the cron's syncs run, what would be sent. Raises OpsctlError."""
     patience, plan = Patience(LOOK_S), plan_sync(paths, settings, HUB_KINDS)
     user = role = ""
-    repos, problems = [], list(plan.notes)
+    repos, problems = [], [*plan.unseen, *plan.notes]
     for repo, kinds in repos_of(settings).items():
         try:
             remote = opening(settings, repo, patience)

@@ -43,9 +43,9 @@ def gone_files(
 ) -> list[str]:
     """What was sent of a kind, fits its patterns, and is here no more.
 
-    Nothing where the kind's folder is not to be seen: a file system that is away has deleted nothing.
+    Nothing where the kind's folder, or one below it, is not to be seen: what is away has deleted nothing.
     """
-    if not look.is_there:
+    if not look.is_there or look.unseen:
         return []
     here = {one.path for one in look.files}
     return sorted(

@@ -39,10 +39,14 @@ class SeenFile:
 
 @dataclass(frozen=True)
 class Look:
-    """What was found of one kind, and names that no repository takes. is_there: its folder could be seen."""
+    """What was found of one kind, and names that no repository takes. is_there: its folder could be seen.
+
+    unseen: folders below it that could not be.
+    """
 
     files: tuple[SeenFile, ...] = ()
     unnameable: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     is_there: bool = True
 
 
@@ -51,7 +55,8 @@ def look_at(paths: RunPaths, kind: str, folder: Path, patterns: tuple[str, ...])
     if not folder.is_dir():
         return Look(is_there=False)
     files, unnameable = [], []
-    for entry in _files_under(str(folder)):
+    unseen: list[str] = []
+    for entry in _files_under(str(folder), unseen):
         below = os.path.relpath(entry.path, folder)
         if not any(fnmatchcase(below, pattern) for pattern in patterns):
             continue
@@ -64,19 +69,28 @@ def look_at(paths: RunPaths, kind: str, folder: Path, patterns: tuple[str, ...])
         except FileNotFoundError:
             continue
         files.append(SeenFile(path, kind, found.st_size, found.st_mtime_ns))
-    return Look(tuple(sorted(files, key=lambda one: one.path)), tuple(sorted(unnameable)))
+    closed = tuple(os.path.relpath(one, paths.output) for one in sorted(unseen))
+    return Look(tuple(sorted(files, key=lambda one: one.path)), tuple(sorted(unnameable)), closed)
 
 
-def _files_under(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Raises OSError for a folder that cannot be listed: what nobody can see must not pass for gone."""
+def _files_under(folder: str, unseen: list[str]) -> Iterator[os.DirEntry[str]]:
+    """Folders below that cannot be listed are put into `unseen`; raises OSError for `folder` itself."""
     folders = [folder]
     while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                elif entry.is_file(follow_symlinks=False):
-                    yield entry
+        at = folders.pop()
+        try:
+            with os.scandir(at) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        yield entry
+        except FileNotFoundError:
+            continue  # it went this moment
+        except OSError:
+            if at == folder:
+                raise
+            unseen.append(at)
 
 
 def _can_be_named(path: str) -> bool:

@@ -25,11 +25,12 @@ from opsctl.runs.schema import HUB_KINDS
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sync would do: commits of files by repository, then checkpoints."""
+    """What a sync would do: commits of files by repository, then checkpoints. unseen: folders nobody can look into."""
 
     batches: tuple[Batch, ...] = ()
     checkpoints: tuple[Due, ...] = ()
     notes: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -55,6 +56,7 @@ class Plan:
 def plan_sync(paths: RunPaths, settings: HubSettings, kinds: Sequence[str]) -> Plan:
     """What is here and not there, by the ledger; nobody is asked. Raises OSError, OpsctlError."""
     sent, notes = sent_files(paths), []
+    unseen: list[str] = []
     add: dict[str, list[SeenFile]] = {}
     delete: dict[str, list[str]] = {}
     for kind in HUB_KINDS[:3]:
@@ -67,10 +69,11 @@ def plan_sync(paths: RunPaths, settings: HubSettings, kinds: Sequence[str]) -> P
         if kind in settings.table.mirror:
             gone = gone_files(look, folder.name, patterns, repo, MAIN, sent)
             delete.setdefault(repo, []).extend(gone)
+        unseen += [f"{path}: it cannot be listed by this account" for path in look.unseen]
         notes += [f"{name!a} cannot be sent: no repository has a file of such a name" for name in look.unnameable]
     made = [one for repo in add for one in batches(repo, MAIN, add[repo], delete.get(repo, ()))]
     due, said = due_checkpoints(paths, settings, sent) if "checkpoints" in kinds else ((), ())
-    return Plan(tuple(made), tuple(due), (*notes, *said))
+    return Plan(tuple(made), tuple(due), (*notes, *said), tuple(unseen))
 
 
 @dataclass
@@ -100,6 +103,7 @@ class Syncing:
                     if lane == FILES:
                         self._tidy()
             outcome.notes += plan.notes
+            outcome.left += plan.unseen
         return outcome
 
     def _tidy(self) -> None:

@@ -298,3 +298,26 @@ def test_no_name_goes_that_keeps_others_from_downloading_or_cloning_the_rest(des
     outcome = desk.sync()
     assert set(desk.downloaded()) == {LOG, CURVES, "logs/ok: so"}
     assert len(outcome.notes) == 1 and "cannot be sent" in outcome.notes[0] and not outcome.left
+
+
+def test_a_folder_that_cannot_be_looked_into_holds_up_nothing_else_and_deletes_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.write("logs/closed/a.txt", b"line\n")
+    desk.write("logs/gone.txt", b"line\n")
+    desk.asks(mirror=["logs"]).sync()
+    (desk.paths.logs / "gone.txt").unlink()
+    desk.write("logs/new.txt", b"line\n")
+    listed = os.scandir
+
+    def scandir(folder: str) -> object:
+        if folder.endswith("closed"):  # root, who runs these tests too, may list everything
+            raise PermissionError(13, "Permission denied", folder)
+        return listed(folder)
+
+    with monkeypatch.context() as closed:
+        closed.setattr("os.scandir", scandir)
+        outcome = desk.sync()
+    assert outcome.left == ["logs/closed: it cannot be listed by this account"] and outcome.files == 1
+    assert set(desk.hub.files(REPO)) == {LOG, CURVES, "logs/closed/a.txt", "logs/gone.txt", "logs/new.txt"}
+    assert desk.sync().deleted == 1 and "logs/closed/a.txt" in desk.hub.files(REPO)
