@@ -22,7 +22,7 @@ Place = tuple[str, str, str]  # repository, revision, path in it
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file as it is in a repository; or, `gone`, that it is there no more."""
+    """One file as it is in a repository; or, `gone`, that it is there no more; or, without a content, on its way."""
 
     repo: str
     revision: str
@@ -36,6 +36,11 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commit: str = ""
     at: datetime | None = None
     gone: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its content is there, as far as is known here."""
+        return bool(self.sha256 or self.git_oid)
 
     @property
     def place(self) -> Place:

@@ -75,7 +75,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings, opening: Opening)
     patience, named = Patience(LOOK_S), repos_of(settings)
     by_place: dict[tuple[str, str], dict[str, Sent]] = defaultdict(dict)
     for one in sent_files(paths).values():
-        if one.repo not in named:
+        if one.repo not in named or not one.is_known:
             continue
         by_place[one.repo, one.revision][one.path] = one
     remotes: dict[str, Remote] = {}
@@ -85,7 +85,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings, opening: Opening)
         if revision.startswith("sending-") and remote.head(revision) is None:
             continue  # it was the way to a tag that is there
         revisions.append(_compared(remote, repo, revision, known))
-    last = max((one.at for one in sent_files(paths).values() if one.at), default=None)
+    last = max((one.at for one in sent_files(paths).values() if one.at and one.is_known), default=None)
     return ComparedHub(
         run=name,
         revisions=revisions,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from opsctl.errors import file_problem
-from opsctl.hub.ledger import Sent, add_to_ledger
+from opsctl.hub.ledger import Sent, add_to_ledger, sent_files
 from opsctl.hub.moment import Changed, Moment
 from opsctl.hub.patience import Patience
 from opsctl.hub.plan import Batch
@@ -41,6 +41,7 @@ class Sender:
     def send(self, remote: Remote, batch: Batch, title: str) -> None:
         """Send what can be read of a batch; a file that cannot is left and named. Raises what a Remote raises."""
         with self._opened(batch.add) as moments:
+            self._announce(batch, moments)
             commit = None
             while commit is None and (moments or batch.delete):
                 try:
@@ -71,6 +72,17 @@ class Sender:
             add_to_ledger(self.paths, lines)
         except OSError as error:
             self.note(f"not written down what was sent ({file_problem(error)}): the next sync asks for it")
+
+    def _announce(self, batch: Batch, paths: Iterable[str]) -> None:
+        """Write down the names that are new there, without a content: a kill that comes before their lines hides none.
+
+        Whatever becomes of them here, the rule of deletions then knows them.
+        """
+        known = sent_files(self.paths)
+        places = [(batch.repo, batch.branch, path) for path in paths]
+        self.record(
+            [Sent(repo=repo, revision=at, path=path) for repo, at, path in places if (repo, at, path) not in known]
+        )
 
     def note(self, line: str) -> None:
         """Something worth a line that is no failure."""

@@ -55,3 +55,23 @@ def test_nobody_waits_for_one_that_was_killed(desk: Desk) -> None:
     assert list(desk.paths.hub_uploaders.iterdir()) and who_sends(desk.paths) is None
     desk.hub.faults = []
     assert desk.sync().files == 2 and desk.waited == []
+
+
+@pytest.mark.parametrize("what", ["put", "commit"])
+def test_what_was_on_its_way_when_that_was_killed_and_then_went_here_goes_there_too(desk: Desk, what: str) -> None:
+    with (desk.folder / "run" / "run.toml").open("a") as file:
+        file.write('mirror = ["tensorboard"]\n')
+    killed_at(desk, Fault(what, "call"))
+    desk.hub.faults = []
+    (desk.paths.output / CURVES).unlink()
+    desk.asks(mirror=["tensorboard"])
+    assert not desk.sync().left and set(desk.hub.files(REPO)) == {"logs/main_log.txt"}
+    assert desk.sync().commits == []
+    assert desk.opsctl("status").returncode == 0
+
+
+def test_a_killed_sync_leaves_nothing_that_status_takes_for_sent(desk: Desk) -> None:
+    killed_at(desk, Fault("put", "call"))
+    desk.hub.faults = []
+    looked = desk.opsctl("status")
+    assert looked.returncode == 0 and looked.stdout == "tiny: 2 files to be sent, never sent anything\n"
