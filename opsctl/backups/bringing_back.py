@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.account import account_and_host
+from opsctl.amounts import bytes_words
 from opsctl.backups import rest
 from opsctl.backups.far import Found, find_all, read_run
 from opsctl.backups.restoring import Chosen, alone_in, choose, restore_to_folder
@@ -81,7 +82,7 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
         standing = _settled(paths, folder / _OUTPUT, asked.stands_as)
         if chosen is not None:
             _fetch_checkpoint(store, chosen, paths, flow)
-            say(f"{tag_of(chosen.manifest.iteration)} is there, {chosen.bytes / 1e9:.3g} GB")
+            say(f"{tag_of(chosen.manifest.iteration)} is there, {bytes_words(chosen.bytes)}")
         warnings = _mend_run_file(made, folder)
         if os.path.lexists(folder):
             raise OpsctlError(f"{folder} is there now, and nothing is overwritten; what was fetched is in {made}")

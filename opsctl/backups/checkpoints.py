@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from opsctl.amounts import bytes_words
 from opsctl.backups.far import FarCheckpoint, find_all
 from opsctl.backups.schedule import Chosen, Due, Here, choose, never_whole
 from opsctl.backups.sending import Destination, claim, ledger, send_checkpoint, turn
@@ -126,7 +127,7 @@ def _put_on_record(place: Destination, line: BackedUp) -> list[str]:
 
 
 def _told(line: BackedUp, due: Due) -> str:
-    return f"{tag_of(line.iteration)} is there {line.what.words}, {line.bytes / 1e9:.3g} GB ({due.reason}, {due.news})"
+    return f"{tag_of(line.iteration)} is there {line.what.words}, {bytes_words(line.bytes)} ({due.reason}, {due.news})"
 
 
 def _seen(paths: RunPaths, iteration: int) -> Here:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.amounts import bytes_words
 from opsctl.backups.far import (
     Found,
     find,
@@ -184,7 +185,7 @@ def _fetch(store: Store, chosen: Chosen, root: Path, beside: Path, flow: Flow) -
     missing = chosen.bytes - sum(there.get(name, 0) for name in chosen.manifest.files)
     if missing > room.f_bavail * room.f_frsize:
         free = room.f_bavail * room.f_frsize
-        raise OpsctlError(f"{beside.parent} has {free / 1e9:.3g} GB free, and {missing / 1e9:.3g} GB are to come")
+        raise OpsctlError(f"{beside.parent} has {bytes_words(free)} free, and {bytes_words(missing)} are to come")
     files = {name: Expected(file.bytes, file.xxh64) for name, file in chosen.manifest.files.items()}
     store.get(files, beside, chosen.found.prefix, flow).raise_faults()
     write_atomically(root, beside / MANIFEST, chosen.text)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from opsctl.amounts import bytes_words
 from opsctl.checkpoints.listing import saved_at
 from opsctl.moments import iso
 from opsctl.output import printable
@@ -116,7 +117,7 @@ def lines_of(one: ShownCheckpoint) -> Iterator[str]:
     """The screen's lines."""
     marks = [word for word, holds in (("the latest", one.latest), ("pinned", one.pinned)) if holds]
     yield printable(one.folder + (f" ({', '.join(marks)})" if marks else ""))
-    yield from _row("state", f"{one.problem or 'complete'}; {one.files:,} files, {one.bytes / 1e9:,.3g} GB")
+    yield from _row("state", f"{one.problem or 'complete'}; {one.files:,} files, {bytes_words(one.bytes)}")
     origin = _origin(one.saved_by, one.attempt, one.revision)
     yield from _row("saved", f"{iso(one.saved_at) or 'nobody knows when'}{origin}")
     yield from _row(

@@ -33,11 +33,12 @@ class HowFar:
 
         tell_progress(done)
         if time.monotonic() >= self._next:
+            from opsctl.amounts import bytes_words
             from opsctl.output import message
 
             self._next = time.monotonic() + _LINE_EVERY_S
-            whole = f" of {self._total / 1e9:.3g}" if self._total else ""
-            message(f"{done / 1e9:.3g}{whole} GB")
+            whole = f" of {bytes_words(self._total)}" if self._total else ""
+            message(f"{bytes_words(done)}{whole}")
 
 
 def flow_of(limit: str | None, total: int | None = None) -> Flow:

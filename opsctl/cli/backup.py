@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.amounts import bytes_words
 from opsctl.cli.checkpoints_backup import anew_option, limit_option, to_option
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, run_option
@@ -71,7 +72,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool) -> lis
             message(f"{name}: {problem}")
         look = kept.look
         said = (
-            "nothing is new" if look is None else f"{kept.files} files, {kept.bytes / 1e6:.3g} MB, look {look.number}"
+            "nothing is new" if look is None else f"{kept.files} files, {bytes_words(kept.bytes)}, look {look.number}"
         )
         message(f"{name}: {url}: {said}")
         sent = look and PrintedBackup(
@@ -152,7 +153,7 @@ def verify(
         for problem in one.problems:
             message(f"{one.to}: {problem}")
         verdict = f"{len(one.lost)} NO LONGER COUNT" if one.lost else "each as it was sent"
-        message(f"{one.to}: {one.backups} backups, {one.files} files read, {one.bytes / 1e9:.3g} GB: {verdict}")
+        message(f"{one.to}: {one.backups} backups, {one.files} files read, {bytes_words(one.bytes)}: {verdict}")
     if as_json:
         print_json("verified", done)
     ctx.exit(0 if is_well and not any(one.lost or one.problems for one in done) else 1)

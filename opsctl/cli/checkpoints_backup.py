@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from opsctl.amounts import bytes_words
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
 
@@ -190,7 +191,7 @@ def restore(
     kind = "" if done.is_whole else ", single files without a manifest"
     kind += ", without optimizer states" if done.without_optimizer else ""
     latest = ", the latest" if done.is_latest else ""
-    message(f"{done.folder}: {done.files} files, {done.bytes / 1e9:.3g} GB, each as it was sent{kind}{latest}")
+    message(f"{done.folder}: {done.files} files, {bytes_words(done.bytes)}, each as it was sent{kind}{latest}")
     if as_json:
         answer = RestoredCheckpoint(
             folder=str(done.folder),

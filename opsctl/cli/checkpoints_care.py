@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.amounts import bytes_words
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
 
@@ -105,14 +106,14 @@ def _show(name: str, plan: Plan) -> None:
     from opsctl.output import message
 
     for one, verdict in zip(plan.seen, plan.verdicts, strict=True):
-        size = f" ({one.bytes / 1e9:.3g} GB)" if one.bytes else ""
+        size = f" ({bytes_words(one.bytes)})" if one.bytes else ""
         there = f", backed up whole in {' and '.join(one.backed_up)}" if one.backed_up else ""
         message(
             f"{one.folder.name}{size}: {f'goes{there}' if verdict.goes else 'stays: ' + '; '.join(verdict.reasons)}"
         )
-    total = sum(one.bytes for one in plan.going) / 1e9
+    total = bytes_words(sum(one.bytes for one in plan.going))
     left = f", and what is left of {len(plan.leftovers)} that an earlier prune took" if plan.leftovers else ""
-    message(f"{name}: {len(plan.going)} of {len(plan.seen)} checkpoints may go, {total:.3g} GB{left}")
+    message(f"{name}: {len(plan.going)} of {len(plan.seen)} checkpoints may go, {total}{left}")
 
 
 @click.command()

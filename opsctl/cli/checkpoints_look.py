@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from opsctl.amounts import bytes_words
 from opsctl.cli.selection import json_option, pick, run_argument
 
 _step = click.option(
@@ -75,7 +76,7 @@ def verify(
         for problem in one.problems:
             message(f"{Path(one.folder).name}: {problem}")
         verdict = "NOT what was written" if one.problems else "whole, every byte as it was written"
-        message(f"{Path(one.folder).name}: {one.files} files, {one.bytes / 1e9:.3g} GB: {verdict}")
+        message(f"{Path(one.folder).name}: {one.files} files, {bytes_words(one.bytes)}: {verdict}")
     if as_json:
         print_json("verified", found)
     ctx.exit(1 if any(one.problems for one in found) else 0)

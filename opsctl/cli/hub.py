@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.amounts import bytes_words
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument, run_option
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
             right = {True: ", may write", False: ", may not write", None: ""}[one.may_write]
             show(f"{one.repo}: {state}{right}: {', '.join(one.kinds)}")
         show(f"the cron's syncs run on: {found.partition or 'the partition of the cron'}")
-        show(f"a sync would send {found.files} files, {found.bytes / 1e6:.3g} MB")
+        show(f"a sync would send {found.files} files, {bytes_words(found.bytes)}")
         for line in found.problems:
             message(line)
     ctx.exit(1 if found.problems else 0)
@@ -244,7 +245,7 @@ def _show(done: Sequence[SyncedRun]) -> None:
 
     for one in done:
         gone = f", {one.deleted} deleted" if one.deleted else ""
-        what = f": {one.files} files, {one.bytes / 1e6:.3g} MB{gone}" if one.files or one.deleted else ""
+        what = f": {one.files} files, {bytes_words(one.bytes)}{gone}" if one.files or one.deleted else ""
         show(f"{one.run}: {one.state}{what}")
 
 

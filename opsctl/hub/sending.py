@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from opsctl.amounts import bytes_words
 from opsctl.errors import file_problem
 from opsctl.hub.ledger import Sent, add_to_ledger, sent_files
 from opsctl.hub.moment import Changed, Moment
@@ -134,5 +135,5 @@ def sent_line(repo: str, revision: str, path: str, moment: Moment, commit: str, 
 
 
 def _counted(files: int, sent_bytes: int, gone: int) -> str:
-    parts = [f"{files} files, {sent_bytes / 1e6:.3g} MB"] if files else []
+    parts = [f"{files} files, {bytes_words(sent_bytes)}"] if files else []
     return ", ".join([*parts, *([f"{gone} deleted"] if gone else [])]) or "nothing new"

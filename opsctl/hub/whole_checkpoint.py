@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
+from opsctl.amounts import bytes_words
 from opsctl.errors import OpsctlError
 from opsctl.hub.due import Due
 from opsctl.hub.ledger import Place, Sent, sent_files
@@ -68,7 +69,7 @@ def _send(sender: Sender, remote: Remote, due: Due, folder: int, manifest: dict[
         commit, files = found
     files[due.path(MANIFEST)] = sent_line(due.repo, due.revision, due.path(MANIFEST), whole, commit)
     sender.record(_where_it_is_now(due, sent_files(sender.paths), files))
-    sender.patience.say(f"{due.repo}: {due.name}, {due.bytes / 1e9:.3g} GB, in {commit[:8]} on {due.revision}")
+    sender.patience.say(f"{due.repo}: {due.name}, {bytes_words(due.bytes)}, in {commit[:8]} on {due.revision}")
 
 
 def _where_it_is_now(due: Due, known: Mapping[Place, Sent], files: Mapping[str, Sent]) -> list[Sent]:

@@ -7,9 +7,6 @@ from datetime import datetime, timedelta
 from opsctl.runs.schema import WatchTable
 from opsctl.slurm.durations import parse_duration_s
 
-_BYTES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-_COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-
 
 def length_words(length: timedelta | float) -> str:
     """`45 s`, `30 min`, `2.2 h`, `3.1 days`; a number is in seconds."""
@@ -19,16 +16,6 @@ def length_words(length: timedelta | float) -> str:
     if seconds < 120 * 60:
         return f"{int(seconds // 60)} min"
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
-
-
-def bytes_words(size_bytes: float) -> str:
-    """`18.4 TB`, in powers of ten."""
-    return _scaled(size_bytes, _BYTES, " ") or f"{size_bytes:.0f} bytes"
-
-
-def count_words(count: float) -> str:
-    """`412`, `1.53M`."""
-    return _scaled(count, _COUNTS, "") or f"{count:.0f}"
 
 
 def percent_words(share: float) -> str:
@@ -45,10 +32,3 @@ def seconds_of(watch: WatchTable, key: str) -> float | None:
     """A duration of `[watch]` in seconds; None where it is not set."""
     written = getattr(watch, key)
     return None if written is None else float(parse_duration_s(written))
-
-
-def _scaled(value: float, units: tuple[tuple[float, str], ...], between: str) -> str:
-    for factor, unit in units:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g}{between}{unit}"
-    return ""

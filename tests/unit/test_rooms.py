@@ -110,7 +110,7 @@ TRAINER = {
 SINGLE = {
     **{
         f"opsctl.{name}": "ground"
-        for name in ("", "account", "errors", "moments", "output", "programs", "shipped", "tcp_ports")
+        for name in ("", "account", "amounts", "errors", "moments", "output", "programs", "shipped", "tcp_ports")
     },
     "opsctl.__main__": "cli",
     **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "held_folder", "preload", "say")},

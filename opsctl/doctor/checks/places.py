@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from opsctl.amounts import bytes_words
 from opsctl.doctor.check import Check, Result, missing, ok, optional, unknown
 from opsctl.doctor.seen import FolderSeen, Seen
-from opsctl.watch.wording import bytes_words
 
 #: How full is too full, and a home folder's least: caches and logins go there.
 _FULL_PERCENT = 95.0

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import takewhile
 
+from opsctl.amounts import bytes_words, count_words
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.seen import Space
 from opsctl.watch.snapshot import Part, Snapshot
-from opsctl.watch.wording import bytes_words, count_words
 
 CHECK = "filesystem"
 HELP = """How full are the run's file systems and quotas, in bytes and in inodes?

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 
+from opsctl.amounts import bytes_words, count_words
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.robust import middle, slope
 from opsctl.watch.seen import Space
 from opsctl.watch.snapshot import Part, Snapshot
-from opsctl.watch.wording import bytes_words, count_words, length_words, percent_words, seconds_of
+from opsctl.watch.wording import length_words, percent_words, seconds_of
 
 CHECK = "filling"
 HELP = """When will a file system or quota be full, of bytes or of inodes, at the pace at which it fills?

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from opsctl.amounts import bytes_words
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
-from opsctl.watch.wording import bytes_words, length_words
+from opsctl.watch.wording import length_words
 
 CHECK = "purge"
 HELP = """Is the file system about to remove files that nobody has read or written for `[watch] purge_days`?

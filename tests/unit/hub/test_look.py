@@ -29,7 +29,7 @@ def test_check_says_who_where_and_how_much_and_sends_nothing(here: Desk, capsys:
     assert opsctl("hub", "check") == 0
     said = capsys.readouterr().out
     assert "token: ann (write)\nlab/run: will be made: logs, tensorboard, carbon, checkpoints\n" in said
-    assert "a sync would send 2 files, 0.00514 MB" in said
+    assert "a sync would send 2 files, 5.14 kB" in said
     assert {one.method for one in here.hub.requests} == {"GET"} and here.hub.repos == {}
 
 
@@ -107,7 +107,7 @@ def test_a_repository_that_only_the_ledger_names_is_not_asked(here: Desk) -> Non
 
 def test_a_dry_run_asks_nobody(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("hub", "sync", "--dry-run") == 0
-    assert capsys.readouterr().out == "tiny: would send: 2 files, 0.00514 MB\n"
+    assert capsys.readouterr().out == "tiny: would send: 2 files, 5.14 kB\n"
     assert here.hub.requests == [] and sent_files(here.paths) == {}
 
 
