@@ -26,27 +26,35 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("queue", "The group's jobs."),
     "logs": ("logs", "Show or follow the training log."),
     "attempts": ("attempts", "What ran and how it ended."),
-    "carbon": ("carbon", "Electricity and CO2e: measured, weighed up, assumed."),
-    "backup": ("backup", "Logs and records to another place; read again what is there."),
-    "restore": ("restore", "A whole run from where it is backed up."),
-    "checkpoints": ("checkpoints", "What there is to go on from: look, back up, prune, go back, convert."),
-    "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
-    "cron": ("cron", "Jobs every hour and every day where there is no crond."),
-    "request": ("request", "Have the owner's job save, stop, requeue or change its chain."),
-    "shell": ("shell", "An interactive job with the run's environment, or a shell in a running one."),
-    "jobs": ("jobs", "Long commands that run as Slurm jobs (--job)."),
-    "metrics": ("metrics", "The same as numbers for a site's Prometheus."),
     "watch": ("watch", "Checks with one line per finding and Nagios exit codes."),
     "alerts": ("alerts", "What was found and told, who looks after it, the channels."),
+    "metrics": ("metrics", "What status and watch find, as numbers for a site's Prometheus."),
+    "carbon": ("carbon", "Electricity and CO2e: measured, weighed up, assumed."),
+    "kill-switch": ("kill_switch", "Stop a training that may be somebody else's job."),
+    "request": ("request", "Have the owner's job save, stop, requeue or change its chain."),
+    "cron": ("cron", "Jobs every hour and every day where there is no crond."),
+    "jobs": ("jobs", "Long commands that run as Slurm jobs (--job)."),
+    "shell": ("shell", "An interactive job with the run's environment, or a shell in a running one."),
+    "checkpoints": ("checkpoints", "What there is to go on from: look, back up, prune, go back, convert."),
+    "backup": ("backup", "Logs and records to another place; read again what is there."),
+    "restore": ("restore", "A whole run from where it is backed up."),
     "hub": ("hub", "Logs, curves, carbon and checkpoints on a hub."),
-    "data": ("data", "Turn text into the trainer's data files."),
     "export": ("export", "Checkpoints in the formats that others read."),
     "import": ("import_", "What others have published, as a checkpoint."),
+    "data": ("data", "Turn text into the trainer's data files."),
     "env": ("env", "The Python environment of a run: build, freeze, check."),
     "disk": ("disk", "Who uses what, what is about to be purged, and touching it."),
     "perms": ("perms", "Whether the group can work with its files; open them."),
     "doctor": ("doctor", "What is missing here, and the command that mends it."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),
+}
+#: First command -> the heading in `opsctl --help` that it and those after it stand under.
+_HEADINGS = {
+    "init": "Begin and change a run",
+    "status": "See how it is",
+    "kill-switch": "Act on it, and have things done",
+    "checkpoints": "Checkpoints and copies",
+    "data": "Data, environment and what a run stands on",
 }
 #: Called by scripts, not by people.
 HIDDEN = {"job": ("job", "What runs inside an allocation.")}
@@ -105,8 +113,15 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help lines of COMMANDS, where click would import every command for its own."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        rows: dict[str, list[tuple[str, str]]] = {}
+        heading = ""
+        for name, (_, line) in COMMANDS.items():
+            heading = _HEADINGS.get(name, heading)
+            rows.setdefault(heading, []).append((name, line))
+        width = max(map(len, COMMANDS))
+        for heading, under in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, line in under])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
