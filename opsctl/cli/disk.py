@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _USE = "use"
 _LONGEST_DAYS = 36_500  # what is longer is for ever
-_folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path(path_type=Path))
+# Not click's own type of paths, which looks at what is named: that may hang.
+_folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=Path)
 _within = click.option(
     "--within", default="7-0", show_default=True, metavar="T", help="What goes within this time, a Slurm duration."
 )

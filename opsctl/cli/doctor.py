@@ -32,9 +32,12 @@ def command(ctx: click.Context, run_argument: str | None, run: str | None, clust
     from opsctl.doctor.registry import CHECKS
     from opsctl.output import print_json, show_lines
     from opsctl.records.cluster import choose_cluster
+    from opsctl.watch.gathering.file_system import FileSystems
 
     loaded, known = run_at_hand(pick(run_argument, run))
-    chosen = choose_cluster(cluster, None if loaded is None else loaded.paths)
+    # Where the run was submitted to stands in its folder; a source of its own says where that does not answer.
+    answers_us = loaded is not None and not FileSystems().problem(loaded.paths.output)
+    chosen = choose_cluster(cluster, loaded.paths if loaded is not None and answers_us else None)
     answers = examined(CHECKS, gather(Asked(loaded, chosen, os.environ), known))
     if as_json:
         print_json("checks", answers)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from opsctl.perms.report import PrintedPerms
     from opsctl.records.run_view import RunView
 
-_folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path(path_type=Path))
+# Not click's own type of paths, which looks at what is named: that may hang.
+_folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=Path)
 _group = click.option("--group", metavar="GROUP", help="The Unix group [default: the run's].")
 
 

@@ -1,0 +1,45 @@
+"""Commands that are asked about a folder whose file server never answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_run import write_run
+from tests.unit.walks.test_parallel import hung
+
+__all__ = ["hung"]
+#: They say so within seconds.
+LONGEST_S = 60.0
+
+
+def begun(*words: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "opsctl", *words]
+    environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": str(Path(__file__).parents[3])}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_the_doctor_and_who_names_the_folder_are_told_and_wait_for_ever_nowhere(hung: Path, tmp_path: Path) -> None:
+    path = write_run(tmp_path)
+    path.write_text(path.read_text().replace('output = "output"', f'output = "{hung / "hung" / "output"}"'))
+    named = str(hung / "hung")
+    commands = [
+        begun("doctor", folder=tmp_path),
+        begun("perms", "check", "--group", "root", named, folder=tmp_path),
+        begun("disk", "purge", "--days", "3", named, folder=tmp_path),
+        begun("disk", named, folder=tmp_path),
+    ]
+    try:
+        for one in commands:
+            said = "".join(one.communicate(timeout=LONGEST_S))
+            assert one.returncode == 1 and f"the file system at {named} does not answer" in said
+    except subprocess.TimeoutExpired:
+        pytest.fail("it hangs")
+    finally:
+        for one in commands:
+            one.kill()
