@@ -18,10 +18,8 @@ from opsctl.checkpoints.backups import What, digest_of
 from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
 from trainer.formats.errors import CheckpointError
-from trainer.formats.json_text import Moment, json_file_text
+from trainer.formats.json_text import Moment
 from trainer.formats.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
-from trainer.formats.partitions import is_optimizer_file
-from trainer.formats.resumable import NO_OPTIMIZER
 from trainer.formats.tolerant import decode
 
 #: The note that says what a folder there is.
@@ -75,17 +73,6 @@ class Found:
 def folder_of(what: What, iteration: int) -> str:
     """Where a checkpoint is at a destination."""
     return f"{FOLDERS[what]}/{tag_of(iteration)}"
-
-
-def without_optimizer(manifest: Manifest) -> Manifest:
-    """The manifest of what is left of a checkpoint without optimizer states, which says so as a save without does."""
-    kept = {name: file for name, file in manifest.files.items() if not is_optimizer_file(name)}
-    return msgspec.structs.replace(manifest, layout={**manifest.layout, "optimizer": NO_OPTIMIZER}, files=kept)
-
-
-def manifest_text(manifest: Manifest) -> bytes:
-    """A manifest as the file that it is."""
-    return json_file_text(manifest.as_json()).encode()
 
 
 def size_of(files: dict[str, SavedFile]) -> int:

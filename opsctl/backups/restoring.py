@@ -14,15 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.amounts import bytes_words
-from opsctl.backups.far import (
-    Found,
-    find,
-    manifest_text,
-    read_run,
-    refuse_another_runs,
-    size_of,
-    without_optimizer,
-)
+from opsctl.backups.far import Found, find, read_run, refuse_another_runs, size_of
 from opsctl.checkpoints.backups import What
 from opsctl.control.repoint import refuse_beside_a_training, sole_writer
 from opsctl.control.submit import LOCK_WAIT_S
@@ -35,6 +27,7 @@ from opsctl.stores.flow import Flow
 from opsctl.stores.store import Store
 from opsctl.stores.types import Expected
 from trainer.formats.manifest import LATEST, MANIFEST, Manifest, checkpoint_folders, tag_of
+from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
 #: What is being fetched is called so; a save clears away only what begins with `.tmp-`.
 COMING = ".restoring-"

@@ -18,11 +18,9 @@ from opsctl.backups.far import (
     FarCheckpoint,
     FarRun,
     folder_of,
-    manifest_text,
     read_run,
     refuse_another_runs,
     size_of,
-    without_optimizer,
 )
 from opsctl.backups.schedule import Due
 from opsctl.checkpoints.backups import BackedUp, What, digest_of, read_backups, record
@@ -42,6 +40,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import MANIFEST, Manifest, check_checksums, decode_manifest, tag_of
 from trainer.formats.tolerant import decode
+from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
 #: How long another backup to the same place is waited for: it does the same.
 _TURN_WAIT_S = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct, structs
@@ -31,13 +32,27 @@ class EnergySeen(Struct, frozen=True, kw_only=True):
     at: Annotated[Moment | None, Meta(description="When a report found it; null for what is so now.")] = None
 
 
+class TooMany(Exception):
+    """More records than a look reads."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {MOST_FILES} records: opsctl carbon report adds them up")
+
+
 def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySeen | None:
     """The trackers' sum, with the PUE of `[carbon]`; None where there are none."""
     table = carbon or CarbonTable()
-    found = find([paths.codecarbon], MOST_FILES)
+    try:
+        return energy_in(paths.codecarbon, table)
+    except TooMany as many:
+        return read_state(paths.output, paths.carbon_seen, EnergySeen) or EnergySeen(told=str(many))
+
+
+def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
+    """The sum of the trackers' records in a folder; None where there are none. Raises TooMany."""
+    found = find([folder], MOST_FILES)
     if found is None:
-        last = read_state(paths.output, paths.carbon_seen, EnergySeen)
-        return last or EnergySeen(told=f"more than {MOST_FILES} records: opsctl carbon report adds them up")
+        raise TooMany
     if not found.readings:
         return None
     try:

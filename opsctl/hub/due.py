@@ -11,11 +11,10 @@ from opsctl.hub.ledger import Place, Sent
 from opsctl.hub.remote import MAIN
 from opsctl.hub.settings import HubSettings
 from opsctl.runs.paths import RunPaths
+from opsctl.runs.schema import HubTable
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import MANIFEST, Manifest, checkpoint_folders, fault_of, iteration_of, read_manifest
-
-#: Of a checkpoint without optimizer's states these files stay here.
-_OPTIMIZER_STATES = "optim_states.pt"
+from trainer.formats.without_optimizer import without_optimizer
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,9 @@ def due_checkpoints(paths: RunPaths, settings: HubSettings, sent: Mapping[Place,
         raise OpsctlError(str(error)) from None
     for folder in reversed(folders):
         iteration = iteration_of(folder.name)
-        if iteration is None or iteration % settings.table.checkpoints_every or _is_sent(repo, how, folder, sent):
+        if iteration is None or iteration % settings.table.checkpoints_every:
+            continue
+        if _is_sent(repo, settings.table, folder, sent):
             continue
         fault = fault_of(folder)
         if fault is not None:
@@ -89,13 +90,13 @@ def due_checkpoints(paths: RunPaths, settings: HubSettings, sent: Mapping[Place,
 
 
 def _wanted(manifest: Manifest, weights_only: bool) -> tuple[str, ...]:
-    return tuple(name for name in sorted(manifest.files) if not (weights_only and name.endswith(_OPTIMIZER_STATES)))
+    return tuple(sorted((without_optimizer(manifest) if weights_only else manifest).files))
 
 
-def _is_sent(repo: str, how: str, folder: Path, sent: Mapping[Place, Sent]) -> bool:
-    place = (repo, MAIN, f"checkpoints/{folder.name}/{MANIFEST}") if how == "folder" else (repo, folder.name, MANIFEST)
-    known = sent.get(place)
-    if known is None:
+def _is_sent(repo: str, wanted: HubTable, folder: Path, sent: Mapping[Place, Sent]) -> bool:
+    in_folder = (repo, MAIN, f"checkpoints/{folder.name}/{MANIFEST}")
+    known = sent.get(in_folder if wanted.checkpoints == "folder" else (repo, folder.name, MANIFEST))
+    if known is None or (known.bytes != known.size and not wanted.weights_only):  # the weights alone were sent
         return False
     try:
         found = (folder / MANIFEST).lstat()

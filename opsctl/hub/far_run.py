@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from opsctl.carbon.glance import EnergySeen
 from opsctl.hub.answers import NotNow
+from opsctl.hub.far_carbon import far_energy
 from opsctl.hub.far_files import FarFiles, FarRepo
 from opsctl.hub.far_log import fetched_end, find_log
 from opsctl.logs.measured import TAIL_BYTES, recent_in
@@ -43,6 +45,7 @@ class FarRun:
     watchdog: Pulse | Alert | None  # what one last said in the log's end
     checkpoint: FarCheckpoint | None
     incomplete: tuple[str, ...]  # newer ones that are there in part: where, and what is missing
+    energy: EnergySeen | None  # None: no records of it are there
 
 
 def far_run(files: FarFiles, path: str | None) -> FarRun:
@@ -53,7 +56,8 @@ def far_run(files: FarFiles, path: str | None) -> FarRun:
         with fetched_end(files, log, look, TAIL_BYTES) as fd:
             measured, watchdog = recent_in(fd)
         sent_at = files.changed_at([log], look.commit).get(log)
-    checkpoint, incomplete = _last_complete(files)
+    sizes = files.sizes()
+    checkpoint, incomplete = _last_complete(files, sizes)
     return FarRun(
         repo=files.repo,
         at=(files.told_at or now()).astimezone(),
@@ -64,6 +68,7 @@ def far_run(files: FarFiles, path: str | None) -> FarRun:
         watchdog=watchdog,
         checkpoint=checkpoint,
         incomplete=incomplete,
+        energy=far_energy(files, sizes),
     )
 
 
@@ -77,8 +82,7 @@ class _Place:
     where: str
 
 
-def _last_complete(files: FarFiles) -> tuple[FarCheckpoint | None, tuple[str, ...]]:
-    sizes = files.sizes()
+def _last_complete(files: FarFiles, sizes: dict[str, int]) -> tuple[FarCheckpoint | None, tuple[str, ...]]:
     places = [*_in_folders(files, sizes), *_in_references(files)]
     incomplete: list[str] = []
     for place in sorted(places, key=lambda one: one.iteration, reverse=True)[:_LOOKED_AT]:

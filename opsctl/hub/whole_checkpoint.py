@@ -7,6 +7,7 @@ is held to the checksum that the manifest has of it, so that what lies under a m
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
@@ -22,7 +23,9 @@ from opsctl.hub.sending import Sender, sent_line
 from opsctl.records.reading import reading
 from opsctl.records.trusted import opened_folder
 from opsctl.stores.below import open_below
-from trainer.formats.manifest import MANIFEST, fault_of
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import MANIFEST, decode_manifest, fault_of
+from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
 #: What a repository has of its own on every branch.
 _OF_THE_REPOSITORY = frozenset((".gitattributes", "README.md"))
@@ -47,7 +50,7 @@ def send_checkpoint(sender: Sender, remote: Remote, due: Due) -> None:
         if fault is not None:
             raise WentAway(f"it is no longer complete: {fault}")
         try:
-            with _opened(sender, due, [MANIFEST], folder) as moments:
+            with _opened(sender, due, [MANIFEST], folder) as found, _as_sent(due, found) as moments:
                 _send(sender, remote, due, folder, moments)
         except Changed as changed:
             raise WentAway(f"it changed while it was sent ({changed}), and is nowhere called whole") from None
@@ -192,3 +195,29 @@ def _opened(sender: Sender, due: Due, names: list[str], folder: int) -> Iterator
             if said is not None and moment.size != said.bytes:
                 raise Changed(f"{name} has {moment.size} bytes instead of {said.bytes}")
         yield moments
+
+
+@contextlib.contextmanager
+def _as_sent(due: Due, found: dict[str, Moment]) -> Iterator[dict[str, Moment]]:
+    """The manifest as it goes: as it is here, or that of what goes where optimizer states stay here."""
+    if len(due.names) == len(due.manifest.files):
+        yield found
+        return
+    ((path, here),) = found.items()
+    try:
+        whole = decode_manifest(here.read(), path)
+    except CheckpointError as error:
+        raise Changed(str(error)) from None
+    if whole.files != due.manifest.files:
+        raise Changed(f"{MANIFEST} is another one")
+    with Moment(_unnamed(manifest_text(without_optimizer(whole)))) as made:
+        made.stat = here.stat  # so that the ledger tells whether the one here changes
+        yield {path: made}
+
+
+def _unnamed(data: bytes) -> int:
+    """An open file of these bytes that is in no folder."""
+    fd = os.memfd_create("opsctl-manifest")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    return fd

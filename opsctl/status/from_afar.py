@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from opsctl.carbon.glance import EnergySeen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.hub.far_run import FarCheckpoint, FarRun
 from opsctl.moments import iso, to_the_second
@@ -18,6 +19,7 @@ from opsctl.status.printed import Loss, Progress, Speed, printed_loss, printed_p
 from opsctl.status.screen import ago, labelled, left_text, loss_text, progress_text, speed_text
 from opsctl.watch.snapshot import Snapshot
 from trainer.formats.json_text import Moment
+from trainer.formats.resumable import NO_OPTIMIZER
 
 #: What only the cluster and the run's own folder can say.
 NOT_KNOWN = ("whether it runs now", "queue", "nodes", "attempts", "kill switch", "findings")
@@ -29,6 +31,7 @@ class PrintedFarCheckpoint(Struct, frozen=True, kw_only=True):
     iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
     consumed_samples: Annotated[int, Meta(description="Samples consumed then.")]
     where: Annotated[str, Meta(description="Its folder in the repository, or its branch or tag.")]
+    with_optimizer: Annotated[bool, Meta(description="Whether its optimizer states are there, to train on.")]
     sent_at: Annotated[Moment | None, Meta(description="When its manifest, which goes last, was committed.")]
 
 
@@ -50,6 +53,7 @@ class FarStatus(Struct, frozen=True, kw_only=True):
     watchdog_at: Annotated[Moment | None, Meta(description="When it said that; null without a zone.")]
     checkpoint: Annotated[PrintedFarCheckpoint | None, Meta(description="The last one that is there completely.")]
     incomplete_checkpoints: Annotated[list[str], Meta(description="Newer ones that are there in part, and how.")]
+    carbon: Annotated[EnergySeen | None, Meta(description="Energy so far, of the records there, without a PUE.")]
     not_known: Annotated[list[str], Meta(description="What cannot be known from there.")]
 
 
@@ -72,6 +76,7 @@ def printed_far(run: FarRun) -> FarStatus:
         watchdog_at=to_the_second(_said_at(run)),
         checkpoint=None if run.checkpoint is None else _printed_checkpoint(run.checkpoint),
         incomplete_checkpoints=list(run.incomplete),
+        carbon=run.energy,
         not_known=list(NOT_KNOWN),
     )
 
@@ -92,6 +97,8 @@ def far_lines(run: FarRun, width: int, colour: bool) -> list[str]:
             ("loss", loss_text(overview.seen)),
         ]
     rows += [("checkpoint", _checkpoint(run)), *(("incomplete", one) for one in run.incomplete)]
+    if run.energy is not None:
+        rows.append(("carbon", run.energy.told))
     if run.watchdog is not None:
         at = _said_at(run)
         rows.append(("watchdog", f"{run.watchdog.text}{f', said {_since(at, run.at)} ago' if at else ''}"))
@@ -124,6 +131,7 @@ def _printed_checkpoint(far: FarCheckpoint) -> PrintedFarCheckpoint:
         iteration=far.manifest.iteration,
         consumed_samples=far.manifest.consumed_train_samples,
         where=far.where,
+        with_optimizer=_is_full(far),
         sent_at=to_the_second(far.sent_at),
     )
 
@@ -139,7 +147,12 @@ def _checkpoint(run: FarRun) -> str:
     if saved is None:
         return "none that is complete there"
     sent = f", sent {_since(saved.sent_at, run.at)} ago" if saved.sent_at else ""
-    return f"iteration {saved.manifest.iteration}, complete in {saved.where}{sent}"
+    kind = "complete" if _is_full(saved) else "without optimizer states"
+    return f"iteration {saved.manifest.iteration}, {kind} in {saved.where}{sent}"
+
+
+def _is_full(saved: FarCheckpoint) -> bool:
+    return saved.manifest.layout.get("optimizer") != NO_OPTIMIZER
 
 
 def _said_at(run: FarRun) -> datetime | None:

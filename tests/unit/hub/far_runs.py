@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 from tests.tiny_run import MANIFEST
 
+_LAYOUT = cast("dict[str, object]", MANIFEST["layout"])
 PULSE = (
     "[2026-01-02 03:04:05] PULSE: tiny is running for 1:00 since 2026-01-02T02:04:05 "
     "(711114_4 on 'gpu_p5' partition (iam[1-4])) [+0100]"
@@ -23,11 +25,14 @@ def log_of(iterations: int, total: int = 1000) -> bytes:
     return "".join(lines).encode()
 
 
-def checkpoint_of(iteration: int, files: dict[str, bytes], folder: str | None = None) -> dict[str, bytes | None]:
+def checkpoint_of(
+    iteration: int, files: dict[str, bytes], folder: str | None = None, optimizer: str = "adam"
+) -> dict[str, bytes | None]:
     """A whole checkpoint's files by path; folder: "" where it has a branch or tag of its own."""
     prefix = f"checkpoints/global_step{iteration}/" if folder is None else folder
     manifest = {
         **MANIFEST,
+        "layout": {**_LAYOUT, "optimizer": optimizer},
         "iteration": iteration,
         "consumed_train_samples": iteration * 32,
         "consumed_train_tokens": iteration * 512,

@@ -1,19 +1,32 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from opsctl.cli.carbon import command
 from opsctl.hub import far_log
 from opsctl.hub.far_files import FarFiles, repo_of
 from opsctl.hub.far_run import FarRun, far_run
 from opsctl.status.from_afar import far_lines, printed_far
-from tests.hub_server import Hub
+from tests.hub_server import Fault, Hub
+from tests.unit.carbon.trackers import rank_file
 from tests.unit.hub.far import LOG, REPO, hub, pushes
 from tests.unit.hub.far_runs import PULSE, checkpoint_of, log_of
 
 __all__ = ["hub"]
 FILES = {"layer_00.pt": b"weights", "bf16_zero_pp_rank_0.pt": b"moments"}
+
+
+def record(folder: Path, node: int) -> bytes:
+    """A node's tracker, in a folder `carbon` too."""
+    text = rank_file([(f"run-{node}", f"0{node + 1}:00:00", 1.0, 1.5 + node)])
+    (folder / "carbon").mkdir(exist_ok=True)
+    (folder / "carbon" / f"emissions-7-x0{node}-a.csv").write_text(text)
+    return text.encode()
 
 
 def look(path: str | None = None) -> FarRun:
@@ -108,3 +121,26 @@ def test_a_finished_training_has_nothing_left(hub: Hub) -> None:
     pushes(hub, log_of(50, total=50))()
     assert "left         nothing" in screen(look())
     assert printed_far(look()).left_s == 0
+
+
+def test_one_of_weights_alone_is_complete_and_says_so(hub: Hub) -> None:
+    hub.commit(REPO, {LOG: log_of(20), **checkpoint_of(10, FILES), **checkpoint_of(20, FILES, optimizer="none")})
+    run = look()
+    assert "iteration 20, without optimizer states in checkpoints/global_step20" in screen(run)
+    assert (saved := printed_far(run).checkpoint) is not None and not saved.with_optimizer and not run.incomplete
+
+
+def test_energy_is_what_a_report_of_the_same_records_says(hub: Hub, tmp_path: Path) -> None:
+    records = {f"emissions-7-x0{node}-a.csv": record(tmp_path, node) for node in range(3)}
+    hub.commit(REPO, {LOG: log_of(20), **{f"codecarbon/{name}": data for name, data in records.items()}})
+    hub.commit(REPO, {"elsewhere/emissions-7-x09-a.csv": records["emissions-7-x00-a.csv"]})
+    run = look()
+    report = CliRunner().invoke(command, ["report", "--folder", str(tmp_path / "carbon"), "--json"])
+    assert run.energy is not None and run.energy.kwh == json.loads(report.output)["carbon"]["kwh"] > 0
+    assert f"carbon       {run.energy.told}" in screen(run) and printed_far(run).carbon == run.energy
+
+
+def test_records_that_cannot_be_fetched_leave_the_rest_to_be_told(hub: Hub, tmp_path: Path) -> None:
+    hub.commit(REPO, {LOG: log_of(20), "codecarbon/emissions-7-x00-a.csv": record(tmp_path, 0)})
+    hub.faults = [Fault("resolve", status=503, after=2, times=None)]
+    assert "carbon       not told now" in screen(look())

@@ -64,12 +64,27 @@ def test_without_the_key_none_goes(desk: Desk) -> None:
     assert not any("global_step" in path for path in desk.hub.files(REPO))
 
 
-def test_weights_alone_go_without_the_optimizers_states(desk: Desk) -> None:
+def test_weights_alone_are_whole_and_say_that_they_are_all_there_is(desk: Desk) -> None:
     desk.checkpoint(10, FILES)
-    desk.asks(checkpoints="branch", weights_only=True).sync()
-    assert set(desk.downloaded("global_step10")) == {*FILES, "manifest.json"} - {
-        "zero_pp_rank_0_mp_rank_00_optim_states.pt"
-    }
+    assert not desk.asks(checkpoints="branch", weights_only=True).sync().left
+    weights = {name: data for name, data in FILES.items() if not name.endswith("optim_states.pt")}
+    assert whole(desk, "", "global_step10") == weights and len(weights) == len(FILES) - 1
+    assert json.loads(desk.downloaded("global_step10")["manifest.json"])["layout"]["optimizer"] == "none"
+    desk.fresh()
+    assert desk.sync().commits == [] and desk.hub.requests == []
+    desk.paths.hub_ledger.unlink()
+    assert not desk.sync().left and desk.sent("put", "commit") == []
+
+
+@pytest.mark.parametrize("how", ["folder", "tag"])
+def test_the_optimizers_states_follow_when_they_are_wanted_after_all(desk: Desk, how: str) -> None:
+    desk.checkpoint(10, FILES)
+    desk.asks(checkpoints=how, weights_only=True).sync()
+    desk.fresh()
+    assert not desk.asks(checkpoints=how, weights_only=False).sync().left
+    below, revision = ("checkpoints/global_step10/", "main") if how == "folder" else ("", "global_step10")
+    assert whole(desk, below, revision) == FILES
+    assert desk.sync().commits == []
 
 
 def test_the_manifest_goes_after_all_files_and_a_checkpoint_is_marked_as_being_read(
