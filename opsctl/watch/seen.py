@@ -111,6 +111,17 @@ class PartitionNodes:
     example: str = ""  # of one that is not, with its reason
 
 
+@dataclass(frozen=True)
+class Unsent:
+    """What of one kind waits to be sent to the hub."""
+
+    kind: str  # of runs.schema.HUB_KINDS
+    files: int
+    since: datetime  # for so long at least
+    last_sent_at: datetime | None = None  # of the kind; None: never
+    example: str = ""  # the one that waits longest, as it is called there
+
+
 def _share(used: int | None, limit: int | None, percent: float | None) -> float | None:
     if percent is not None:
         return percent / 100

@@ -20,7 +20,7 @@ from opsctl.records.lease import Seen as Lease
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
-from opsctl.watch.seen import Channel, Clock, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space
+from opsctl.watch.seen import Channel, Clock, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space, Unsent
 from trainer.formats.lease import HEARTBEAT_S, Holder
 from trainer.formats.training_line import TrainingLine
 
@@ -44,9 +44,10 @@ class Part(Flag):
     CLOCKS = auto()  # of the nodes
     CRON = auto()
     CHANNELS = auto()
+    HUB = auto()  # what waits to be sent to the hub, by the ledger; nobody is asked
     #: What one screen shows. The rest is looked at by whoever looks regularly.
     ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
-    EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS
+    EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class Snapshot:
     cron: CronSeen | None = None  # None: there is no cron folder
     # Part.CHANNELS
     channels: tuple[Channel, ...] = ()
+    # Part.HUB
+    unsent: tuple[Unsent, ...] = ()  # also empty for a run that has no [hub]
     # Part.ATTEMPTS, too
     chains: tuple[Chain, ...] = ()  # what was submitted and when, oldest first
     # Part.QUEUE, too

@@ -38,7 +38,8 @@ OPSCTL = {
     "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats"},
     "hub": {"carbon", "logs", "records", "runs", "slurm", "stores", "trainer.formats"},
     "watch": {
-        *("attempts", "checkpoints", "logs", "records", "runs", "slurm", "walks", "trainer.formats", "trainer.recipe"),
+        *("attempts", "checkpoints", "hub", "logs", "records", "runs", "slurm", "walks"),
+        *("trainer.formats", "trainer.recipe"),
     },
     "disk": {"records", "walks", "watch", "trainer.formats"},
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},

@@ -1,0 +1,39 @@
+"""A sync to the hub that has fallen behind."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from opsctl.watch.detector import Settings
+from opsctl.watch.detectors import hub_sync
+from opsctl.watch.finding import Finding, Severity
+from opsctl.watch.seen import Unsent
+from opsctl.watch.snapshot import Snapshot
+from tests.unit.watch.jobs import NOW
+
+
+def found(kind: str, waits: timedelta, sent: timedelta | None = None) -> list[Finding]:
+    last = None if sent is None else NOW - sent
+    unsent = Unsent(kind, 3, NOW - waits, last, f"{kind}/first")
+    return hub_sync.find(Snapshot(NOW, unsent=(unsent,)), Settings("demo", "us"))
+
+
+def test_what_waits_for_three_syncs_is_told_by_its_kind() -> None:
+    (one,) = found("logs", timedelta(hours=5), timedelta(hours=6))
+    assert (one.severity, one.key) == (Severity.WARNING, "hub_sync:logs")
+    assert one.text == "files of logs have waited for the hub for 5.0 h"
+    assert one.since == NOW - timedelta(hours=2)
+    assert one.evidence[0] == "3 to be sent, such as logs/first" and one.evidence[1].startswith(
+        "nothing was sent since"
+    )
+
+
+def test_what_the_next_sync_takes_is_nothing_to_tell() -> None:
+    assert found("logs", timedelta(hours=2.9), timedelta(days=9)) == []
+    assert hub_sync.find(Snapshot(NOW), Settings("demo", "us")) == []
+
+
+def test_checkpoints_have_days() -> None:
+    assert found("checkpoints", timedelta(hours=70)) == []
+    (one,) = found("checkpoints", timedelta(hours=73))
+    assert one.text.startswith("checkpoints have waited") and one.evidence[1] == "none was ever sent"
