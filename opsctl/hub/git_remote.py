@@ -8,14 +8,12 @@ mending, the next one removes it; what has arrived is not sent again, for the se
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from opsctl.account import account_name
 from opsctl.errors import UsageError
@@ -30,31 +28,30 @@ from opsctl.hub.git_program import (
     lfs_pointer,
     quoted,
 )
+from opsctl.hub.git_tree import (
+    ATTRIBUTES,
+    NOTHING,
+    attributes_of,
+    change_of,
+    content_of,
+    far_of,
+    looked_after,
+    oid_of,
+    place_content,
+    pointers_among,
+    tree_of,
+)
 from opsctl.hub.moment import LARGEST_REGULAR_BYTES, Moment
 from opsctl.hub.patience import WAITS_S, Patience
-from opsctl.hub.remote import MAIN, NOT_TOLD, Far, Who
+from opsctl.hub.remote import MAIN, Far, Who
 from opsctl.runs.hub_values import git_url_problem
 
 _PREFIX = "opsctl-git-"
-_ATTRIBUTES = ".gitattributes"
 #: What is larger is left at the server: git-lfs's pointers are smaller.
 _FETCHED_BYTES = 1024
-#: A file that nobody has written to for so long is sent from where it is; others are copied first.
-_RESTED_S = 60.0
-_COPIED_BYTES = 4 << 20
 #: Somebody else's commits, and contents that arrive wrong, so often in a row are no chance.
 _MOST_TRIES = 5
 _UNCLEAR_TRIES = 3
-
-
-class _Entry(NamedTuple):
-    """A file in a tree."""
-
-    oid: str
-    size: int  # NOT_TOLD: its content was not fetched
-
-
-_NONE = _Entry("", NOT_TOLD)
 
 
 class GitRemote:
@@ -122,10 +119,10 @@ class GitRemote:
                 head = None
             if head is None:
                 return {}
-            tree = _tree(git, head)
+            tree = tree_of(git, head)
             wanted = tree if paths is None else {path: tree[path] for path in paths if path in tree}
-            pointers = _pointers(git, {one.oid for one in wanted.values() if 0 <= one.size <= _FETCHED_BYTES})
-            return {path: _far(entry, pointers.get(entry.oid)) for path, entry in wanted.items()}
+            pointers = pointers_among(git, {one.oid for one in wanted.values() if 0 <= one.size <= _FETCHED_BYTES})
+            return {path: far_of(entry, pointers.get(entry.oid)) for path, entry in wanted.items()}
 
     def commit(self, branch: str, add: Mapping[str, Moment], delete: Sequence[str], title: str) -> str:
         """LFS contents first, then one commit on the head, pushed unless somebody else's was there first."""
@@ -166,20 +163,22 @@ class GitRemote:
         head = self._fetched(git, branch)
         if head is None:
             raise Refused(f"{self._url} has no branch {branch} any more")
-        tree = _tree(git, head)
-        beside = _looked_after(git, head, add)
+        tree = tree_of(git, head)
+        beside = looked_after(git, head, add)
         large = [path for path, moment in add.items() if moment.size > LARGEST_REGULAR_BYTES and path not in beside]
         pointers = {path: lfs_pointer(add[path].sha256, add[path].size) for path in (*beside, *large)}
-        left = [path for path, moment in add.items() if _oid(moment, pointers.get(path)) != tree.get(path, _NONE).oid]
+        left = [
+            path for path, moment in add.items() if oid_of(moment, pointers.get(path)) != tree.get(path, NOTHING).oid
+        ]
         gone = [path for path in delete if path in tree]
         if not left and not gone and not large:
             return head
         self._push_contents(git, [add[path] for path in left if path in pointers])
-        changes = b"".join(_change(path, pointers.get(path) or _content(add[path])) for path in left)
+        changes = b"".join(change_of(path, pointers.get(path) or content_of(add[path])) for path in left)
         changes += b"".join(f"D {quoted(path)}\n".encode() for path in gone)
         if large:
-            attributes = _attributes(git, head, tree) + "".join(f"{attribute_line(path)}\n" for path in large)
-            changes += _change(_ATTRIBUTES, attributes.encode())
+            attributes = attributes_of(git, head, tree) + "".join(f"{attribute_line(path)}\n" for path in large)
+            changes += change_of(ATTRIBUTES, attributes.encode())
         done = self._committed(git, head, title, changes)
         self._asked(git, "push", "--quiet", "origin", f"{done}:refs/heads/{branch}")
         return done
@@ -196,7 +195,7 @@ class GitRemote:
     def _push_contents(self, git: Git, moments: list[Moment]) -> None:
         """Have git-lfs send what the server has not; it says so of each."""
         store = git.folder / "lfs" / "objects"
-        placed = [_placed(store, moment) for moment in moments]
+        placed = [place_content(store, moment) for moment in moments]
         try:
             if placed:
                 self._push_placed(git, [path.name for path in placed])
@@ -252,87 +251,3 @@ def _remove_left_over() -> None:
         with contextlib.suppress(OSError):
             if pid.isdigit() and not Path(f"/proc/{pid}").exists() and folder.lstat().st_uid == os.geteuid():
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _tree(git: Git, commit: str) -> dict[str, _Entry]:
-    """Every file of a commit by path."""
-    found: dict[str, str] = {}
-    for line in git.run("ls-tree", "-r", "-z", commit).split(b"\0"):
-        if line:
-            words, _, path = line.partition(b"\t")
-            found[os.fsdecode(path)] = words.split()[2].decode()
-    sizes = _sizes(git, set(found.values()))
-    return {path: _Entry(oid, sizes.get(oid, NOT_TOLD)) for path, oid in found.items()}
-
-
-def _sizes(git: Git, oids: Iterable[str]) -> dict[str, int]:
-    """Of those contents that are here: asked by the names of all that is, so that none is fetched for it."""
-    here = git.run("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objectsize)").decode().splitlines()
-    sizes = {oid: int(size) for oid, size in (line.split() for line in here)}
-    return {oid: sizes[oid] for oid in oids if oid in sizes}
-
-
-def _pointers(git: Git, oids: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """(sha256, size) of those small contents that are git-lfs's pointers."""
-    found = {}
-    for oid in oids:
-        lines = git.run("cat-file", "blob", oid).splitlines()
-        if lines[:1] == [b"version https://git-lfs.github.com/spec/v1"]:
-            said = dict(line.partition(b" ")[::2] for line in lines)
-            with contextlib.suppress(KeyError, ValueError):
-                found[oid] = (said[b"oid"].removeprefix(b"sha256:").decode(), int(said[b"size"]))
-    return found
-
-
-def _far(entry: _Entry, pointer: tuple[str, int] | None) -> Far:
-    return Far(entry.size, None, entry.oid) if pointer is None else Far(pointer[1], pointer[0], entry.oid)
-
-
-def _looked_after(git: Git, commit: str, paths: Iterable[str]) -> list[str]:
-    """Those paths that `.gitattributes` gives to git-lfs."""
-    git.run("read-tree", commit)
-    names = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    if not names:
-        return []
-    fields = git.run("check-attr", "--cached", "--stdin", "-z", "filter", stdin=names).split(b"\0")
-    return [os.fsdecode(path) for path, value in zip(fields[::3], fields[2::3], strict=False) if value == b"lfs"]
-
-
-def _attributes(git: Git, commit: str, tree: Mapping[str, _Entry]) -> str:
-    if _ATTRIBUTES not in tree:
-        return ""
-    text = git.run("cat-file", "blob", f"{commit}:{_ATTRIBUTES}").decode(errors="surrogateescape")
-    return text if text.endswith("\n") or not text else f"{text}\n"
-
-
-def _oid(moment: Moment, pointer: bytes | None) -> str:
-    """Git's name of what stands in the tree for it."""
-    if pointer is None:
-        return moment.git_oid
-    return hashlib.sha1(b"blob %d\0" % len(pointer) + pointer, usedforsecurity=False).hexdigest()
-
-
-def _content(moment: Moment) -> bytes:
-    moment.seek(0)
-    return moment.read()
-
-
-def _change(path: str, content: bytes) -> bytes:
-    return f"M 100644 inline {quoted(path)}\ndata {len(content)}\n".encode() + content + b"\n"
-
-
-def _placed(store: Path, moment: Moment) -> Path:
-    """Where git-lfs looks for this content: a copy, or a link to the open file where that is all of it and rests."""
-    name = moment.sha256
-    path = store / name[:2] / name[2:4] / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found = os.fstat(moment.fileno())
-    if found.st_size == moment.size and time.time() - found.st_mtime > _RESTED_S:
-        path.symlink_to(f"/proc/{os.getpid()}/fd/{moment.fileno()}")
-        return path
-    moment.seek(0)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as copy:
-        while data := moment.read(_COPIED_BYTES):
-            copy.write(data)
-    Path(copy.name).rename(path)
-    return path
