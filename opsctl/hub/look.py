@@ -19,7 +19,7 @@ from opsctl.runs.schema import HUB_KINDS
 from trainer.formats.manifest import MANIFEST, iteration_of
 
 Opening = Callable[[HubSettings, str, Patience], Remote]
-#: A look waits no longer for a hub that is out of order.
+#: A check waits no longer for a hub that is out of order; a comparison, of all that was ever sent, as long as a sync.
 LOOK_S = 120.0
 
 
@@ -72,7 +72,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings, opening: Opening)
 
     Repositories that [hub] does not name (any more) are left alone: a shared folder's ledger says not whom we ask.
     """
-    patience, named = Patience(LOOK_S), repos_of(settings)
+    patience, named = Patience(settings.give_up_after_s), repos_of(settings)
     by_place: dict[tuple[str, str], dict[str, Sent]] = defaultdict(dict)
     for one in sent_files(paths).values():
         if one.repo not in named or not one.is_known:

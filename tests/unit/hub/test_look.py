@@ -116,3 +116,12 @@ def test_what_is_left_is_said_and_is_an_error(here: Desk, capsys: pytest.Capture
     assert opsctl("hub", "sync", "logs") == 1
     told = capsys.readouterr()
     assert told.out == "tiny: left\n" and "tiny: not sent: 1 files of logs to lab/run: the hub: " in told.err
+
+
+def test_status_waits_as_long_as_a_sync_may_take_and_no_longer(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    run_file = here.folder / "run" / "run.toml"
+    run_file.write_text(run_file.read_text() + 'give_up_after = "0:20"\n')
+    assert opsctl("hub", "sync", "logs") == 0
+    here.hub.faults = [Fault("tree", status=503, headers={"Retry-After": "25"}), Fault("paths", status=503)]
+    assert opsctl("hub", "status") == 1
+    assert "503" in capsys.readouterr().err
