@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from opsctl.amounts import bytes_words
 from opsctl.backups import rest
 from opsctl.backups.far import Found, find_all, read_run
 from opsctl.backups.restoring import Chosen, alone_in, choose, restore_to_folder
-from opsctl.checkpoints.backups import What, digest_of
+from opsctl.checkpoints.backups import What, digest_here, digest_of
 from opsctl.checkpoints.rollbacks import append_rollback
 from opsctl.errors import OpsctlError, RunFileError, UsageError
 from opsctl.moments import now
@@ -73,7 +74,7 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
     if far_run is None:
         raise OpsctlError(f"{store.where} has no {rest.FOLDER} and no backup.json: no run is backed up there")
     chosen = _checkpoint(store, asked) if asked.with_checkpoint else None
-    with _beside(folder) as made:
+    with _beside(folder, digest_of(f"{store.where}\0{far_run.run_id}".encode())) as made:
         paths = RunPaths(made / _OUTPUT)
         make_folder(made, paths.output)
         if look is not None:
@@ -109,13 +110,16 @@ def _checkpoint(store: Store, asked: Asked) -> Chosen | None:
 
 
 @contextlib.contextmanager
-def _beside(folder: Path) -> Iterator[Path]:
-    """Where it is put together, one restore at a time. Raises OpsctlError where something is in the place."""
+def _beside(folder: Path, source: str) -> Iterator[Path]:
+    """Where it is put together, one restore of a source at a time; what came from another one is elsewhere.
+
+    Raises OpsctlError where something is in the place.
+    """
     if os.path.lexists(folder):
         raise OpsctlError(f"{folder} is there, and nothing is overwritten: give a folder that is not there yet")
     if not folder.parent.is_dir():
         raise UsageError(f"no folder {str(folder.parent)!r} to make the run in: make it first")
-    made = folder.with_name(f".{folder.name}.restoring")
+    made = folder.with_name(f".{folder.name}.restoring-{source}")
     made.mkdir(mode=0o755, exist_ok=True)
     with alone_in(made, f"another restore to {folder} is under way"):
         yield made
@@ -163,7 +167,10 @@ def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> str:
 def _fetch_checkpoint(store: Store, chosen: Chosen, paths: RunPaths, flow: Flow) -> None:
     make_folder(paths.output, paths.checkpoints)
     tag = tag_of(chosen.manifest.iteration)
-    if not (paths.checkpoints / tag).is_dir():  # else an earlier try has it
+    there = paths.checkpoints / tag
+    if there.is_dir() and digest_here(there) != digest_of(chosen.text):
+        shutil.rmtree(there)  # of an earlier try that was asked for another one
+    if not there.is_dir():
         restore_to_folder(store, chosen, paths.checkpoints, flow)
     why = f"restored from {store.where}"
     append_rollback(paths, Rollback(chosen.manifest.iteration, None, account_and_host(), now(), why))

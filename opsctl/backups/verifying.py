@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from opsctl.backups.checkpoints import line_of
-from opsctl.backups.far import Found, find_all
-from opsctl.backups.sampling import Round, draw
+from opsctl.backups.far import NOTE, Found, find_all, read_run, refuse_another_runs
+from opsctl.backups.rest import FOLDER, Look, newest_look, numbers_there
+from opsctl.backups.sampling import Drawn, Round, draw
 from opsctl.backups.sending import Destination, turn
 from opsctl.checkpoints.backups import BackedUp, What, digest_of, read_backups, record
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
-from opsctl.records.state_files import append_state, read_last_lines
+from opsctl.records.identity import read_run_id
+from opsctl.records.state_files import append_state, read_last_lines, remove
 from opsctl.stores.types import Expected
 from trainer.formats.manifest import tag_of
 
@@ -36,73 +38,121 @@ def verify(place: Destination, sample: tuple[float, int] | None, say: Callable[[
     """Compare what is there with its manifests: `sample` of the files (share, least), or all. say: told of each.
 
     Every line of the ledger of which nothing whole is left there counts no more, and what the ledger does not know is
-    put on record. Raises OpsctlError where another backup is at it, StoreError.
+    put on record, each as soon as it is known. Raises OpsctlError where another backup is at it, or the copies are
+    another run's; StoreError.
     """
-    done = Verified()
     with turn(place.paths, place.name, place.to):
-        found, done.problems = find_all(place.store)
+        found, problems = find_all(place.store)
+        done = Verified(len(found), problems=problems)
         try:
             lines = {line.key: line for line in read_backups(place.paths) if line.to == place.to}
         except OSError as error:
             raise OpsctlError(f"nothing is verified: {file_problem(error, place.paths.backups)}") from None
-        missing = _missing(found, list(lines.values()))
-        faults = _read(place, found, sample, done)
-        whole = [_judged(place, one, lines, faults.get(one.prefix, ""), sample is None) for one in found]
-        done.backups = len(found)
-        done.lost = [*missing, *(line for line in whole if line.lost)]
-        changed = [line for line in (*missing, *whole) if lines.get(line.key) != line]
-        for line in (*missing, *whole):
-            say(_told(line))
-        try:
-            record(place.paths, changed)
-        except OSError as error:
-            done.problems.append(f"{file_problem(error, place.paths.backups)}: what was found is not on record")
+        whose = read_run(place.store)
+        refuse_another_runs(whose, place.name, read_run_id(place.paths) or "", place.store.where)
+        if whose is None and lines:
+            done.problems.append(f"has no {NOTE}: is it mounted, or was it emptied?")
+        look = newest_look(place.store, numbers_there(place.store))
+        for line in _missing(found, look, list(lines.values())):
+            _tell(place, lines, line, done, say)
+        parts = [*map(_checkpoint, found), *([_look(look)] if look else [])]
+        drawn = None if sample is None else _drawn(place, parts, sample)
+        for part in parts:
+            fault = _read(place, part, drawn, done)
+            _tell(place, lines, _judged(place, part, lines, fault, sample is None), done, say)
+        if drawn is not None:
+            append_state(place.paths.output, place.paths.backups_read, drawn.after)
     return done
 
 
-def _missing(found: list[Found], lines: list[BackedUp]) -> list[BackedUp]:
+@dataclass(frozen=True)
+class _Part:
+    """What is there as one thing: where, its files, and the line that the ledger is to have of it."""
+
+    prefix: str
+    files: Mapping[str, Expected]
+    line: BackedUp  # never proven
+
+
+def _checkpoint(one: Found) -> _Part:
+    of = digest_of(one.manifest_bytes) if one.note.what is What.FULL else one.note.of
+    files = {name: Expected(file.bytes, file.xxh64) for name, file in one.manifest.files.items()}
+    return _Part(one.prefix, files, line_of(replace(one.note, of=of), ""))
+
+
+def _look(look: Look) -> _Part:
+    line = BackedUp(
+        to="",
+        what=What.REST,
+        of=str(look.number),
+        files=len(look.files),
+        bytes=sum(file.bytes for file in look.files.values()),
+        sent_at=look.at,
+        by=look.by,
+    )
+    return _Part(FOLDER, {file.at: Expected(file.bytes, file.xxh64) for file in look.files.values()}, line)
+
+
+def _missing(found: list[Found], look: Look | None, lines: list[BackedUp]) -> list[BackedUp]:
     """Those on record of which nothing whole is there."""
     there = {(one.note.iteration, one.note.what) for one in found}
+    if look is not None:
+        there.add((0, What.REST))
     return [
-        replace(line, lost=line.lost or f"no whole backup of {tag_of(line.iteration)} is there")
+        replace(line, lost=line.lost or f"no whole backup of {_thing(line)} is there")
         for line in lines
-        if line.what is not What.REST and (line.iteration, line.what) not in there
+        if (line.iteration, line.what) not in there
     ]
 
 
-def _read(place: Destination, found: list[Found], sample: tuple[float, int] | None, done: Verified) -> dict[str, str]:
-    """What is wrong, by the backup's folder: the first file of each."""
-    all_files = [(one.prefix, name) for one in found for name in one.manifest.files]
-    if sample is None:
-        chosen = all_files
-    else:
-        drawn = draw(all_files, *sample, _round_of(place))
-        chosen = list(drawn.files)
-        append_state(place.paths.output, place.paths.backups_read, drawn.after)
-    faults = {}
-    for one in found:
-        names = {name for prefix, name in chosen if prefix == one.prefix}
-        files = {name: Expected(file.bytes, file.xxh64) for name, file in one.manifest.files.items() if name in names}
-        outcome = place.store.check(files, one.prefix, flow=place.flow)
-        done.files += len(files)
-        done.bytes += sum(file.bytes or 0 for file in files.values())
-        if outcome.faults:
-            faults[one.prefix] = next(iter(outcome.faults.values()))
-    return faults
+def _drawn(place: Destination, parts: list[_Part], sample: tuple[float, int]) -> Drawn:
+    return draw([(part.prefix, name) for part in parts for name in part.files], *sample, _round_of(place))
+
+
+def _read(place: Destination, part: _Part, drawn: Drawn | None, done: Verified) -> str:
+    """What is wrong with the first file that is not as it was; empty where there is none."""
+    names = None if drawn is None else {name for prefix, name in drawn.files if prefix == part.prefix}
+    files = {name: expected for name, expected in part.files.items() if names is None or name in names}
+    outcome = place.store.check(files, part.prefix, flow=place.flow)
+    done.files += len(files)
+    done.bytes += sum(file.bytes or 0 for file in files.values())
+    return next(iter(outcome.faults.values()), "")
 
 
 def _judged(
-    place: Destination, one: Found, lines: dict[tuple[str, int, What], BackedUp], fault: str, is_all: bool
+    place: Destination, part: _Part, lines: dict[tuple[str, int, What], BackedUp], fault: str, is_all: bool
 ) -> BackedUp:
     """The ledger's line as it is to be."""
-    before = lines.get((place.to, one.note.iteration, one.note.what))
-    of = digest_of(one.manifest_bytes) if one.note.what is What.FULL else one.note.of
-    line = before if before is not None and before.of == of else line_of(replace(one.note, of=of), place.to)
+    fresh = replace(part.line, to=place.to)
+    before = lines.get(fresh.key)
+    line = before if before is not None and before.of == fresh.of else fresh
     if fault:
         return replace(line, lost=fault)
     if is_all:
         return replace(line, lost="", verified_at=now().replace(microsecond=0))
     return line
+
+
+def _tell(
+    place: Destination,
+    lines: dict[tuple[str, int, What], BackedUp],
+    line: BackedUp,
+    done: Verified,
+    say: Callable[[str], None],
+) -> None:
+    """Say what is known of it, and put it on record where that is news."""
+    say(_told(line))
+    done.lost += [line] if line.lost else []
+    before = lines.get(line.key)
+    if before == line:
+        return
+    try:
+        record(place.paths, [line])
+    except OSError as error:
+        done.problems.append(f"{file_problem(error, place.paths.backups)}: what was found is not on record")
+        if line.lost and before is not None and before.counts:
+            # Without a ledger prune takes nothing that waits for a backup, and the next one proves what is there.
+            remove(place.paths.output, place.paths.backups)
 
 
 def _round_of(place: Destination) -> Round:
@@ -114,5 +164,9 @@ def _round_of(place: Destination) -> Round:
 
 
 def _told(line: BackedUp) -> str:
-    state = f"LOST: {line.lost}" if line.lost else "whole" if line.verified_at else "its sizes are right"
-    return f"{tag_of(line.iteration)} {line.what.words}: {state}"
+    state = f"LOST: {line.lost}" if line.lost else "as it was sent" if line.verified_at else "its sizes are right"
+    return f"{_thing(line)}{'' if line.what is What.REST else f' {line.what.words}'}: {state}"
+
+
+def _thing(line: BackedUp) -> str:
+    return line.what.words if line.what is What.REST else tag_of(line.iteration)

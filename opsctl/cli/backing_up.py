@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from opsctl.backups.policy import Policy
     from opsctl.backups.sending import Destination
+    from opsctl.errors import OpsctlError
     from opsctl.records.run_view import RunView
     from opsctl.stores.flow import Flow
     from opsctl.stores.store import Store
@@ -69,6 +70,27 @@ def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
 
     with far_store(url, policy.table.endpoint) as store:
         yield Destination(run.paths, run.table.name, url, store, flow_of(policy.table.limit))
+
+
+@contextlib.contextmanager
+def kept_going(failed: list[OpsctlError]) -> Iterator[None]:
+    """Keep what fails at one place from stopping what is to be done at the others."""
+    from opsctl.errors import OpsctlError
+
+    try:
+        yield
+    except OpsctlError as error:
+        failed.append(error)
+
+
+def raise_first(failed: list[OpsctlError]) -> None:
+    """Raise the first, and say the others."""
+    from opsctl.output import message
+
+    for error in failed[1:]:
+        message(str(error))
+    if failed:
+        raise failed[0]
 
 
 def for_runs(chosen: str | None, all_runs: bool, act: Callable[[RunView], list[T]]) -> tuple[list[T], bool]:

@@ -13,6 +13,7 @@ from opsctl.cli.selection import all_runs_option, json_option, run_option
 
 if TYPE_CHECKING:
     from opsctl.backups.printed import BackedUpRun, VerifiedBackups
+    from opsctl.errors import OpsctlError
     from opsctl.records.run_view import RunView
 
 
@@ -58,46 +59,47 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool) -> lis
     from opsctl.backups.policy import policy_of
     from opsctl.backups.printed import BackedUpRun, PrintedBackup
     from opsctl.backups.rest import back_up_rest
-    from opsctl.cli.backing_up import opened
+    from opsctl.cli.backing_up import kept_going, opened, raise_first
     from opsctl.output import message
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in policy.warnings:
         message(f"{name}: warning: {warning}")
     run_file = run.loaded.path if run.loaded else None
+    failed: list[OpsctlError] = []
     for url in policy.table.to:
-        with opened(run, policy, url) as place:
+        with kept_going(failed), opened(run, policy, url) as place:
             kept = back_up_rest(place, policy.table, run_file, anew)
-        for problem in kept.problems:
-            message(f"{name}: {problem}")
-        look = kept.look
-        said = (
-            "nothing is new" if look is None else f"{kept.files} files, {bytes_words(kept.bytes)}, look {look.number}"
-        )
-        message(f"{name}: {url}: {said}")
-        sent = look and PrintedBackup(
-            to=url,
-            what="rest",
-            iteration=None,
-            files=kept.files,
-            bytes=kept.bytes,
-            sent_at=look.at,
-            by=look.by,
-            verified_at=look.at,
-            lost=None,
-        )
-        done.append(
-            BackedUpRun(
-                run=name,
+            for problem in kept.problems:
+                message(f"{name}: {problem}")
+            look = kept.look
+            sent_now = "nothing is new" if look is None else f"{kept.files} files, {bytes_words(kept.bytes)}"
+            said = sent_now if look is None else f"{sent_now}, look {look.number}"
+            message(f"{name}: {url}: {said}")
+            sent = look and PrintedBackup(
                 to=url,
-                due=[],
-                sent=[sent] if sent else [],
-                there=[],
-                left={},
-                problems=kept.problems,
-                dry_run=False,
+                what="rest",
+                iteration=None,
+                files=kept.files,
+                bytes=kept.bytes,
+                sent_at=look.at,
+                by=look.by,
+                verified_at=look.at,
+                lost=None,
             )
-        )
+            done.append(
+                BackedUpRun(
+                    run=name,
+                    to=url,
+                    due=[],
+                    sent=[sent] if sent else [],
+                    there=[],
+                    left={},
+                    problems=kept.problems,
+                    dry_run=False,
+                )
+            )
+    raise_first(failed)
     return done
 
 
@@ -164,7 +166,7 @@ def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None)
     from opsctl.backups.printed import VerifiedBackups, printed
     from opsctl.backups.sampling import share_of
     from opsctl.backups.verifying import verify as read_again
-    from opsctl.cli.backing_up import opened
+    from opsctl.cli.backing_up import kept_going, opened, raise_first
     from opsctl.output import message
 
     try:
@@ -172,17 +174,19 @@ def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None)
     except ValueError as error:
         raise click.UsageError(f"--sample {error}") from None
     policy, done = policy_of(run, to, limit), []
+    failed: list[OpsctlError] = []
     for url in policy.table.to:
-        with opened(run, policy, url) as place:
+        with kept_going(failed), opened(run, policy, url) as place:
             found = read_again(place, share, lambda line: message(line))
-        done.append(
-            VerifiedBackups(
-                to=url,
-                backups=found.backups,
-                files=found.files,
-                bytes=found.bytes,
-                lost=[printed(line) for line in found.lost],
-                problems=found.problems,
+            done.append(
+                VerifiedBackups(
+                    to=url,
+                    backups=found.backups,
+                    files=found.files,
+                    bytes=found.bytes,
+                    lost=[printed(line) for line in found.lost],
+                    problems=found.problems,
+                )
             )
-        )
+    raise_first(failed)
     return done

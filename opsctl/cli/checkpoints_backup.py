@@ -15,21 +15,35 @@ from opsctl.cli.selection import all_runs_option, json_option, pick, run_argumen
 if TYPE_CHECKING:
     from opsctl.backups.checkpoints import Wish
     from opsctl.backups.printed import BackedUpRun
+    from opsctl.errors import OpsctlError
     from opsctl.records.run_view import RunView
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _without_secret(_ctx: click.Context, option: click.Parameter, url: str | None) -> str | None:
+    """Before the words are written down for a job."""
+    from opsctl.stores.opening import refuse_secret
+    from opsctl.stores.types import StoreError
+
+    try:
+        if url is not None:
+            refuse_secret(url)
+    except StoreError as error:
+        raise click.BadParameter(str(error), param=option) from None
+    return url
+
+
 def to_option(function: Function) -> Function:
     """`--to`."""
     what = "A folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, this run's alone [default: [backup] to]."
-    return click.option("--to", metavar="URL", help=what)(function)
+    return click.option("--to", metavar="URL", callback=_without_secret, help=what)(function)
 
 
 def from_option(function: Function) -> Function:
     """`--from`."""
     what = "Where the copies are, as --to of the backup was."
-    return click.option("--from", "from_", metavar="URL", required=True, help=what)(function)
+    return click.option("--from", "from_", metavar="URL", required=True, callback=_without_secret, help=what)(function)
 
 
 def limit_option(function: Function) -> Function:
@@ -89,48 +103,51 @@ def backup(
     done, is_well = for_runs(chosen, all_runs, act)
     if as_json:
         print_json("backups", done)
-    ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
+    is_all = not steps or not any(one.left for one in done)
+    ctx.exit(0 if is_well and is_all and not any(one.problems for one in done) else 1)
 
 
 def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
     from opsctl.backups.checkpoints import back_up, ledger_of, plan, warnings_of
     from opsctl.backups.policy import policy_of
     from opsctl.backups.printed import BackedUpRun, DueBackup, printed
-    from opsctl.cli.backing_up import opened
+    from opsctl.cli.backing_up import kept_going, opened, raise_first
     from opsctl.output import message
     from trainer.formats.manifest import tag_of
 
     name, policy, done = run.table.name, policy_of(run, to, limit), []
     for warning in (*policy.warnings, *warnings_of(run, policy.table)):
         message(f"{name}: warning: {warning}")
+    failed: list[OpsctlError] = []
     for url in policy.table.to:
-        with opened(run, policy, url) as place:
+        with kept_going(failed), opened(run, policy, url) as place:
             chosen = plan(run.paths, policy.table, url, wish, ledger_of(place))
             for due in chosen.due:
                 message(f"{tag_of(due.iteration)}: {due.what.words} to {url}: {due.reason}, {due.news}")
             for left in chosen.left:
                 message(f"{tag_of(left.iteration)} is not sent: {left.reason}")
             sent = None if dry_run or not chosen.due else back_up(place, policy.table, wish, lambda line: message(line))
-        problems = list(sent.problems) if sent else []
-        for problem in problems:
-            message(f"{name}: {problem}")
-        counted = f"{len(sent.lines) if sent else 0} of {len(chosen.due)} sent"
-        message(f"{name}: {url}: {counted}, {len(chosen.there)} there already")
-        done.append(
-            BackedUpRun(
-                run=name,
-                to=url,
-                due=[
-                    DueBackup(iteration=one.iteration, what=one.what.value, reason=one.reason, news=one.news)
-                    for one in chosen.due
-                ],
-                sent=[printed(line) for line in sent.lines] if sent else [],
-                there=list(chosen.there),
-                left={str(one.iteration): one.reason for one in chosen.left},
-                problems=problems,
-                dry_run=dry_run,
+            problems = list(sent.problems) if sent else []
+            for problem in problems:
+                message(f"{name}: {problem}")
+            counted = f"{len(sent.lines) if sent else 0} of {len(chosen.due)} sent"
+            message(f"{name}: {url}: {counted}, {len(chosen.there)} there already")
+            done.append(
+                BackedUpRun(
+                    run=name,
+                    to=url,
+                    due=[
+                        DueBackup(iteration=one.iteration, what=one.what.value, reason=one.reason, news=one.news)
+                        for one in chosen.due
+                    ],
+                    sent=[printed(line) for line in sent.lines] if sent else [],
+                    there=list(chosen.there),
+                    left={str(one.iteration): one.reason for one in chosen.left},
+                    problems=problems,
+                    dry_run=dry_run,
+                )
             )
-        )
+    raise_first(failed)
     return done
 
 

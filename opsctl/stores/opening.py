@@ -31,6 +31,12 @@ def open_store(url: str, access: Access | None = None) -> Store:
     raise StoreError(f"{url!a} names no store: {_FORMS}")
 
 
+def refuse_secret(url: str) -> None:
+    """Raise StoreError for a URL with what may be a secret in it. The text has none of it."""
+    if not url.startswith("/"):
+        _parts(url)
+
+
 def _parts(url: str) -> SplitResult:
     """The parts of a URL in which there is no secret."""
     try:

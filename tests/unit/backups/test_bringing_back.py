@@ -129,3 +129,34 @@ def test_killed_at_any_step_the_next_one_goes_on(folder: Path, disk: Path, tmp_p
             assert there(here) == [20] and latest(here) == "global_step20", steps
             shutil.rmtree(here)
     assert steps > 10 and latest(here) == "global_step20" and place_of(seen(here).paths).standing is Standing.SAME
+
+
+def test_a_try_from_another_place_leaves_nothing_in_this_one(folder: Path, disk: Path, tmp_path: Path) -> None:
+    other = a_run(tmp_path / "there" / "other", 10)
+    paths = seen(other).paths
+    paths.logs.mkdir()
+    (paths.logs / "of_the_other.txt").write_text("another run\n")
+    with backed_up_runs.another_disk() as elsewhere:
+        with destination(other, elsewhere) as place:
+            back_up_rest(place, BackupTable(), other / "run.toml")
+        shutil.rmtree(tmp_path / "there")
+        with pytest.raises(OpsctlError, match="cannot be seen from here"):
+            back(elsewhere, tmp_path / "here")
+    back(disk, tmp_path / "here", Asked(stands_as="same"))
+    assert not list((tmp_path / "here").rglob("of_the_other.txt"))
+
+
+def test_an_earlier_try_without_optimizer_states_is_not_called_whole(
+    folder: Path, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = contents(folder / "output" / "checkpoints" / "global_step20")
+
+    def cut_off(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("opsctl.backups.bringing_back._mend_run_file", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        back(disk, tmp_path / "here", Asked(20, weights_only=True, stands_as="copy"))
+    monkeypatch.undo()
+    back(disk, tmp_path / "here", Asked(20, stands_as="copy"))
+    assert contents(tmp_path / "here" / "output" / "checkpoints" / "global_step20") == saved

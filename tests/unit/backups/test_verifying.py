@@ -5,14 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from opsctl.backups.rest import back_up_rest
 from opsctl.backups.verifying import Verified, verify
 from opsctl.checkpoints.backups import What, read_backups
 from opsctl.control.prune import plan_prune
+from opsctl.errors import OpsctlError
+from opsctl.stores.store import Store
+from opsctl.stores.types import StoreError
 from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import a_run, back_up_now, destination, whole_there
+from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, destination, whole_there
 from tests.unit.control.checkpoint_runs import save, seen
 
 disk = backed_up_runs.disk
@@ -100,3 +105,60 @@ def test_a_backup_of_what_is_no_longer_here_stays_on_record(folder: Path, disk: 
     assert (20, What.FULL) in {(one.iteration, one.what) for one in read_backups(seen(folder).paths)}
     save(folder, 70)
     assert [one.iteration for one in back_up_now(folder, disk).lines] == [70]
+
+
+def test_logs_and_records_that_a_destination_turned_are_found_and_sent_again(folder: Path, disk: Path) -> None:
+    paths = seen(folder).paths
+    paths.logs.mkdir(exist_ok=True)
+    (paths.logs / "main_log.txt").write_text("iteration 1\n")
+    with destination(folder, disk) as place:
+        back_up_rest(place, TABLE, None)
+    (there,) = disk.glob("rest/*/output/logs/main_log.txt")
+    assert verify_now(folder, disk).lost == []
+    _turned(there)
+    (lost,) = verify_now(folder, disk).lost
+    assert lost.what is What.REST and "main_log.txt" in lost.lost
+    with destination(folder, disk) as place:
+        assert back_up_rest(place, TABLE, None).files
+    assert verify_now(folder, disk).lost == []
+    shutil.rmtree(disk / "rest")
+    assert [one.what for one in verify_now(folder, disk).lost] == [What.REST]
+
+
+def test_what_was_found_before_the_store_broke_down_is_on_record(
+    folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _turned(disk / "checkpoints" / "global_step20" / "layer_01-model_00-model_states.pt")
+    check = Store.check
+
+    def breaks_down(self: Store, files: Any, prefix: str = "", *more: Any, **named: Any) -> Any:
+        if prefix == "checkpoints/global_step40":
+            raise StoreError("the store is down")
+        return check(self, files, prefix, *more, **named)
+
+    monkeypatch.setattr(Store, "check", breaks_down)
+    for sample in (None, (1.0, 1)):
+        with pytest.raises(StoreError):
+            verify_now(folder, disk, sample)
+        assert 20 not in goes(folder)
+    assert not seen(folder).paths.backups_read.exists(), "files that were not read are those of the next sample"
+
+
+def test_a_loss_that_cannot_be_put_on_record_counts_all_the_same(
+    folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _turned(disk / "checkpoints" / "global_step20" / "layer_01-model_00-model_states.pt")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("opsctl.backups.verifying.record", full)
+    assert any("not on record" in one for one in verify_now(folder, disk).problems)
+    assert 20 not in goes(folder)
+
+
+def test_another_runs_copies_are_not_put_on_record(folder: Path, disk: Path, tmp_path: Path) -> None:
+    other = a_run(tmp_path / "other", 10)
+    with pytest.raises(OpsctlError, match="another run"):
+        verify_now(other, disk)
+    assert read_backups(seen(other).paths) == []
