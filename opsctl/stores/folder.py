@@ -11,8 +11,9 @@ import stat
 from collections.abc import Collection, Iterator
 
 from opsctl.stores.below import create_below, folder_of, open_below, open_plain
+from opsctl.stores.direct import make_buffer, pieces, write_piece
 from opsctl.stores.flow import Flow
-from opsctl.stores.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
+from opsctl.stores.sources import Source, check_digest, digest_of, new_digest
 from opsctl.stores.types import PART, FarFile, FileFault, StoreError
 
 #: What concerns one name only; everything else is the file system's, and the next file would meet it too.
@@ -100,8 +101,7 @@ class FolderStore:
         with self._saying(name):
             fd = open_below(self._root, name)
             try:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                yield from _pieces(fd, begin, os.fstat(fd).st_size if end is None else end, name)
+                yield from pieces(fd, begin, os.fstat(fd).st_size if end is None else end, name)
             finally:
                 os.close(fd)
 
@@ -194,30 +194,17 @@ def _far(found: os.stat_result) -> FarFile:
 
 
 def _fill(fd: int, source: Source, flow: Flow) -> None:
-    view = memoryview(bytearray(min(CHUNK_BYTES, max(1, source.bytes))))
+    view = make_buffer(source.bytes)
     while count := source.read_into(view):
         flow.take(count)
-        left = view[:count]
-        while left:
-            left = left[os.write(fd, left) :]
+        write_piece(fd, view[:count])
         flow.done(count)
 
 
 def _digest_from_disk(fd: int, flow: Flow) -> str:
     """xxh64 of a file that was made durable, without what the page cache still has of it."""
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     digest = new_digest()
-    for piece in _pieces(fd, 0, os.fstat(fd).st_size, ""):
+    for piece in pieces(fd, 0, os.fstat(fd).st_size, ""):
         flow.pause(0)
         digest.update(piece)
     return str(digest.hexdigest())
-
-
-def _pieces(fd: int, begin: int, end: int, name: str) -> Iterator[memoryview]:
-    view = memoryview(bytearray(min(CHUNK_BYTES, max(1, end - begin))))
-    while begin < end:
-        count = os.preadv(fd, [view[: end - begin]], begin)
-        if not count:
-            raise FileFault(f"{name!a} ends after {begin} bytes")
-        begin += count
-        yield view[:count]
