@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import xxhash
 
-from opsctl.stores import s3_upload
 from opsctl.stores.flow import Flow
 from opsctl.stores.opening import open_store
 from opsctl.stores.types import ANYTHING, Access, Expected, FileFault, StoreError
@@ -401,9 +400,12 @@ def test_removed_objects_are_gone(large: Path, proxy: Proxy, bucket: str, s3: An
     assert not keys_in(s3, bucket)
 
 
+#: So much may be on its way to S3 in the test, instead of `s3_upload._MOST_MEMORY_BYTES`.
+_LESS_BYTES = 24 << 20
 _PEAK = (
     _PUT.replace(
         "with open_store",
+        f"from opsctl.stores import s3_upload; s3_upload._MOST_MEMORY_BYTES = {_LESS_BYTES}\n"
         "import botocore.session; botocore.session.Session().create_client('s3', region_name='x')\n"
         "Path('/proc/self/clear_refs').write_text('5')\n"
         "def status(field): return int(Path('/proc/self/status').read_text().partition(field + ':')[2].split()[0])\n"
@@ -417,7 +419,7 @@ _PEAK = (
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_memory_does_not_grow_with_a_file(tmp_path: Path, proxy: Proxy, bucket: str, kind: str) -> None:
     peaks_kib = []
-    for mib in (32, 160):
+    for mib in (32, 96):
         folder, there = tmp_path / f"{mib}", tmp_path / f"there{mib}"
         folder.mkdir()
         there.mkdir()
@@ -428,8 +430,8 @@ def test_memory_does_not_grow_with_a_file(tmp_path: Path, proxy: Proxy, bucket: 
         done = subprocess.run(words, env=environment(proxy.endpoint), capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         peaks_kib.append(int(done.stdout))
-    limit_bytes = s3_upload._MOST_MEMORY_BYTES if kind == "s3" else 16 << 20
-    assert peaks_kib[1] - peaks_kib[0] < (limit_bytes >> 11) and peaks_kib[1] < (limit_bytes >> 10) * 1.5
+    # Both files are larger than what may be on its way, so that both meet the limit.
+    assert peaks_kib[1] - peaks_kib[0] < 12 << 10 and peaks_kib[1] < 2 * _LESS_BYTES >> 10
 
 
 def test_an_interruption_ends_it_and_the_next_goes_on(large: Path, proxy: Proxy, bucket: str, s3: Any) -> None:
