@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -118,10 +119,20 @@ class HubRemote:
         return self._patience.through(lambda: self._committed(branch, add, operations, delete, title))
 
     def _preuploaded(self, operations: list[Any], branch: str) -> None:
-        """Have the contents there; what the hub has is not sent."""
-        self._api.preupload_lfs_files(
-            self._repo, operations, revision=branch, free_memory=False, num_threads=_UPLOADS_AT_ONCE
-        )
+        """Have the contents there; what the hub has is not sent.
+
+        One file of each content at a time: for two of the same, as ranks of tensor parallelism save them, the client
+        would have two threads read one of them at once.
+        """
+        with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as hashing:
+            sums = list(hashing.map(lambda one: one.upload_info.sha256, operations))
+        left = list(zip(sums, operations, strict=True))
+        while left:
+            some = dict(reversed(left))
+            self._api.preupload_lfs_files(
+                self._repo, list(some.values()), revision=branch, free_memory=False, num_threads=_UPLOADS_AT_ONCE
+            )
+            left = [(of, one) for of, one in left if some[of] is not one]
 
     def _committed(
         self, branch: str, add: Mapping[str, Moment], operations: Mapping[str, Any], delete: Sequence[str], title: str

@@ -226,6 +226,16 @@ def test_what_has_arrived_of_one_is_not_sent_again(desk: Desk, monkeypatch: pyte
     assert whole(desk, "", "global_step10") == FILES
 
 
+def test_files_of_the_same_content_are_sent_once_and_all_are_there(desk: Desk) -> None:
+    same = random.Random(3).randbytes(2_000_000)
+    files = FILES | {f"layer_08-model_0{rank}-model_states.pt": same for rank in range(8)}
+    desk.checkpoint(10, files)
+    assert not desk.asks(checkpoints="tag").sync(["checkpoints"]).left
+    puts = [path.rsplit("/", 1)[-1] for path in desk.sent("put")]
+    assert len(puts) == len(set(puts)) == 3
+    assert whole(desk, "", "global_step10") == files
+
+
 def test_without_the_ledger_a_whole_one_is_found_and_nothing_is_sent(desk: Desk) -> None:
     desk.checkpoint(10, FILES)
     desk.asks(checkpoints="tag").sync()
