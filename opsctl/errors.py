@@ -35,7 +35,11 @@ class SlurmUnreachable(SlurmError):
     """
 
 
-class SlurmMissing(SlurmUnreachable):
+class SlurmUnasked(SlurmUnreachable):
+    """Nobody was asked, so nothing was done: the command knows no cluster here, or is missing."""
+
+
+class SlurmMissing(SlurmUnasked):
     """A Slurm command is not installed here."""
 
 

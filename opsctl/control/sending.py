@@ -14,7 +14,7 @@ import msgspec
 from opsctl.account import account_name
 from opsctl.control.refusals import way_out
 from opsctl.control.request import Wish
-from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.moments import now
 from opsctl.records import chains, kill_switch
 from opsctl.records.chains import Chain
@@ -140,7 +140,7 @@ def _sbatch(client: SlurmClient, script: str, token: str) -> int:
     """The array's id. Raises SlurmError with the way out when Slurm refused, _Undecided when that is not known."""
     try:
         return client.submit(script)
-    except SlurmMissing:
+    except SlurmUnasked:
         raise
     except SlurmUnreachable as error:
         return _looked_up(client, token, error)
@@ -177,7 +177,7 @@ def _kept_by_outcome(taken_back: ExitStack, forgotten: ExitStack) -> Iterator[No
         taken_back.pop_all()
         forgotten.pop_all()
         raise
-    except SlurmMissing:
+    except SlurmUnasked:
         raise
     except SlurmUnreachable:
         forgotten.pop_all()

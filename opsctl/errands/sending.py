@@ -12,7 +12,7 @@ import msgspec
 from opsctl.account import account_name
 from opsctl.errands.records import Errand, ErrandJob, Errands, new_name, parse_errand_comment
 from opsctl.errands.settling import settle
-from opsctl.errors import OpsctlError, SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.moments import iso, now
 from opsctl.render.errand import ErrandRequest, errand_script
 from opsctl.runs.schema import JobsTable
@@ -106,7 +106,7 @@ def start(place: Errands, client: SlurmClient, errand: Errand) -> Errand:
             job_id = _handed(client, errand, script)
         except _Undecided:
             raise
-        except SlurmMissing:
+        except SlurmUnasked:
             place.forget(errand.errand)
             raise
         except SlurmUnreachable:
@@ -169,7 +169,7 @@ def _handed(client: SlurmClient, errand: Errand, script: str) -> int:
     """The id of its last job. Raises SlurmUnreachable where Slurm does not have it, _Undecided where nobody knows."""
     try:
         return client.submit(script)
-    except SlurmMissing:
+    except SlurmUnasked:
         raise
     except SlurmUnreachable as error:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.programs import Overdue, find_program, run_program
 
 #: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else is an answer.
@@ -86,9 +86,10 @@ def run_slurm(
         raise unreachable(asked, f"no answer within {timeout_s:.0f} s") from None
     answer = Answer(ended.code, ended.out.decode(errors="replace"), ended.err.decode(errors="replace"))
     if answer.code != 0 and _NO_CONFIGURATION in answer.stderr.lower():
-        raise SlurmUnreachable(
+        raise SlurmUnasked(
             "no Slurm is set up on this machine (no slurm.conf), so the state of jobs is unknown: "
-            "name a cluster with --cluster, or start one with opsctl local-cluster up"
+            "name a cluster with --cluster or SLURM_CONF, or have one here: opsctl local-cluster up, then "
+            "opsctl local-cluster exec --name NAME -- and the command"
         )
     if answer.is_unreachable:
         raise unreachable(asked, answer.words())

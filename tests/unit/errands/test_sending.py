@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errands.sending import TRIES, go_on, script_of, start
-from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable
+from opsctl.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.runs.schema import JobsTable
 from tests.unit.cron.slurm_in_memory import SlurmInMemory
 from tests.unit.errands.sent import a_place, an_errand
@@ -100,6 +100,14 @@ def test_one_that_slurm_does_not_have_is_not_under_way(tmp_path: Path) -> None:
     with pytest.raises(SlurmUnreachable, match="nothing was submitted"):
         start(place, slurm, an_errand(tmp_path))
     assert [one.state for one in place.all()] == ["lost"]
+
+
+def test_nothing_is_left_of_one_that_nobody_was_asked_to_take(tmp_path: Path) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    slurm.error = SlurmUnasked("no slurm.conf")
+    with pytest.raises(SlurmUnasked, match=r"^no slurm.conf"):
+        start(place, slurm, an_errand(tmp_path))
+    assert place.all() == []
 
 
 def test_one_of_which_nobody_knows_stays_on_record(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.process import Answer, run_slurm
@@ -68,6 +68,12 @@ def test_a_controller_that_does_not_answer_is_not_a_refusal(tmp_path: Path, word
     for call in (client(tmp_path).jobs, lambda: client(tmp_path).submit("#!/bin/sh\n")):
         with pytest.raises(SlurmUnreachable, match="unknown"):
             call()
+
+
+def test_a_job_that_no_cluster_was_asked_to_take_is_known_not_to_be_there(tmp_path: Path) -> None:
+    fake(tmp_path, "sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
+    with pytest.raises(SlurmUnasked, match="local-cluster exec"):
+        client(tmp_path).submit("#!/bin/sh\n")
 
 
 def test_which_configuration_did_not_answer_is_said(tmp_path: Path) -> None:
