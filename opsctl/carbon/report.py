@@ -13,6 +13,7 @@ from opsctl.carbon.estimate import HOUR_S, Building, Unit, rest_like
 from opsctl.carbon.found import Found
 from opsctl.carbon.overlap import counted_once, covered_s
 from opsctl.carbon.placed import Placed, Placing, placed
+from opsctl.planning.section import amount
 
 How = Literal["measured", "estimated", "assumed"]
 _PARTS = {"gpu": "GPUs", "cpu": "CPUs", "ram": "memory", "unsplit": "nodes"}
@@ -182,7 +183,8 @@ def _rest(told: _Told, trackers: Sequence[Placed], rest_s: float, known_from: st
     rest = rest_like(units, rest_s)
     if rest is None:
         return []
-    why = f"{rest_s / HOUR_S:,.1f} node hours of {known_from} without a tracker, at the mean power of the measured ones"
+    hours = amount(rest_s / HOUR_S)
+    why = f"{hours} node hours of {known_from} without a tracker, at the mean power of the measured ones"
     if rest.low_kwh is None:
         why += "; one unit was measured, so there is no interval"
     else:
@@ -224,4 +226,4 @@ def _assumptions(trackers: Sequence[Placed], asked: Asked) -> Iterable[str]:
     known = asked.known_node_s
     if known is not None and trackers and not asked.extrapolate and known > _node_s(trackers) * 1.001:
         rest = (known - _node_s(trackers)) / HOUR_S
-        yield f"{rest:,.1f} node hours of {asked.known_from} had no tracker and are not in it (--extrapolate)"
+        yield f"{amount(rest)} node hours of {asked.known_from} had no tracker and are not in it (--extrapolate)"

@@ -43,7 +43,8 @@ def test_node_hours_without_a_tracker_are_said_and_weighed_up_only_when_asked() 
     told = report(*readings, known_node_s=13 * HOUR_S, known_from="the attempts on record")
     assert told.kwh == pytest.approx(6.1)
     assert (
-        "10.0 node hours of the attempts on record had no tracker and are not in it (--extrapolate)" in told.assumptions
+        "10.00 node hours of the attempts on record had no tracker and are not in it (--extrapolate)"
+        in told.assumptions
     )
     more = report(*readings, known_node_s=13 * HOUR_S, known_from="the attempts on record", extrapolate=True)
     rest = more.lines[-1]

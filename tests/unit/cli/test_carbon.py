@@ -68,7 +68,7 @@ def test_a_run_is_told_with_its_own_pue_and_what_was_not_measured(
     assert text.startswith("2 trackers in 2 files: 2 nodes, 1 attempt, 2.00 node hours of 4.00 known\n")
     (total,) = [line for line in text.splitlines() if line.startswith("all of it")]
     assert total.split() == ["all", "of", "it", "6.00", "kWh", "0.60", "kg", "CO2e"]
-    assert "2.0 node hours of the attempts on record had no tracker" in text
+    assert "2.00 node hours of the attempts on record had no tracker" in text
 
 
 def test_json_has_the_same_and_extrapolation_fills_the_rest(
