@@ -98,7 +98,8 @@ def _packages(problems: list[str]) -> tuple[dict[str, dict[str, str]], dict[str,
 
 
 def _without_password(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", url)
+    """Without a name and password, which may have an @ of their own, and without a query, where tokens stand too."""
+    return re.sub(r"//[^/]*@", "//", url).partition("?")[0]
 
 
 def _digest_of(record: str) -> str:

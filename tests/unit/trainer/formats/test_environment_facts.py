@@ -125,7 +125,10 @@ def test_a_broken_package_hides_no_other_and_a_password_in_an_address_is_not_tol
         for name in ("broken", "private")
     )
     (broken / "direct_url.json").write_text("{half")
-    vcs: dict[str, Any] = {"url": "https://me:hunter2@host/p.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    vcs: dict[str, Any] = {
+        "url": "https://me:hunter2@x@host/p.git?token=hunter2",
+        "vcs_info": {"vcs": "git", "commit_id": "abc123"},
+    }
     (private / "direct_url.json").write_text(json.dumps(vcs))
     found = told(python)
     assert set(found.packages) == {"sound", "private"}
