@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from opsctl.amounts import bytes_words
 from opsctl.backups.far import FarCheckpoint, find_all
+from opsctl.backups.forms import Form
 from opsctl.backups.schedule import Chosen, Due, Here, choose, never_whole
 from opsctl.backups.sending import Destination, claim, ledger, send_checkpoint, turn
 from opsctl.checkpoints.backups import BackedUp, digest_here, record
@@ -83,14 +84,14 @@ def back_up(place: Destination, table: BackupTable, wish: Wish, say: Callable[[s
     What cannot be sent is among the problems, and the others go on. Raises OpsctlError where another backup is at it,
     or the place is another run's; StoreError where the store can do no more.
     """
-    done = Sent()
+    done, form = Sent(), Form.TAR if table.tar else Form.FILES
     with turn(place.paths, place.name, place.to):
         claim(place, wish.anew)
         chosen = plan(place.paths, table, place.to, wish, ledger_of(place))
         known = {one.iteration: one.of for one in here(place.paths)} if chosen.due else {}
         for due in reversed(chosen.due):
             try:
-                line = send_checkpoint(place, due, known.get(due.iteration, ""))
+                line = send_checkpoint(place, due, known.get(due.iteration, ""), form)
             except StoreError:
                 raise
             except OpsctlError as error:
@@ -109,6 +110,7 @@ def line_of(note: FarCheckpoint, to: str) -> BackedUp:
         what=note.what,
         iteration=note.iteration,
         of=note.of,
+        form=note.form.value,
         files=note.files,
         bytes=note.bytes,
         sent_at=note.sent_at,

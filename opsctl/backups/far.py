@@ -3,6 +3,7 @@
     backup.json                          which run this is
     checkpoints/global_stepN/...         a whole checkpoint; manifest.json comes last
     weights/global_stepN/...             one without optimizer states, of which its manifest says so
+    .../files.tar, files.tar.index.json  all of its files, where they are not there one by one
     rest/STAMP.json, rest/STAMP/...      a look at logs, curves and records, and the files that were new then
 
 Nothing without its manifest is a backup, and nothing is one until its manifest is there.
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from opsctl.backups.forms import Form, form_of, refuse_what_is_short
 from opsctl.checkpoints.backups import What, digest_of
 from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
@@ -52,6 +54,7 @@ class FarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     files: int  # without the manifest
     bytes: int
     left_out: tuple[str, ...] = ()  # files of the whole checkpoint that are not here
+    form: Form = Form.FILES
     sent_at: Moment | None = None
     by: str = ""
 
@@ -63,6 +66,7 @@ class Found:
     note: FarCheckpoint
     manifest: Manifest
     manifest_bytes: bytes
+    form: Form = Form.FILES
 
     @property
     def prefix(self) -> str:
@@ -122,6 +126,8 @@ def find_all(store: Store) -> tuple[list[Found], list[str]]:
             assert iteration is not None, "it is called like a checkpoint"
             try:
                 found.append(_found(store, what, iteration, there))
+            except StoreError:
+                raise  # it does not answer: of what is there nobody can tell
             except OpsctlError as error:
                 problems.append(f"{folder}/{tag}: {error}")
     return sorted(found, key=lambda one: (one.note.iteration, one.note.what)), problems
@@ -144,10 +150,8 @@ def _found(store: Store, what: What, iteration: int, there: dict[str, int]) -> F
         raise OpsctlError(str(error)) from None
     if manifest.iteration != iteration:
         raise OpsctlError(f"its manifest is that of {tag_of(manifest.iteration)}")
-    for name, file in manifest.files.items():
-        if there.get(name) != file.bytes:
-            size = "is not there" if name not in there else f"has {there[name]} bytes instead of {file.bytes}"
-            raise OpsctlError(f"{name!a} {size}")
+    refuse_what_is_short(store, prefix, there, manifest)
+    form = form_of(there)
     note = decode(store.read(f"{prefix}/{NOTE}"), FarCheckpoint) if NOTE in there else None
     if note is None or (note.iteration, note.what) != (iteration, what):
         note = FarCheckpoint(
@@ -158,4 +162,4 @@ def _found(store: Store, what: What, iteration: int, there: dict[str, int]) -> F
             files=len(manifest.files),
             bytes=size_of(manifest.files),
         )
-    return Found(note, manifest, data)
+    return Found(msgspec.structs.replace(note, form=form), manifest, data, form)

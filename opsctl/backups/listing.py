@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opsctl.backups.forms import Form
 from opsctl.checkpoints.backups import BackedUp, What
 from opsctl.moments import iso
 from opsctl.output import printable
@@ -23,6 +24,7 @@ def backup_table(lines: Sequence[BackedUp]) -> list[str]:
 
 def _row(line: BackedUp) -> tuple[str, ...]:
     what = line.what.words if line.what is What.REST else f"{line.iteration} {line.what.words}"
+    what += ", in one tar" * (line.form == Form.TAR)
     return (
         what,
         f"{line.bytes / 1e9:.3g}",

@@ -16,6 +16,7 @@ class PrintedBackup(Struct, frozen=True, kw_only=True):
     to: Annotated[str, Meta(description="The destination.")]
     what: Annotated[str, Meta(description="`full`, `weights`, without optimizer states, or `rest`, logs and records.")]
     iteration: Annotated[int | None, Meta(description="The checkpoint's; null for what is none.")]
+    form: Annotated[str, Meta(description="`files`, each by itself there, or `tar`: one for all of them.")]
     files: Annotated[int, Meta(description="How many files it has there.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
     sent_at: Annotated[Moment | None, Meta(description="When it was sent.")]
@@ -87,6 +88,7 @@ def printed(line: BackedUp) -> PrintedBackup:
         to=line.to,
         what=line.what.value,
         iteration=line.iteration or None,
+        form=line.form,
         files=line.files,
         bytes=line.bytes,
         sent_at=line.sent_at,

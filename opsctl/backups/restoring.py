@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.amounts import bytes_words
+from opsctl.backups import forms
 from opsctl.backups.far import Found, find, read_run, refuse_another_runs, size_of
 from opsctl.checkpoints.backups import What
 from opsctl.control.repoint import refuse_beside_a_training, sole_writer
@@ -25,7 +26,6 @@ from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.stores.flow import Flow
 from opsctl.stores.store import Store
-from opsctl.stores.types import Expected
 from trainer.formats.manifest import LATEST, MANIFEST, Manifest, checkpoint_folders, tag_of
 from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
@@ -127,14 +127,15 @@ def restore_files(store: Store, chosen: Chosen, patterns: Sequence[str], folder:
         raise OpsctlError(f"{target} is a whole checkpoint already: give another folder")
     target.mkdir(parents=True, exist_ok=True)
     files = {name: file for name, file in chosen.manifest.files.items() if name in names}
-    expected = {name: Expected(file.bytes, file.xxh64) for name, file in files.items()}
-    store.get(expected, target, chosen.found.prefix, flow).raise_faults()
+    forms.get(store, chosen.found.prefix, chosen.found.form, files, target, flow)
     return Restored(target, len(files), size_of(files), is_whole=False)
 
 
 def _found(store: Store, iteration: int, what: What) -> tuple[Found | None, str]:
     try:
         return find(store, iteration, what), ""
+    except StoreError:
+        raise
     except OpsctlError as error:
         return None, str(error)
 
@@ -179,8 +180,7 @@ def _fetch(store: Store, chosen: Chosen, root: Path, beside: Path, flow: Flow) -
     if missing > room.f_bavail * room.f_frsize:
         free = room.f_bavail * room.f_frsize
         raise OpsctlError(f"{beside.parent} has {bytes_words(free)} free, and {bytes_words(missing)} are to come")
-    files = {name: Expected(file.bytes, file.xxh64) for name, file in chosen.manifest.files.items()}
-    store.get(files, beside, chosen.found.prefix, flow).raise_faults()
+    forms.get(store, chosen.found.prefix, chosen.found.form, chosen.manifest.files, beside, flow)
     write_atomically(root, beside / MANIFEST, chosen.text)
 
 

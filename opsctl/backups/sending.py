@@ -22,6 +22,7 @@ from opsctl.backups.far import (
     refuse_another_runs,
     size_of,
 )
+from opsctl.backups.forms import TAR, TAR_INDEX, Form, check, is_damaged, put
 from opsctl.backups.schedule import Due
 from opsctl.checkpoints.backups import BackedUp, What, digest_of, read_backups, record
 from opsctl.errors import OpsctlError, file_problem
@@ -35,7 +36,6 @@ from opsctl.stores.flow import Flow
 from opsctl.stores.folder import FolderStore
 from opsctl.stores.said import Said
 from opsctl.stores.store import Store
-from opsctl.stores.types import Expected
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import MANIFEST, Manifest, check_checksums, decode_manifest, tag_of
@@ -106,8 +106,8 @@ def _refuse_the_runs_own_folder(place: Destination) -> None:
         raise OpsctlError(f"{place.store.where} is in the run's own folder {place.paths.output}: give another place")
 
 
-def send_checkpoint(place: Destination, due: Due, of: str) -> BackedUp:
-    """Bring it there, and put that on record. of: checksum of the manifest that it was chosen by.
+def send_checkpoint(place: Destination, due: Due, of: str, form: Form = Form.FILES) -> BackedUp:
+    """Bring it there, in that form. of: checksum of the manifest that it was chosen by.
 
     The caller has its `turn`. Raises OpsctlError where it is not there whole afterwards, with why.
     """
@@ -120,7 +120,7 @@ def send_checkpoint(place: Destination, due: Due, of: str) -> BackedUp:
             data = _manifest_here(place.paths, due.iteration)
             if digest_of(data) != of:
                 raise OpsctlError(f"{folder.name} was saved again meanwhile: the next backup sends that")
-            line = _send(place, due, held, data)
+            line = _send(place, due, held, data, form)
     except CheckpointError as error:
         raise OpsctlError(f"{folder.name} is not sent: {error}") from None
     except OSError as error:
@@ -128,12 +128,11 @@ def send_checkpoint(place: Destination, due: Due, of: str) -> BackedUp:
     return line
 
 
-def _send(place: Destination, due: Due, held: int, data: bytes) -> BackedUp:
+def _send(place: Destination, due: Due, held: int, data: bytes, form: Form) -> BackedUp:
     whole = _parsed(data, due.iteration)
     manifest = whole if due.what is What.FULL else without_optimizer(whole)
     text = data if due.what is What.FULL else manifest_text(manifest)
     prefix, of = folder_of(due.what, due.iteration), digest_of(data)
-    files = {name: Expected(file.bytes, file.xxh64) for name, file in manifest.files.items()}
     _make_way(place, due, prefix, manifest, text)
     note = FarCheckpoint(
         run=place.name,
@@ -144,11 +143,12 @@ def _send(place: Destination, due: Due, held: int, data: bytes) -> BackedUp:
         files=len(manifest.files),
         bytes=size_of(manifest.files),
         left_out=tuple(sorted(whole.files.keys() - manifest.files.keys())),
+        form=form,
         sent_at=now().replace(microsecond=0),
         by=account_and_host(),
     )
     place.say(f"{prefix}/{NOTE}", json_file_text(note).encode())
-    place.store.put(held, files, prefix, flow=place.flow).raise_faults()
+    put(place.store, held, manifest, prefix, form, place.flow)
     if digest_of(_manifest_here(place.paths, due.iteration)) != of:
         raise OpsctlError(f"{tag_of(due.iteration)} was saved again meanwhile: the next backup sends that")
     place.say(f"{prefix}/{MANIFEST}", text)
@@ -157,6 +157,7 @@ def _send(place: Destination, due: Due, held: int, data: bytes) -> BackedUp:
         what=due.what,
         iteration=due.iteration,
         of=of,
+        form=form.value,
         files=note.files,
         bytes=note.bytes,
         sent_at=note.sent_at,
@@ -184,8 +185,11 @@ def _make_way(place: Destination, due: Due, prefix: str, manifest: Manifest, tex
         damaged = [name for name in there if name not in (MANIFEST, NOTE)]
     elif MANIFEST in there or lines is None or lines:
         # Its bytes count, not what a store has noted of them when they came.
-        lying = {name: Expected(file.bytes, file.xxh64) for name, file in manifest.files.items() if name in there}
-        damaged = list(place.store.check(lying, prefix, flow=place.flow).faults)
+        lying = {name: file for name, file in manifest.files.items() if name in there}
+        damaged = list(check(place.store, prefix, Form.FILES, lying, place.flow).faults)
+        if TAR_INDEX in there and is_damaged(place.store, prefix, place.flow):
+            check_checksums(place.paths.checkpoints / tag_of(due.iteration), manifest)  # some of it may be whole there
+            damaged += [TAR_INDEX, TAR]
     else:
         return  # what a backup that was cut off has sent: each file was proven then
     if damaged:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from opsctl.backups import forms
 from opsctl.backups.checkpoints import line_of
 from opsctl.backups.far import NOTE, Found, find_all, read_run, refuse_another_runs
 from opsctl.backups.rest import FOLDER, Look, newest_look, numbers_there
@@ -72,12 +73,13 @@ class _Part:
     prefix: str
     files: Mapping[str, Expected]
     line: BackedUp  # never proven
+    form: forms.Form = forms.Form.FILES
 
 
 def _checkpoint(one: Found) -> _Part:
     of = digest_of(one.manifest_bytes) if one.note.what is What.FULL else one.note.of
-    files = {name: Expected(file.bytes, file.xxh64) for name, file in one.manifest.files.items()}
-    return _Part(one.prefix, files, line_of(replace(one.note, of=of), ""))
+    line = replace(line_of(replace(one.note, of=of), ""), form=one.form.value)
+    return _Part(one.prefix, forms.expected(one.manifest.files), line, one.form)
 
 
 def _look(look: Look) -> _Part:
@@ -113,7 +115,7 @@ def _read(place: Destination, part: _Part, drawn: Drawn | None, done: Verified) 
     """What is wrong with the first file that is not as it was; empty where there is none."""
     names = None if drawn is None else {name for prefix, name in drawn.files if prefix == part.prefix}
     files = {name: expected for name, expected in part.files.items() if names is None or name in names}
-    outcome = place.store.check(files, part.prefix, flow=place.flow)
+    outcome = forms.check(place.store, part.prefix, part.form, files, place.flow)
     done.files += len(files)
     done.bytes += sum(file.bytes or 0 for file in files.values())
     return next(iter(outcome.faults.values()), "")
@@ -125,7 +127,7 @@ def _judged(
     """The ledger's line as it is to be."""
     fresh = replace(part.line, to=place.to)
     before = lines.get(fresh.key)
-    line = before if before is not None and before.of == fresh.of else fresh
+    line = replace(before, form=fresh.form) if before is not None and before.of == fresh.of else fresh
     if fault:
         return replace(line, lost=fault)
     if is_all:

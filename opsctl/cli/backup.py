@@ -80,6 +80,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool) -> lis
                 to=url,
                 what="rest",
                 iteration=None,
+                form="files",
                 files=kept.files,
                 bytes=kept.bytes,
                 sent_at=look.at,
