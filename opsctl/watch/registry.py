@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opsctl.watch.detector import Detector
 from opsctl.watch.detectors import (
+    backups,
     brake,
     channels,
     checkpoint_age,
@@ -59,6 +60,7 @@ DETECTORS: tuple[Detector, ...] = (
     skipped.DETECTOR,
     checkpoint_age.DETECTOR,
     checkpoint_files.DETECTOR,
+    backups.DETECTOR,
     brake.DETECTOR,
     filesystem.DETECTOR,
     filling.DETECTOR,

@@ -19,7 +19,7 @@ from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
-from opsctl.watch.gathering import desk, files, hub, queue, records, space, training
+from opsctl.watch.gathering import backups, desk, files, hub, queue, records, space, training
 from opsctl.watch.gathering.asked import Asked, file_of
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.errors import CheckpointError
@@ -40,6 +40,7 @@ _SOURCES: tuple[tuple[Part, Look], ...] = (
     (Part.CRON, desk.cron),
     (Part.CHANNELS, desk.channels),
     (Part.HUB, hub.look),
+    (Part.BACKUPS, backups.look),
 )
 
 #: What a source raises that cannot be looked at; anything else is a fault of ours.

@@ -67,6 +67,33 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Overdue:
+    """A checkpoint that a destination should have, and that is not proven there."""
+
+    name: str
+    saved_at: datetime
+
+
+@dataclass(frozen=True)
+class LostCopy:
+    """A backup that was found lost or damaged."""
+
+    name: str  # of the checkpoint
+    why: str
+    is_here: bool  # the checkpoint itself, so that it can be sent again
+    is_elsewhere: bool = False  # whole, at another destination
+
+
+@dataclass(frozen=True)
+class FarCopies:
+    """How a run's backups are at one destination."""
+
+    to: str
+    overdue: tuple[Overdue, ...] = ()
+    lost: tuple[LostCopy, ...] = ()
+
+
+@dataclass(frozen=True)
 class CronJob:
     """One job of the pseudo-cron, as its last run left it."""
 

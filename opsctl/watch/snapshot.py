@@ -20,7 +20,17 @@ from opsctl.records.lease import Seen as Lease
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
-from opsctl.watch.seen import Channel, Clock, CronSeen, FaultyCheckpoint, PartitionNodes, Purge, Space, Unsent
+from opsctl.watch.seen import (
+    Channel,
+    Clock,
+    CronSeen,
+    FarCopies,
+    FaultyCheckpoint,
+    PartitionNodes,
+    Purge,
+    Space,
+    Unsent,
+)
 from trainer.formats.lease import HEARTBEAT_S, Holder
 from trainer.formats.training_line import TrainingLine
 
@@ -45,9 +55,10 @@ class Part(Flag):
     CRON = auto()
     CHANNELS = auto()
     HUB = auto()  # what waits to be sent to the hub, by the ledger; nobody is asked
+    BACKUPS = auto()  # what [backup] wants elsewhere, by the ledger here
     #: What one screen shows. The rest is looked at by whoever looks regularly.
     ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
-    EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB
+    EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB | BACKUPS
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,8 @@ class Snapshot:
     channels: tuple[Channel, ...] = ()
     # Part.HUB
     unsent: tuple[Unsent, ...] = ()  # also empty for a run that has no [hub]
+    # Part.BACKUPS
+    copies: tuple[FarCopies, ...] = ()  # one for each destination
     # Part.ATTEMPTS, too
     chains: tuple[Chain, ...] = ()  # what was submitted and when, oldest first
     # Part.QUEUE, too

@@ -38,7 +38,7 @@ OPSCTL = {
     "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats"},
     "hub": {"carbon", "logs", "records", "runs", "slurm", "stores", "trainer.formats"},
     "watch": {
-        *("attempts", "checkpoints", "hub", "logs", "records", "runs", "slurm", "walks"),
+        *("attempts", "backups", "checkpoints", "hub", "logs", "records", "runs", "slurm", "walks"),
         *("trainer.formats", "trainer.recipe"),
     },
     "disk": {"records", "walks", "watch", "trainer.formats"},

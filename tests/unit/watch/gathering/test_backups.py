@@ -1,0 +1,82 @@
+"""What is gathered of backups: by the published table, the checkpoints here and the ledger."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from opsctl.backups.checkpoints import Wish
+from opsctl.backups.verifying import verify
+from opsctl.records.revisions import publish
+from opsctl.runs.load import load_run_file
+from opsctl.watch.runner import gather
+from opsctl.watch.seen import FarCopies
+from opsctl.watch.snapshot import Part
+from tests.tiny_run import ready
+from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, destination
+from tests.unit.control.checkpoint_runs import save, seen
+from tests.unit.watch.run_folder import slurm
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return a_run(tmp_path / "run", 10, 20, 30, 40)
+
+
+@pytest.fixture
+def far(folder: Path, tmp_path: Path) -> Path:
+    """A destination that the published run file names."""
+    far = tmp_path / "far"
+    far.mkdir()
+    path = folder / "run.toml"
+    path.write_text(path.read_text() + f'\n[backup]\nto = ["{far}/"]\nfull_every = 20\nweights_every = 10\n')
+    publish(ready(load_run_file(path)))
+    return far
+
+
+def copies(folder: Path) -> tuple[FarCopies, ...]:
+    return gather(seen(folder), slurm([]), Part.BACKUPS).copies
+
+
+def overdue(folder: Path) -> set[str]:
+    (one,) = copies(folder)
+    return {found.name for found in one.overdue}
+
+
+def test_a_run_without_the_table_has_none(folder: Path) -> None:
+    assert copies(folder) == ()
+
+
+def test_what_the_backup_would_send_is_overdue_and_what_it_has_sent_is_not(folder: Path, far: Path) -> None:
+    assert overdue(folder) == {f"global_step{step}" for step in (10, 20, 30, 40)}
+    back_up_now(folder, far)
+    assert overdue(folder) == set() and copies(folder)[0].lost == ()
+    saved = save(folder, 60)
+    assert overdue(folder) == {"global_step60"}
+    (one,) = copies(folder)[0].overdue
+    assert one.saved_at.timestamp() == pytest.approx((saved / "manifest.json").stat().st_mtime)
+    save(folder, 20, loss=1.5)
+    assert overdue(folder) == {"global_step20"}  # the latest: what is later was given up
+
+
+def test_what_a_verification_missed_is_lost_and_whether_it_is_still_somewhere(
+    folder: Path, far: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    back_up_now(folder, far)
+    back_up_now(folder, other, TABLE, Wish((40,)))
+    for step in (20, 40):
+        (far / "checkpoints" / f"global_step{step}" / "layer_01-model_00-model_states.pt").unlink()
+    with destination(folder, far) as place:
+        verify(place, None, lambda _line: None)
+    for step in (20, 40):
+        shutil.rmtree(folder / "output" / "checkpoints" / f"global_step{step}")
+    (one,) = copies(folder)
+    assert sorted((lost.name, lost.is_here, lost.is_elsewhere) for lost in one.lost) == [
+        ("global_step20", False, False),
+        ("global_step40", False, True),
+    ]
+    assert "no whole backup" in one.lost[0].why
