@@ -18,6 +18,7 @@ from opsctl.runs.schema import BackupTable
 from opsctl.stores.flow import Flow
 from opsctl.stores.opening import open_store
 from tests.distributed.pool import Pool
+from tests.distributed.test_hf_export import program, tensors_in
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 from tests.unit.backups import backed_up_runs
 from trainer.formats.manifest import Manifest, read_manifest, tag_of
@@ -29,7 +30,7 @@ RANKS = 2
 
 def options(corpus: str, checkpoints: Path, **more: Any) -> dict[str, Any]:
     places = {"data_path": [corpus], "save": str(checkpoints), "load": str(checkpoints)}
-    return {**places, "train_iters": 8, "save_interval": 4, "bf16": True, **more}
+    return {**places, "train_iters": 8, "save_interval": 4, "bf16": True, "embed_layernorm": True, **more}
 
 
 def train(pool: Pool, wanted: dict[str, Any]) -> list[Seen]:
@@ -76,3 +77,21 @@ def test_a_run_restored_on_an_empty_machine_trains_on_bitwise_as_if_nothing_had_
     refused = pool.run(RANKS, run_training, alone)
     assert refused[0].status == 1 and "without optimizer states" in refused[0].errors
     assert train(pool, {**alone, "no_load_optim": True})[0].losses[0] == reference[0].losses[0]
+    # Its weights are those of the whole one: for another training, and for another program.
+    places = (tmp_path / "weights", here.checkpoints)
+    tuned = {"save": None, "save_interval": None, "finetune": True}
+    light, whole = (train(pool, {**options(corpus, begun_at_4(place)), **tuned}) for place in places)
+    assert [one.losses for one in light] == [one.losses for one in whole] and len(light[0].losses) == 8
+    exports = [pool.run(1, exported, place, tmp_path / f"of_{place.name}")[0] for place in places]
+    assert exports[0] == exports[1] and exports[0]
+
+
+def begun_at_4(checkpoints: Path) -> Path:
+    (checkpoints / "latest").write_text(tag_of(4))
+    return checkpoints
+
+
+def exported(checkpoints: Path, folder: Path) -> dict[str, bytes]:
+    """What `export hf` makes of the fourth iteration's, by tensor, in a rank."""
+    program("export_program", str(checkpoints), "--step", "4", "--output", str(folder))
+    return {name: tensor.float().numpy().tobytes() for name, tensor in tensors_in(folder).items()}
