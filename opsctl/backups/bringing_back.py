@@ -61,6 +61,7 @@ class BroughtBack:
     bytes: int
     checkpoint: int | None
     standing: str  # a clause for people
+    is_copy: bool  # of a run that may go on where it is
     warnings: tuple[str, ...] = ()
 
 
@@ -80,7 +81,7 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
         if look is not None:
             _fetch_rest(store, look, made, flow)
             say(f"records and logs are there: {len(look.files)} files of {look.at}")
-        standing = _settled(paths, folder / _OUTPUT, asked.stands_as)
+        standing, is_copy = _settled(paths, folder / _OUTPUT, asked.stands_as)
         if chosen is not None:
             _fetch_checkpoint(store, chosen, paths, flow)
             say(f"{tag_of(chosen.manifest.iteration)} is there, {bytes_words(chosen.bytes)}")
@@ -96,6 +97,7 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
         (sum(file.bytes for file in look.files.values()) if look else 0) + (chosen.bytes if chosen else 0),
         chosen.manifest.iteration if chosen else None,
         standing,
+        is_copy,
         warnings,
     )
 
@@ -144,11 +146,11 @@ def _fetch_rest(store: Store, look: rest.Look, made: Path, flow: Flow) -> None:
         write_atomically(made, made / RUN_FILE_NAME, data)
 
 
-def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> str:
-    """Whose run this is from now on, in a clause. Raises OpsctlError where that cannot be told."""
+def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str, bool]:
+    """Whose run this is now, in a clause, and whether it is a copy. Raises OpsctlError where nobody can tell."""
     place = identity.stands_for(paths, output)
     if place.standing is Standing.UNBOUND:
-        return "a run that was never submitted"
+        return "a run that was never submitted", False
     standing = place.standing
     if stands_as is None and standing is Standing.UNCLEAR:
         raise OpsctlError(
@@ -159,9 +161,11 @@ def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> str:
         raise OpsctlError(f"{place.was} is still that run: only --as copy can be beside it")
     if stands_as == COPY or standing is Standing.COPY:
         identity.set_the_originals_aside(paths)
-        return f"a run of its own, a copy of {place.was}"
+        return f"a run of its own, a copy of {place.was}", True
     identity.take_over(paths, output)
-    return f"the same run, which was {place.was}" if standing is not Standing.SAME else "the same run in its place"
+    if standing is Standing.SAME:
+        return "the same run in its place", False
+    return f"the same run, which was {place.was}", False
 
 
 def _fetch_checkpoint(store: Store, chosen: Chosen, paths: RunPaths, flow: Flow) -> None:

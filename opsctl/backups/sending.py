@@ -87,6 +87,11 @@ def claim(place: Destination, anew: bool = False) -> None:
     _refuse_the_runs_own_folder(place)
     run_id, there = read_run_id(place.paths) or "", read_run(place.store)
     refuse_another_runs(there, place.name, run_id, place.store.where)
+    if there is not None and there.run_id and not run_id:  # as of a restored copy, which may have its name
+        raise OpsctlError(
+            f"{place.store.where} has the copies of the run with the id {there.run_id}, and {place.name} has no id: "
+            "give each run a place of its own in [backup] to"
+        )
     if there is None and not anew and any(line.to == place.to for line in ledger(place.paths)):
         raise OpsctlError(
             f"{place.store.where} had copies of {place.name} and has no {NOTE} now: is it mounted? "

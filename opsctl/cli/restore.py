@@ -47,7 +47,7 @@ def command(
     from opsctl.backups.printed import RestoredRun
     from opsctl.cli.backing_up import far_store, flow_of
     from opsctl.output import message, print_json
-    from opsctl.records.locate import RUN_FILE_NAME, remember_run
+    from opsctl.records.locate import RUN_FILE_NAME, known_runs, remember_run
 
     if no_checkpoint and (step is not None or weights_only):
         raise click.UsageError("--no-checkpoint, or which one: give one of them")
@@ -58,7 +58,11 @@ def command(
     for warning in done.warnings:
         message(f"warning: {warning}")
     if (done.folder / RUN_FILE_NAME).is_file():
-        remember_run(done.name, done.folder / RUN_FILE_NAME)
+        known = known_runs().get(done.name)
+        if done.is_copy and known and Path(known).is_file():
+            message(f"--run {done.name} stays {known}, also for the cron: give the copy a [run] name of its own")
+        else:
+            remember_run(done.name, done.folder / RUN_FILE_NAME)
     checkpoint = "no checkpoint" if done.checkpoint is None else f"global_step{done.checkpoint}, the latest"
     message(f"{done.folder}: {done.name}, {done.standing}; {done.files} files of records and logs, {checkpoint}")
     if as_json:

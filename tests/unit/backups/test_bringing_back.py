@@ -70,6 +70,8 @@ def test_beside_the_original_it_is_a_run_of_its_own(folder: Path, disk: Path, tm
     paths = seen(tmp_path / "here").paths
     assert done.standing.startswith("a run of its own, a copy of ") and read_run_id(paths) is None
     assert list(paths.state.glob("copied-from-*"))
+    with pytest.raises(OpsctlError, match="and tiny has no id: give each run a place of its own"):
+        back_up_now(tmp_path / "here", disk)  # the copies there are the original's
     with pytest.raises(OpsctlError, match="is still that run: only --as copy"):
         back(disk, tmp_path / "too", Asked(stands_as="same"))
 

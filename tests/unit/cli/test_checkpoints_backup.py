@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from opsctl.cli import main
+from opsctl.records.locate import known_runs, remember_run
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
@@ -78,6 +79,9 @@ def test_from_backup_to_prune_to_another_place(folder: Path, disk: Path, capsys:
     assert verified[0]["backups"] == 3 and 0 < verified[0]["files"] < 18 and verified[0]["lost"] == []
     saved = contents(folder / "output" / "checkpoints" / "global_step20")
     os.chdir(folder.parent)
+    remember_run("tiny", folder / "run.toml")
+    answer(capsys, "restore", "--from", str(disk), "--to", "beside", "--as", "copy")
+    assert known_runs()["tiny"] == str(folder / "run.toml")  # the copy does not take the original's place
     shutil.rmtree(folder)
     back = answer(capsys, "restore", "--from", str(disk), "--to", "again", "--as", "same")
     again = folder.parent / "again"
