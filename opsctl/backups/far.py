@@ -19,6 +19,7 @@ from opsctl.backups.forms import Form, form_of, refuse_what_is_short
 from opsctl.checkpoints.backups import What, digest_of
 from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
+from opsctl.stores.types import StoreError
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 from trainer.formats.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of

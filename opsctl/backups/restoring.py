@@ -26,6 +26,7 @@ from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.stores.flow import Flow
 from opsctl.stores.store import Store
+from opsctl.stores.types import StoreError
 from trainer.formats.manifest import LATEST, MANIFEST, Manifest, checkpoint_folders, tag_of
 from trainer.formats.without_optimizer import manifest_text, without_optimizer
 

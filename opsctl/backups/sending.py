@@ -22,7 +22,7 @@ from opsctl.backups.far import (
     refuse_another_runs,
     size_of,
 )
-from opsctl.backups.forms import TAR, TAR_INDEX, Form, check, is_damaged, put
+from opsctl.backups.forms import TAR, TAR_INDEX, Form, check, expected, is_damaged, put
 from opsctl.backups.schedule import Due
 from opsctl.checkpoints.backups import BackedUp, What, digest_of, read_backups, record
 from opsctl.errors import OpsctlError, file_problem
@@ -190,7 +190,7 @@ def _make_way(place: Destination, due: Due, prefix: str, manifest: Manifest, tex
         damaged = [name for name in there if name not in (MANIFEST, NOTE)]
     elif MANIFEST in there or lines is None or lines:
         # Its bytes count, not what a store has noted of them when they came.
-        lying = {name: file for name, file in manifest.files.items() if name in there}
+        lying = {name: file for name, file in expected(manifest.files).items() if name in there}
         damaged = list(check(place.store, prefix, Form.FILES, lying, place.flow).faults)
         if TAR_INDEX in there and is_damaged(place.store, prefix, place.flow):
             check_checksums(place.paths.checkpoints / tag_of(due.iteration), manifest)  # some of it may be whole there

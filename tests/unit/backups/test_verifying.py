@@ -144,6 +144,23 @@ def test_what_was_found_before_the_store_broke_down_is_on_record(
     assert not seen(folder).paths.backups_read.exists(), "files that were not read are those of the next sample"
 
 
+def test_a_store_that_breaks_down_while_it_is_listed_has_lost_nothing(
+    folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read_backups(seen(folder).paths)
+    read = Store.read
+
+    def breaks_down(self: Store, name: str, *more: Any) -> bytes:
+        if "global_step40" in name:
+            raise StoreError("the store is down")
+        return read(self, name, *more)
+
+    monkeypatch.setattr(Store, "read", breaks_down)
+    with pytest.raises(StoreError):
+        verify_now(folder, disk)
+    assert read_backups(seen(folder).paths) == before
+
+
 def test_a_loss_that_cannot_be_put_on_record_counts_all_the_same(
     folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
