@@ -220,7 +220,7 @@ class TestRefusals:
         answer = plan_json(str(example("tr11-176B-ml")))
         assert set(answer) == {
             *("run", "layout", "process_groups", "model", "init_std", "batch", "schedule", "checkpoint", "memory"),
-            *("time", "throughput", "job", "problems", "warnings", "ramp_nodes"),
+            *("time", "throughput", "job", "carbon", "problems", "warnings", "ramp_nodes"),
         }
         assert set(answer["schedule"]) == {
             *("train_samples", "train_tokens", "train_iterations", "decay_samples", "decay_tokens", "warmup_samples"),

@@ -24,7 +24,7 @@ from opsctl.walks.state import BEGINNING
 from opsctl.walks.stretch import Folder, Stretch
 from tests.users import as_user
 
-GROUP = "octeam"
+GROUP = f"ocperms{os.getpid()}"
 
 
 @dataclass(frozen=True)
