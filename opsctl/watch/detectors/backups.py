@@ -61,7 +61,7 @@ def _behind(copies: FarCopies, snapshot: Snapshot) -> list[Finding]:
             subject=copies.to,
             since=first.saved_at,
             evidence=(f"{first.name} was saved {length_words(snapshot.now - first.saved_at)} ago",),
-            todo="opsctl checkpoints backup says why; opsctl cron shows whether checkpoint-backup runs",
+            todo="opsctl checkpoints backup says why; opsctl cron status shows whether checkpoint-backup runs",
         )
     ]
 
