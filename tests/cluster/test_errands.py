@@ -103,7 +103,7 @@ class Desk:
             one = self.place.read(name)
             return one if one is not None and not one.is_open else None
 
-        found = wait_until(closed, 60, "the errand to end")
+        found = wait_until(closed, 150, "the errand to end")  # Slurm may end it a minute past its limit
         assert isinstance(found, Errand)
         return found
 
