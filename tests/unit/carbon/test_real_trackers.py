@@ -23,9 +23,12 @@ tracker = OfflineEmissionsTracker(
     output_dir=folder, output_file=f"emissions-{int(rank):03}.csv", country_iso_code="FRA", log_level="critical",
     allow_multiple_runs=True, measure_power_secs=1,
 )
+print("ready", flush=True)
+sys.stdin.readline()
 tracker.start()
 print("in", flush=True)
 sys.stdin.readline()
+time.sleep(4)
 tracker.flush()
 print("flushed", flush=True)
 sys.stdin.readline()
@@ -48,7 +51,7 @@ def test_ranks_of_one_node_that_each_counted_all_of_it_come_to_one_node(tmp_path
         )
         for rank in range(3)
     ]
-    for said in ("in\n", "flushed\n"):
+    for said in ("ready\n", "in\n", "flushed\n"):
         for process in ranks:
             assert process.stdin is not None and process.stdout is not None
             assert process.stdout.readline() == said
@@ -65,10 +68,10 @@ def test_ranks_of_one_node_that_each_counted_all_of_it_come_to_one_node(tmp_path
     trackers = placed(found.readings, Placing(ranks_per_node=3))
     began, ended = min(one.stretch[0] for one in trackers), max(one.stretch[1] for one in trackers)
     once = sum(counted_once(span for one in trackers for span in one.spans).values())
-    # Timestamps are whole seconds, so a stretch may begin or end one second elsewhere.
-    assert once == pytest.approx((ended - began) / 3600, abs=1.0 / 3600)
+    # Timestamps are whole seconds, so a stretch may begin and end one second elsewhere.
+    assert once == pytest.approx((ended - began) / 3600, abs=2.0 / 3600)
     each = [one.kwh for one in found.readings]
-    assert max(each) <= once * 1.05 + 1.0 / 3600
+    assert max(each) <= once * 1.05 + 2.0 / 3600
     assert once < sum(each) * 0.75
     told = report_of(found, Asked(placing=Placing(ranks_per_node=3)))
     assert (told.nodes, told.trackers) == (1, 3)
