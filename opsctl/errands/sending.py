@@ -24,6 +24,9 @@ from opsctl.slurm.types import Job
 #: How often a job that is to be gone on with asks anew, where Slurm answers and has not got the next one.
 TRIES = 5
 _PAUSE_S = 2.0
+#: Of a job's limit. Slurm looks at limits twice a minute, and warns when the next look would be too late: of a shorter
+#: limit while the batch script still starts, which then dies of it.
+SHORTEST_LIMIT_S = 120
 
 
 def new_errand(
@@ -56,8 +59,9 @@ def new_errand(
         limit_s = parse_duration_s(options["time"] or "")
     except ValueError:
         limit_s = 0
-    if limit_s < 60:
-        raise OpsctlError(f"--time {options['time']}: allowed is a minute or more, as {DURATION_RULE}")
+    if limit_s < SHORTEST_LIMIT_S:
+        where = "--time" if given.get("time") is not None else "the profile's [jobs] time"
+        raise OpsctlError(f"{where} {options['time']!r}: allowed are two minutes or more, as {DURATION_RULE}")
     return Errand(
         errand=new_name(),
         words=tuple(words),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,5 +89,7 @@ def _closed(errand: Errand, end: JobEnd) -> Errand:
     if known is not None:
         state, detail = _ENDS[known]
         return errand.ended(state, detail, exit_code or None)
+    if end.signal == signal.SIGUSR1:  # it ends nothing but a batch script that has not come to ignoring it
+        return errand.ended("stopped", "Slurm warned it of its limit before it had begun: type it again", exit_code)
     state = "done" if end.state == "COMPLETED" and not exit_code else "failed"
     return errand.ended(state, "its own process put no end on record; Slurm says so", exit_code)

@@ -196,11 +196,27 @@ def test_one_that_makes_no_progress_is_not_gone_on_with_for_ever(desk: Desk, mon
     wait_until(lambda: not desk.cluster.run("squeue", "-h").stdout, 20, "the queue to be empty")
 
 
-def test_one_that_would_begin_anew_is_stopped_at_its_limit_and_says_so(desk: Desk) -> None:
-    desk.opsctl.ok(*PREPARE, "--job", "--time=1:00")  # so short that Slurm itself warns at once
+def test_one_that_would_begin_anew_is_stopped_at_its_limit_and_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.send(monkeypatch, goes_on=False)
+    desk.warn(desk.at_work())
     errand = desk.ended()
     assert (errand.state, len(errand.jobs)) == ("stopped", 1) and "longer --time" in errand.detail
     assert desk.readers() == []
+
+
+def test_a_warning_that_meets_a_script_which_only_starts_stops_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, waits = desk.folder / "starts", desk.folder / "never"
+    os.mkfifo(waits)
+    (desk.folder / "before.sh").write_text(f"touch {starts}; read -r _ < {waits}\n")
+    monkeypatch.setenv("BASH_ENV", str(desk.folder / "before.sh"))  # what bash does before a script's first line
+    errand = desk.send(monkeypatch)
+    wait_until(starts.exists, 60, "the batch script to start")
+    desk.warn(errand)
+    errand = desk.ended()
+    assert (errand.state, errand.exit_code, len(errand.jobs)) == ("stopped", 128 + signal.SIGUSR1, 1)
+    assert "before it had begun" in errand.detail
 
 
 def test_a_node_that_dies_costs_one_start(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,9 +259,9 @@ def test_one_that_somebody_scancels_is_cancelled_by_slurms_word(desk: Desk, monk
 
 def test_killed_with_all_it_is_said_to_have_failed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.send(monkeypatch)
-    desk.at_work()
+    name = desk.at_work().errand
     for process in Path("/proc").iterdir():
-        if process.name.isdigit() and _is_exec(process):
+        if process.name.isdigit() and _is_exec(process, name):
             os.kill(int(process.name), signal.SIGKILL)
     errand = desk.ended()
     assert (errand.state, errand.exit_code) == ("failed", 128 + signal.SIGKILL)
@@ -263,9 +279,9 @@ def test_a_job_that_is_not_the_one_that_counts_does_nothing(desk: Desk, monkeypa
     assert len(desk.readers()) == 1
 
 
-def _is_exec(process: Path) -> bool:
+def _is_exec(process: Path, errand: str) -> bool:
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return b" ".join(words).count(b"-m opsctl jobs exec") == 1
+    return words[4:8] == [b"jobs", b"exec", b"--errand", errand.encode()]

@@ -79,7 +79,7 @@ def test_what_a_run_shares_with_its_group_nobody_else_can_read(
     ("words", "why"),
     [
         (("--partition", "p"), "--partition is of the Slurm job: give --job too"),
-        (("--job", "--time", "soon"), "--time soon"),
+        (("--job", "--time", "soon"), "--time 'soon'"),
         (("--job", "--run", "nowhere"), "no run 'nowhere'"),
     ],
 )

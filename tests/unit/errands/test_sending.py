@@ -45,15 +45,17 @@ def test_it_runs_where_the_profile_says_and_what_is_asked_for_comes_first(tmp_pa
     )
     far = an_errand(tmp_path, table=table, internet=True)
     assert options_of(script_of(a_place(tmp_path), far))["partition"] == "out"
-    asked = an_errand(tmp_path, table=table, internet=True, given={"partition": "own", "time": "1:00"})
+    asked = an_errand(tmp_path, table=table, internet=True, given={"partition": "own", "time": "2:00"})
     asked_options = options_of(script_of(a_place(tmp_path), asked))
-    assert (asked_options["partition"], asked_options["time"], asked_options["signal"]) == ("own", "1:00", "B:USR1@15")
+    assert (asked_options["partition"], asked_options["time"], asked_options["signal"]) == ("own", "2:00", "B:USR1@30")
 
 
-@pytest.mark.parametrize("time", ["soon", "0", "0:59", ""])
-def test_a_limit_that_is_none_is_refused(tmp_path: Path, time: str) -> None:
-    with pytest.raises(OpsctlError, match="--time"):
+@pytest.mark.parametrize("time", ["soon", "0", "1:00", "1:59", ""])
+def test_a_limit_that_is_none_or_is_over_before_it_can_be_warned_of_is_refused(tmp_path: Path, time: str) -> None:
+    with pytest.raises(OpsctlError, match=f"^--time '{time}': allowed are two minutes or more"):
         an_errand(tmp_path, given={"time": time})
+    with pytest.raises(OpsctlError, match=r"^the profile's \[jobs\] time"):
+        an_errand(tmp_path, table=JobsTable(time=time), given={"time": None})
 
 
 def test_no_job_of_a_long_command_asks_for_gpus(tmp_path: Path) -> None:

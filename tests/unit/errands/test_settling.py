@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -49,6 +50,16 @@ def test_what_could_not_say_its_end_is_closed_by_slurms_word(
     assert states(place, slurm) == [ours]
     found = place.read(errand.errand)
     assert found is not None and found.ended_at is not None and (found.exit_code or 0) == exit_code
+
+
+@pytest.mark.parametrize(("number", "ours"), [(signal.SIGUSR1, "stopped"), (signal.SIGSEGV, "failed")])
+def test_a_script_that_died_of_the_warning_itself_came_to_its_limit(tmp_path: Path, number: int, ours: str) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+    slurm.end(errand.last.job_id, "FAILED", signal=number)
+    assert states(place, slurm) == [ours]
+    found = place.read(errand.errand)
+    assert found is not None and found.exit_code == 128 + number
 
 
 def test_slurm_is_asked_one_question_for_all_and_none_where_nothing_is_open(tmp_path: Path) -> None:

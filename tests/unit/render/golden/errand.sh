@@ -16,7 +16,7 @@
 
 # One job of a long command: it ends the command before its limit, and submits the next job that goes on with it.
 set -euo pipefail
-# Slurm warns a job of a minute at once, and no warning is to end what is only starting.
+# No warning is to end what is only starting.
 trap '' USR1
 
 # Environment: that of who typed the command, but for what Slurm's own commands are asked with.
