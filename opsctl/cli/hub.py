@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.amounts import bytes_words
+from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument, run_option
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
     ctx.exit(1 if found.problems else 0)
 
 
-@command.command()
+@command.command(cls=LongCommand, internet=True)
 @click.argument("kind", type=click.Choice([*_KINDS, "all"]), default="all")
 @run_option
 @all_runs_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from opsctl.cli.export import NEEDED
+from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option
 
 
@@ -13,7 +14,7 @@ def command() -> None:
     """Read what others have published as a checkpoint."""
 
 
-@command.command("hf")
+@command.command("hf", cls=LongCommand, goes_on=False)
 @click.argument("folder", metavar="FOLDER")
 @click.option("--output", metavar="DIR", required=True, help="Folder for checkpoints, of a new run or any other.")
 @click.option(

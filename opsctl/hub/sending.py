@@ -15,6 +15,7 @@ from opsctl.hub.patience import Patience
 from opsctl.hub.plan import Batch
 from opsctl.hub.remote import Remote
 from opsctl.hub.seen import SeenFile
+from opsctl.records.errand_progress import tell_progress
 from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
 
@@ -66,6 +67,7 @@ class Sender:
         self.outcome.commits.append((repo, branch, commit))
         self.outcome.files += len(moments)
         self.outcome.bytes += sum(one.size for one in moments.values())
+        tell_progress(len(self.outcome.commits))
 
     def record(self, lines: list[Sent]) -> None:
         """Into the ledger; a disk that does not take it costs a question to the repository next time."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from opsctl.errors import RunFileError
 from opsctl.runs.references import is_reference
-from opsctl.runs.schema import HUB_CHECKPOINTS, HUB_KINDS
+from opsctl.runs.schema import HUB_CHECKPOINTS, HUB_KINDS, HUB_MIRRORED
 from opsctl.runs.shape import shown
 
 _REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
@@ -30,12 +30,13 @@ def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
             raise RunFileError(
                 f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs", or a git URL'
             )
-    for kind in HUB_KINDS[:3]:
+    for kind in HUB_MIRRORED:
         if any(not pattern for pattern in hub.get(kind, ())):
             raise RunFileError(f"{path}: [hub] {kind} has an empty pattern, which matches no name")
-    wrong = next((kind for kind in hub.get("mirror", ()) if kind not in HUB_KINDS), None)
+    wrong = next((kind for kind in hub.get("mirror", ()) if kind not in HUB_MIRRORED), None)
     if wrong is not None:
-        raise RunFileError(f"{path}: [hub] mirror has {shown(wrong)}: allowed are {', '.join(HUB_KINDS)}")
+        why = ": what prune removes here stays there" if wrong in HUB_KINDS else ""
+        raise RunFileError(f"{path}: [hub] mirror has {shown(wrong)}{why}: allowed are {', '.join(HUB_MIRRORED)}")
     how = hub.get("checkpoints")
     if how is not None and how not in HUB_CHECKPOINTS:
         allowed = ", ".join(HUB_CHECKPOINTS)

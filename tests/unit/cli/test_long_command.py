@@ -58,21 +58,44 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(folder: Path, capsys: py
     assert not (folder / "state" / "opsctl" / "errands").exists()
 
 
-def test_what_a_run_shares_with_its_group_nobody_else_can_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sent: list[Errand] = []
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Errand]:
+    """What would have been handed to Slurm."""
+    found: list[Errand] = []
 
     def start(_place: object, _client: object, errand: Errand) -> Errand:
-        sent.append(errand)
+        found.append(errand)
         return errand
 
     monkeypatch.setattr(sending, "start", start)
+    return found
+
+
+def test_what_a_run_shares_with_its_group_nobody_else_can_read(folder: Path, sent: list[Errand]) -> None:
     write_run(folder, group="root")
     assert opsctl("checkpoints", "prune", "--job") == 0
     assert opsctl("data", "prepare", "x", "--output-prefix", "y", "--job") == 0
     assert (sent[0].umask, sent[0].run, sent[1].run) == (0o007, "tiny", "")
     assert sent[0].words == ("checkpoints", "prune") and sent[0].goes_on and not sent[1].goes_on
+
+
+@pytest.mark.parametrize(
+    ("words", "goes_on", "internet"),
+    [
+        (("hub", "sync", "logs"), True, True),
+        (("import", "hf", "model", "--output", "there"), False, False),
+    ],
+)
+def test_what_needs_the_internet_gets_it_and_what_begins_anew_is_not_gone_on_with(
+    folder: Path, sent: list[Errand], words: tuple[str, ...], goes_on: bool, internet: bool
+) -> None:
+    (folder / "config" / "opsctl").mkdir(parents=True)
+    (folder / "config" / "opsctl" / "profile.toml").write_text('[jobs]\npartition = "in"\ninternet_partition = "out"\n')
+    write_run(folder)
+    assert opsctl(*words, "--job") == 0
+    (errand,) = sent
+    assert (errand.words, errand.goes_on) == (words, goes_on)
+    assert dict(errand.options)["partition"] == ("out" if internet else "in")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +129,11 @@ def test_where_slurm_takes_nothing_nothing_is_left(folder: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    "words", [("checkpoints", "convert"), ("checkpoints", "prune"), ("data", "prepare"), ("export", "hf")]
+    "words",
+    [
+        *(("checkpoints", "convert"), ("checkpoints", "prune"), ("data", "prepare"), ("export", "hf")),
+        *(("import", "hf"), ("hub", "sync")),
+    ],
 )
 def test_every_long_command_tells_of_it(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl(*words, "--help") == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.hub.ledger import sent_files
+from opsctl.records.errand_progress import PROGRESS_VARIABLE
 from tests.hub_server import Fault
 from tests.unit.hub.sent import REPO, Desk, desk
 
@@ -76,6 +77,18 @@ def test_each_kind_may_have_a_repository_of_its_own(desk: Desk) -> None:
     assert set(desk.hub.files(REPO)) == {LOG}
     assert set(desk.hub.files("lab/curves")) == {CURVES}
     assert desk.hub.repos["lab/curves"].private
+
+
+def test_what_has_arrived_counts_as_progress_of_its_job(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "progress.json"
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(told))
+    desk.sync()
+    assert json.loads(told.read_text())["done"] == 1, "commits"
+    told.unlink()
+    desk.sync()
+    assert not told.exists(), "nothing new is no progress"
 
 
 def test_a_commit_has_no_more_files_than_so_many(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
