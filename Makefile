@@ -2,10 +2,11 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test coverage compiled lint bench clean
 help:
 	@echo 'make demo    a real model trained through a real Slurm on this machine, in minutes (KEEP=1 leaves the cluster up)'
 	@echo 'make test    everything this machine can test'
+	@echo 'make coverage  those tests, and which modules they ran little of; takes half as long again'
 	@echo 'make bench   ratios against peers and limits, measured in one run'
 	@echo 'make lint    ruff and mypy'
 	@echo 'make setup   only the virtual environment and the packages'
@@ -17,8 +18,17 @@ demo:
 	@.ci/setup trainer
 	@$(PY) -m opsctl.demo $(if $(KEEP),--keep)
 
-test: setup lint
-	@$(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -p tests.measure
+TESTS := $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+
+test: setup lint compiled
+	@$(TESTS)
+
+coverage: setup compiled
+	@$(TESTS) -p tests.measure
+
+# Tests start some thousand commands, as other Unix users too, and each would compile what it imports for itself.
+compiled: setup
+	@$(PY) -m compileall -q -x '/test_' opsctl trainer tests
 
 lint: setup
 	@$(PY) -m ruff check .
