@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from opsctl.amounts import bytes_words
 from opsctl.backups.far import FarCheckpoint, find_all
@@ -12,6 +13,7 @@ from opsctl.backups.schedule import Chosen, Due, Here, choose, never_whole
 from opsctl.backups.sending import Destination, claim, ledger, send_checkpoint, turn
 from opsctl.checkpoints.backups import BackedUp, digest_here, record
 from opsctl.checkpoints.inventory import latest_iteration
+from opsctl.checkpoints.leaving import folders_oldest_first, manifest_or_fault
 from opsctl.checkpoints.which import mark_of
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.records.run_view import RunView
@@ -19,8 +21,7 @@ from opsctl.records.state_files import FULL_DISK
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import BackupTable
 from opsctl.stores.types import StoreError
-from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import checkpoint_folders, fault_of, iteration_of, read_manifest, tag_of
+from trainer.formats.manifest import iteration_of, tag_of
 from trainer.formats.resumable import NO_OPTIMIZER
 
 
@@ -44,10 +45,8 @@ class Sent:
 def here(paths: RunPaths) -> list[Here]:
     """The run's checkpoints, oldest first. Raises OpsctlError where nobody can see them."""
     try:
-        return [
-            _seen(paths, iteration_of(folder.name) or 0) for folder in reversed(checkpoint_folders(paths.checkpoints))
-        ]
-    except CheckpointError as error:
+        return [_seen(paths, folder) for folder in folders_oldest_first(paths.checkpoints)]
+    except OpsctlError as error:
         raise OpsctlError(f"nothing is backed up: {error}") from None
 
 
@@ -132,14 +131,13 @@ def _told(line: BackedUp, due: Due) -> str:
     return f"{tag_of(line.iteration)} is there {line.what.words}, {bytes_words(line.bytes)} ({due.reason}, {due.news})"
 
 
-def _seen(paths: RunPaths, iteration: int) -> Here:
-    folder = paths.checkpoints / tag_of(iteration)
+def _seen(paths: RunPaths, folder: Path) -> Here:
+    iteration = iteration_of(folder.name) or 0
     try:
         mark_of(paths.output, folder)
     except OSError as error:  # a link, or somebody else's
         return Here(iteration, problem=str(error.strerror))
-    of, problem = digest_here(folder), fault_of(folder)
-    if problem is not None or of is None:
-        return Here(iteration, of or "", problem=problem or "no manifest")
-    manifest = read_manifest(folder)
-    return Here(iteration, of, manifest.layout.get("optimizer") != NO_OPTIMIZER, manifest.pinned)
+    of, found = digest_here(folder), manifest_or_fault(folder)
+    if isinstance(found, str) or of is None:
+        return Here(iteration, of or "", problem=found if isinstance(found, str) else "no manifest")
+    return Here(iteration, of, found.layout.get("optimizer") != NO_OPTIMIZER, found.pinned)

@@ -21,6 +21,7 @@ from opsctl.checkpoints.backups import BackedUp, What, record
 from opsctl.errors import file_problem
 from opsctl.moments import now
 from opsctl.records.identity import read_run_id
+from opsctl.runs.kinds import KINDS_OF_FILES
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import BackupTable
 from opsctl.stores.store import Store
@@ -154,9 +155,7 @@ def _sorted_out(found: dict[str, int], known: dict[str, LookedAt]) -> tuple[dict
 def _found(paths: RunPaths, table: BackupTable, run_file: Path | None) -> Iterator[tuple[str, int]]:
     """(name, mtime) of every plain file that is wanted."""
     wanted = [
-        *([paths.logs] if table.logs else []),
-        *([paths.tensorboard] if table.tensorboard else []),
-        *([paths.codecarbon] if table.carbon else []),
+        *(paths.folder_of(kind) for kind in KINDS_OF_FILES if getattr(table, kind)),
         *([paths.state, paths.set_aside] if table.state else []),
     ]
     for top in wanted:

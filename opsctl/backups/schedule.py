@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.checkpoints.backups import BackedUp, What
+from opsctl.checkpoints.leaving import Every
 from opsctl.runs.schema import BackupTable
 
 
@@ -90,17 +91,17 @@ def _wanted(
     one: Here, policy: BackupTable, named: Collection[int] | None, weights_only: bool
 ) -> tuple[What, str] | None:
     number = one.iteration
-    by_policy = named is None
+    by_policy, form = named is None, Every(policy.full_every, policy.weights_every).form(number)
     full = (
         (number in (named or ()), "named"),
         (by_policy and policy.spikes and one.is_pinned, "pinned as it was saved"),
         (by_policy and number in policy.pinned, "pinned"),
-        (by_policy and _divides(policy.full_every, number), f"a multiple of {policy.full_every:,}"),
+        (by_policy and form is What.FULL, f"a multiple of {policy.full_every:,}"),
     )
     reason = next((words for holds, words in full if holds), None)
     if reason is not None:
         return What.WEIGHTS if weights_only or not one.is_full else What.FULL, reason
-    if by_policy and _divides(policy.weights_every, number):
+    if by_policy and form is What.WEIGHTS:
         return What.WEIGHTS, f"a multiple of {policy.weights_every:,}"
     return None
 
@@ -117,7 +118,3 @@ def _news(one: Here, what: What, on_record: Mapping[tuple[int, What], BackedUp])
     if same:
         return "not proven there"
     return "another one is there" if lines else "not there yet"
-
-
-def _divides(interval: int, iteration: int) -> bool:
-    return interval > 0 and iteration > 0 and iteration % interval == 0

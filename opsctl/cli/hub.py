@@ -9,6 +9,7 @@ import click
 from opsctl.amounts import bytes_words
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument, run_option
+from opsctl.runs.kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from opsctl.hub.sending import Outcome
     from opsctl.hub.settings import HubSettings
     from opsctl.records.run_view import RunView
-
-_KINDS = ("logs", "tensorboard", "carbon", "checkpoints")
 
 
 @click.group("hub")
@@ -77,7 +76,7 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
 
 
 @command.command(cls=LongCommand, internet=True)
-@click.argument("kind", type=click.Choice([*_KINDS, "all"]), default="all")
+@click.argument("kind", type=click.Choice([*KINDS, "all"]), default="all")
 @run_option
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; ask and change nothing.")
@@ -95,7 +94,7 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
 
     if all_runs and run:
         raise click.UsageError(f"--all-runs, or the one run {run}: give one of them")
-    kinds = _KINDS if kind == "all" else (kind,)
+    kinds = KINDS if kind == "all" else (kind,)
     done = _sync_all(kinds, dry_run) if all_runs else [_sync_one(run, kinds, dry_run)]
     for one in done:
         for note in one.notes:
@@ -131,7 +130,7 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
     if repair and not look.agrees(found):
         count = look.forget_what_is_not_there(seen.paths, found)
         message(f"{seen.table.name}: {count} files are sent again")
-        left = _outcome(seen, settings, _KINDS).left
+        left = _outcome(seen, settings, KINDS).left
         for line in left:
             message(f"{seen.table.name}: not sent: {line}")
         found = look.compare(seen.paths, seen.table.name, settings, open_remote)

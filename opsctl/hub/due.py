@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import OpsctlError
+from opsctl.checkpoints.leaving import Every, folders_oldest_first, manifest_or_fault, sent_as
 from opsctl.hub.ledger import Place, Sent
 from opsctl.hub.remote import MAIN
 from opsctl.hub.settings import HubSettings
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import HubTable
-from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import MANIFEST, Manifest, checkpoint_folders, fault_of, iteration_of, read_manifest
-from trainer.formats.without_optimizer import without_optimizer
+from trainer.formats.manifest import MANIFEST, Manifest, iteration_of
 
 
 @dataclass(frozen=True)
@@ -66,31 +64,20 @@ def due_checkpoints(paths: RunPaths, settings: HubSettings, sent: Mapping[Place,
     if repo is None or how is None:
         return [], []
     due, said = [], []
-    try:
-        folders = checkpoint_folders(paths.checkpoints)
-    except CheckpointError as error:
-        raise OpsctlError(str(error)) from None
-    for folder in reversed(folders):
-        iteration = iteration_of(folder.name)
-        if iteration is None or iteration % settings.table.checkpoints_every:
+    for folder in folders_oldest_first(paths.checkpoints):
+        what = _every(settings.table).form(iteration_of(folder.name) or 0)
+        if what is None or _is_sent(repo, settings.table, folder, sent):
             continue
-        if _is_sent(repo, settings.table, folder, sent):
-            continue
-        fault = fault_of(folder)
-        if fault is not None:
-            said.append(f"{folder.name} is not sent: {fault}")
-            continue
-        try:
-            manifest = read_manifest(folder)
-        except CheckpointError as error:  # it went this moment
-            said.append(f"{folder.name} is not sent: {error}")
-            continue
-        due.append(Due(repo, folder, manifest, how, _wanted(manifest, settings.table.weights_only)))
+        found = manifest_or_fault(folder)
+        if isinstance(found, str):
+            said.append(f"{folder.name} is not sent: {found}")
+        else:
+            due.append(Due(repo, folder, found, how, tuple(sorted(sent_as(found, what).files))))
     return due, said
 
 
-def _wanted(manifest: Manifest, weights_only: bool) -> tuple[str, ...]:
-    return tuple(sorted((without_optimizer(manifest) if weights_only else manifest).files))
+def _every(table: HubTable) -> Every:
+    return Every(weights=table.checkpoints_every) if table.weights_only else Every(full=table.checkpoints_every)
 
 
 def _is_sent(repo: str, wanted: HubTable, folder: Path, sent: Mapping[Place, Sent]) -> bool:

@@ -11,11 +11,12 @@ from pathlib import Path
 from opsctl.carbon.glance import MOST_FILES, EnergySeen, TooMany, energy_in
 from opsctl.hub.answers import NotNow
 from opsctl.hub.far_files import FarFiles, Look
+from opsctl.runs.kinds import FOLDERS
 from opsctl.runs.schema import CarbonTable
 from trainer.formats.carbon import FILES
 
 #: Where a sync puts them.
-FOLDER = "codecarbon"
+FOLDER = FOLDERS["carbon"]
 _LARGEST_BYTES = 32 << 20
 _AT_ONCE = 8
 

@@ -14,8 +14,8 @@ from opsctl.hub.settings import HubSettings
 from opsctl.hub.sync import plan_sync
 from opsctl.hub.uploader import who_sends
 from opsctl.moments import iso
+from opsctl.runs.kinds import KINDS
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import HUB_KINDS
 from trainer.formats.manifest import MANIFEST, iteration_of
 
 Opening = Callable[[HubSettings, str, Patience], Remote]
@@ -26,7 +26,7 @@ LOOK_S = 120.0
 def repos_of(settings: HubSettings) -> dict[str, list[str]]:
     """The repositories, and what goes to each."""
     found: dict[str, list[str]] = {}
-    for kind in HUB_KINDS:
+    for kind in KINDS:
         repo = settings.repo(kind)
         if repo is not None:
             found.setdefault(repo, []).append(kind)
@@ -35,7 +35,7 @@ def repos_of(settings: HubSettings) -> dict[str, list[str]]:
 
 def check(paths: RunPaths, name: str, settings: HubSettings, partition: str | None, opening: Opening) -> CheckedHub:
     """Token, repositories, the right to write, where the cron's syncs run, what would be sent. Raises OpsctlError."""
-    patience, plan = Patience(LOOK_S), plan_sync(paths, settings, HUB_KINDS)
+    patience, plan = Patience(LOOK_S), plan_sync(paths, settings, KINDS)
     user = role = ""
     repos, problems = [], [*plan.unseen, *plan.notes]
     for repo, kinds in repos_of(settings).items():
@@ -89,7 +89,7 @@ def compare(paths: RunPaths, name: str, settings: HubSettings, opening: Opening)
     return ComparedHub(
         run=name,
         revisions=revisions,
-        waiting=plan_sync(paths, settings, HUB_KINDS).files,
+        waiting=plan_sync(paths, settings, KINDS).files,
         last_sent=iso(last),
         uploader=who_sends(paths),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from opsctl.records.run_view import RunView
-from opsctl.runs.paths import RunPaths
+from opsctl.runs.kinds import CHECKPOINTS
 from opsctl.runs.profile import profile, profile_files
 from opsctl.runs.schema import HubTable
 from opsctl.runs.toml_file import read_toml
@@ -27,7 +27,7 @@ class HubSettings:
 
     def repo(self, kind: str) -> str | None:
         """Where a kind goes; None where nowhere."""
-        if kind == "checkpoints" and self.table.checkpoints is None:
+        if kind == CHECKPOINTS and self.table.checkpoints is None:
             return None
         own: str | None = getattr(self.table, f"{kind}_repo")
         return own or self.table.repo
@@ -59,9 +59,3 @@ def hub_settings(run: RunView, environment: Mapping[str, str] = os.environ) -> H
     said.update(dict.fromkeys(own, run.loaded.path))
     table = msgspec.convert({**profile(environment).get("hub", {}), **own}, HubTable)
     return HubSettings(table, said.get("token"), said)
-
-
-def folder_of_kind(paths: RunPaths, kind: str) -> Path:
-    """Where a kind's files are."""
-    folders = {"logs": paths.logs, "tensorboard": paths.tensorboard, "carbon": paths.codecarbon}
-    return folders[kind]

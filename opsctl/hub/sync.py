@@ -16,11 +16,11 @@ from opsctl.hub.remote import MAIN, Remote
 from opsctl.hub.remotes import open_remote
 from opsctl.hub.seen import SeenFile, look_at
 from opsctl.hub.sending import Outcome, Sender
-from opsctl.hub.settings import HubSettings, folder_of_kind
-from opsctl.hub.uploader import CHECKPOINTS, FILES, Uploader, nobody_sends, the_uploader
+from opsctl.hub.settings import HubSettings
+from opsctl.hub.uploader import FILES, Uploader, nobody_sends, the_uploader
 from opsctl.hub.whole_checkpoint import send_checkpoint
+from opsctl.runs.kinds import CHECKPOINTS, KINDS_OF_FILES
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import HUB_KINDS
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def plan_sync(paths: RunPaths, settings: HubSettings, kinds: Sequence[str]) -> P
     unseen: list[str] = []
     add: dict[str, list[SeenFile]] = {}
     delete: dict[str, list[str]] = {}
-    for kind in HUB_KINDS[:3]:
+    for kind in KINDS_OF_FILES:
         repo = settings.repo(kind)
         if kind not in kinds or repo is None:
             continue
-        folder, patterns = folder_of_kind(paths, kind), settings.patterns(kind)
+        folder, patterns = paths.folder_of(kind), settings.patterns(kind)
         look = look_at(paths, kind, folder, patterns)
         add.setdefault(repo, []).extend(_new(look.files, repo, sent))
         if kind in settings.table.mirror:
@@ -72,7 +72,7 @@ def plan_sync(paths: RunPaths, settings: HubSettings, kinds: Sequence[str]) -> P
         unseen += [f"{path}: it cannot be listed by this account" for path in look.unseen]
         notes += [f"{name!a} cannot be sent: no repository has a file of such a name" for name in look.unnameable]
     made = [one for repo in add for one in batches(repo, MAIN, add[repo], delete.get(repo, ()))]
-    due, said = due_checkpoints(paths, settings, sent) if "checkpoints" in kinds else ((), ())
+    due, said = due_checkpoints(paths, settings, sent) if CHECKPOINTS in kinds else ((), ())
     return Plan(tuple(made), tuple(due), (*notes, *said), tuple(unseen))
 
 
@@ -93,7 +93,7 @@ class Syncing:
         outcome.
         """
         outcome = Outcome()
-        for lane, of_lane in ((FILES, HUB_KINDS[:3]), (CHECKPOINTS, HUB_KINDS[3:])):
+        for lane, of_lane in ((FILES, KINDS_OF_FILES), (CHECKPOINTS, (CHECKPOINTS,))):
             wanted = [kind for kind in of_lane if kind in kinds]
             plan = plan_sync(self.paths, self.settings, wanted)
             if not plan.is_empty:

@@ -23,10 +23,11 @@ from opsctl.hub.patience import Patience
 from opsctl.records.heartbeats import beat, beating, file_servers_now_ns
 from opsctl.records.state_files import locked, make_folder, read_state, remove, write_state
 from opsctl.records.trusted import open_file, opened_folder
+from opsctl.runs.kinds import CHECKPOINTS
 from opsctl.runs.paths import RunPaths
 from trainer.formats.lease import HEARTBEAT_S, SILENT_S
 
-FILES, CHECKPOINTS = "files", "checkpoints"
+FILES = "files"
 #: How often it is looked whether the other one is done.
 _LOOK_AGAIN_S = 2.0
 

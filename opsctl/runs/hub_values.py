@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from opsctl.errors import RunFileError
+from opsctl.runs.kinds import KINDS, KINDS_OF_FILES
 from opsctl.runs.references import is_reference
-from opsctl.runs.schema import HUB_CHECKPOINTS, HUB_KINDS, HUB_MIRRORED
+from opsctl.runs.schema import HUB_CHECKPOINTS
 from opsctl.runs.shape import shown
 
 _REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _THIS_MACHINE = frozenset(("127.0.0.1", "::1", "localhost"))
-_REPO_KEYS = ("repo", *(f"{kind}_repo" for kind in HUB_KINDS))
+_REPO_KEYS = ("repo", *(f"{kind}_repo" for kind in KINDS))
 
 
 def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
@@ -28,15 +29,16 @@ def check_hub(path: Path, hub: Mapping[str, Any]) -> None:
                 raise RunFileError(f"{path}: [hub] {key}: {problem}")
         elif name is not None and not _is_repo(name):
             raise RunFileError(
-                f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs", or a git URL'
+                f'{path}: [hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs", '
+                'or a git URL, as in "https://HOST/lab/tr1.git"'
             )
-    for kind in HUB_MIRRORED:
+    for kind in KINDS_OF_FILES:
         if any(not pattern for pattern in hub.get(kind, ())):
             raise RunFileError(f"{path}: [hub] {kind} has an empty pattern, which matches no name")
-    wrong = next((kind for kind in hub.get("mirror", ()) if kind not in HUB_MIRRORED), None)
+    wrong = next((kind for kind in hub.get("mirror", ()) if kind not in KINDS_OF_FILES), None)
     if wrong is not None:
-        why = ": what prune removes here stays there" if wrong in HUB_KINDS else ""
-        raise RunFileError(f"{path}: [hub] mirror has {shown(wrong)}{why}: allowed are {', '.join(HUB_MIRRORED)}")
+        why = ": what prune removes here stays there" if wrong in KINDS else ""
+        raise RunFileError(f"{path}: [hub] mirror has {shown(wrong)}{why}: allowed are {', '.join(KINDS_OF_FILES)}")
     how = hub.get("checkpoints")
     if how is not None and how not in HUB_CHECKPOINTS:
         allowed = ", ".join(HUB_CHECKPOINTS)
@@ -73,4 +75,6 @@ def git_url_problem(url: str) -> str | None:
 
 
 def _is_repo(name: str) -> bool:
+    if name.endswith(".git"):  # the hub takes no such name: it is meant for another server
+        return False
     return bool(_REPO.fullmatch(name)) and "--" not in name and ".." not in name and len(name) <= 96

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.runs.kinds import CHECKPOINTS, FOLDERS
 from opsctl.slurm.cluster import CLUSTER_FILE
 from trainer.formats.attempt_records import STOP_REQUEST
 from trainer.formats.lease import LEASE_FILE
@@ -16,10 +17,14 @@ class RunPaths:
 
     output: Path  # absolute
 
+    def folder_of(self, kind: str) -> Path:
+        """Where the files of a kind are, one of `kinds.KINDS`."""
+        return self.output / FOLDERS[kind]
+
     @property
     def checkpoints(self) -> Path:
         """The trainer's --save and --load: a folder for each checkpoint, and what names the latest."""
-        return self.output / "checkpoints"
+        return self.folder_of(CHECKPOINTS)
 
     @property
     def rollbacks(self) -> Path:
@@ -39,7 +44,7 @@ class RunPaths:
     @property
     def logs(self) -> Path:
         """What is written as the training goes on, by the ranks, the jobs and the watch."""
-        return self.output / "logs"
+        return self.folder_of("logs")
 
     @property
     def main_log(self) -> Path:
@@ -54,12 +59,12 @@ class RunPaths:
     @property
     def tensorboard(self) -> Path:
         """The trainer's --tensorboard-dir; all attempts add to it."""
-        return self.output / "tensorboard"
+        return self.folder_of("tensorboard")
 
     @property
     def codecarbon(self) -> Path:
         """The trainer's --codecarbon-dir: a file for each attempt and node; there only where energy is measured."""
-        return self.output / "codecarbon"
+        return self.folder_of("carbon")
 
     @property
     def kill_switch(self) -> Path:

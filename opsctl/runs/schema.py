@@ -115,10 +115,6 @@ class AlertsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heartbeat: str | None = None  # reference to a URL that is asked for while all is well
 
 
-#: What of a run goes to a hub, each by its own key of [hub].
-HUB_KINDS = ("logs", "tensorboard", "carbon", "checkpoints")
-#: Of these what goes here may go there; a checkpoint there is what is left when it was pruned here.
-HUB_MIRRORED = HUB_KINDS[:3]
 #: How a checkpoint lies there: a folder on main, a branch of its own, or a tag.
 HUB_CHECKPOINTS = ("folder", "branch", "tag")
 
@@ -135,7 +131,9 @@ class HubTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logs: tuple[str, ...] = ("*",)  # patterns of names under the folder; `*` matches `/` too
     tensorboard: tuple[str, ...] = ("*tfevents*",)
     carbon: tuple[str, ...] = ("*.csv",)
-    mirror: tuple[str, ...] = ()  # of HUB_MIRRORED: of these goes there what goes here; of the others everything stays
+    mirror: tuple[
+        str, ...
+    ] = ()  # of kinds.KINDS_OF_FILES: of these goes there what goes here; of the others everything stays
     checkpoints: str | None = None  # how they lie there, one of HUB_CHECKPOINTS; None: none is sent
     checkpoints_every: int = 1  # iterations that this divides
     weights_only: bool = False  # without the optimizer's states

@@ -142,7 +142,7 @@ class PartitionNodes:
 class Unsent:
     """What of one kind waits to be sent to the hub."""
 
-    kind: str  # of runs.schema.HUB_KINDS
+    kind: str  # of runs.kinds.KINDS
     files: int
     since: datetime  # for so long at least
     last_sent_at: datetime | None = None  # of the kind; None: never

@@ -36,7 +36,7 @@ OPSCTL = {
         *("trainer.formats", "trainer.recipe"),
     },
     "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats"},
-    "hub": {"carbon", "logs", "records", "runs", "slurm", "stores", "trainer.formats"},
+    "hub": {"carbon", "checkpoints", "logs", "records", "runs", "slurm", "stores", "trainer.formats"},
     "watch": {
         *("attempts", "backups", "checkpoints", "hub", "logs", "records", "runs", "slurm", "walks"),
         *("trainer.formats", "trainer.recipe"),

@@ -11,8 +11,8 @@ from opsctl.attempts import events as attempts_file
 from opsctl.hub.ledger import Sent, sent_files
 from opsctl.hub.settings import hub_settings
 from opsctl.hub.sync import Plan, plan_sync
+from opsctl.runs.kinds import CHECKPOINTS, KINDS, kind_in
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import HUB_KINDS
 from opsctl.watch.gathering.asked import Asked
 from opsctl.watch.seen import Unsent
 from opsctl.watch.snapshot import Snapshot
@@ -26,7 +26,7 @@ def look(seen: Snapshot, asked: Asked) -> Snapshot:
         return seen
     sent = sent_files(paths).values()
     found = []
-    for kind in HUB_KINDS:
+    for kind in KINDS:
         waiting = _waiting(paths, plan_sync(paths, settings, [kind]))
         if not waiting:
             continue
@@ -55,9 +55,9 @@ def _last_sent(kind: str, sent: Iterable[Sent]) -> datetime | None:
 
 def _kind_of(sent: Sent) -> str:
     first = PurePosixPath(sent.path).parts[0]
-    if iteration_of(sent.revision.removeprefix("sending-")) is not None or first == "checkpoints":
-        return "checkpoints"
-    return "carbon" if first == "codecarbon" else first
+    if iteration_of(sent.revision.removeprefix("sending-")) is not None:
+        return CHECKPOINTS
+    return kind_in(first) or first
 
 
 def _has_grown_since(paths: RunPaths, last: datetime | None, otherwise: datetime) -> datetime:

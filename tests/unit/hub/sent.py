@@ -17,8 +17,9 @@ from opsctl.hub.patience import Patience
 from opsctl.hub.sending import Outcome
 from opsctl.hub.settings import HubSettings
 from opsctl.hub.sync import Syncing
+from opsctl.runs.kinds import KINDS
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import HUB_KINDS, HubTable
+from opsctl.runs.schema import HubTable
 from tests.hub_server import TOKEN, Hub, hub_server
 from tests.tiny_run import MANIFEST, write_run
 
@@ -50,7 +51,7 @@ class Desk:
         place.write_bytes(content)
         return place
 
-    def sync(self, kinds: Sequence[str] = HUB_KINDS, most_s: float = 600.0) -> Outcome:
+    def sync(self, kinds: Sequence[str] = KINDS, most_s: float = 600.0) -> Outcome:
         patience = Patience(most_s, sleep=self.waited.append, say=self.said.append)
         return Syncing(self.paths, "tiny", HubSettings(self.table), patience).run(kinds)
 

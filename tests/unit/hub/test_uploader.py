@@ -9,7 +9,8 @@ import pytest
 
 from opsctl.hub.ledger import sent_files
 from opsctl.hub.patience import Patience
-from opsctl.hub.uploader import CHECKPOINTS, FILES, Busy, the_uploader, who_sends
+from opsctl.hub.uploader import FILES, Busy, the_uploader, who_sends
+from opsctl.runs.kinds import CHECKPOINTS
 from opsctl.runs.paths import RunPaths
 from tests.hub_server import Fault
 from tests.unit.hub.sent import REPO, Desk, desk
@@ -21,7 +22,8 @@ HOLDS = """\
 import sys
 from pathlib import Path
 from opsctl.hub.patience import Patience
-from opsctl.hub.uploader import CHECKPOINTS, the_uploader
+from opsctl.hub.uploader import the_uploader
+from opsctl.runs.kinds import CHECKPOINTS
 from opsctl.runs.paths import RunPaths
 with the_uploader(RunPaths(Path(sys.argv[1])), CHECKPOINTS, Patience(0)):
     print(flush=True)
