@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import msgspec
 
+from opsctl.checkpoints.backups import plain_url
 from opsctl.errors import OpsctlError
 from opsctl.records.run_view import RunView
 from opsctl.runs.schema import BackupTable
@@ -43,10 +43,3 @@ def policy_of(run: RunView, to: str | None = None, limit: str | None = None) -> 
     if not table.to:
         raise OpsctlError(f"[backup] of {run.table.name} names no place: write to = [...], or give --to URL")
     return Policy(table, warnings)
-
-
-def plain_url(to: str) -> str:
-    """A destination as the ledger calls it, so that one place has one name."""
-    if "://" in to:
-        return to.rstrip("/")
-    return os.path.abspath(os.path.expanduser(to))  # noqa: PTH100, PTH111 - links stay as written

@@ -6,12 +6,14 @@ found again at the destination, which explains itself, so that a full disk here 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
+from opsctl.records.run_view import RunView
 from opsctl.records.state_files import append_state, locked, read_lines, read_text, write_atomically
 from opsctl.runs.paths import RunPaths
 from trainer.formats.json_text import Moment, json_line
@@ -98,6 +100,19 @@ def where_full(lines: Iterable[BackedUp], iteration: int, of: str | None) -> lis
     return [
         line.to for line in lines if (line.iteration, line.what, line.of) == (iteration, What.FULL, of) and line.counts
     ]
+
+
+def places_named(run: RunView) -> frozenset[str]:
+    """Destinations that the published [backup] names, as the ledger calls them; before that those of the run file."""
+    file = run.revision.file if run.revision else run.loaded.file if run.loaded else None
+    return frozenset(map(plain_url, file.backup.to)) if file is not None and file.backup is not None else frozenset()
+
+
+def plain_url(to: str) -> str:
+    """A destination as the ledger calls it, so that one place has one name."""
+    if "://" in to:
+        return to.rstrip("/")
+    return os.path.abspath(os.path.expanduser(to))  # noqa: PTH100, PTH111 - links stay as written
 
 
 def _newest(lines: Iterable[BackedUp]) -> list[BackedUp]:

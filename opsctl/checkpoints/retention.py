@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from opsctl.checkpoints.elsewhere import NOT_BACKED_UP
 from opsctl.runs.schema import RetentionTable
 
 #: Complete ones that no policy takes: the latest may turn out to be damaged.
@@ -49,18 +50,18 @@ class Verdict:
         return not self.reasons
 
 
-def never_backed_up(_iteration: int) -> bool:
+def never_backed_up(_iteration: int) -> str:
     """For a forecast: none is backed up."""
-    return False
+    return NOT_BACKED_UP
 
 
 def verdicts(
     found: Sequence[Kept],
     policy: RetentionTable,
     progress: Progress,
-    is_backed_up: Callable[[int], bool] = never_backed_up,
+    why_not_backed_up: Callable[[int], str] = never_backed_up,
 ) -> list[Verdict]:
-    """What becomes of each, oldest first."""
+    """What becomes of each, oldest first. why_not_backed_up: why nothing elsewhere can be relied on; empty: one can."""
     in_order = sorted(found, key=lambda one: one.iteration)
     complete = [one for one in in_order if not one.problem and one.iteration <= progress.latest]
     newest = [one.iteration for one in complete[-max(policy.last, LEAST) :]]
@@ -68,6 +69,7 @@ def verdicts(
 
     def reasons(one: Kept) -> list[str]:
         number = one.iteration
+        waits_for = why_not_backed_up(number) if _divides(policy.until_backed_up, number) else ""
         rules = (
             (bool(one.problem), "not complete"),
             (number == progress.latest, "the latest"),
@@ -78,10 +80,7 @@ def verdicts(
             (number in newest, f"one of the last {len(newest)}"),
             (_divides(policy.every, number), f"a multiple of {policy.every:,}"),
             (number in spaced, f"a full one each {policy.full_percent:g} % of the training"),
-            (
-                _divides(policy.until_backed_up, number) and not is_backed_up(number),
-                f"a multiple of {policy.until_backed_up:,}, not backed up",
-            ),
+            (bool(waits_for), f"a multiple of {policy.until_backed_up:,}, {waits_for}"),
         )
         return [words for holds, words in rules if holds]
 

@@ -56,7 +56,7 @@ def flow_of(limit: str | None, total: int | None = None) -> Flow:
 
 def far_store(url: str, endpoint: str | None = None) -> Store:
     """The store behind a URL that a command was given. Raises StoreError."""
-    from opsctl.backups.policy import plain_url
+    from opsctl.checkpoints.backups import plain_url
     from opsctl.stores.opening import open_store
     from opsctl.stores.types import Access
 

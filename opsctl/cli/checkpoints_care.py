@@ -13,8 +13,10 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
+    from opsctl.checkpoints.backups import BackedUp
+    from opsctl.checkpoints.elsewhere import Answers
     from opsctl.control.printed import PrunedRun
-    from opsctl.control.prune import Plan
+    from opsctl.control.prune_plan import Plan
     from opsctl.control.rollback import EventFile, Point, RolledBack
     from opsctl.records.run_view import RunView
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 LONGEST_REASON = 1000
 
 
-@click.command(cls=LongCommand)
+@click.command(cls=LongCommand, internet=True)
 @run_argument
 @all_runs_option
 @click.option("--dry-run", is_flag=True, help="Say what would go and why the rest stays; change nothing.")
@@ -41,7 +43,8 @@ def prune(
     """Remove what the run file's [retention] does not keep.
 
     Never the latest, the two newest complete ones, pinned ones, or what is not complete; nothing where it is not sure
-    what may go. It may be called while the training goes on. Each one is on record in checkpoints/prunes.jsonl.
+    what may go. What goes because it is backed up goes only where a destination of [backup] to says right before that
+    all of it is there. It may be called while the training goes on. Each one is on record in checkpoints/prunes.jsonl.
     With --all-runs only runs that are yours and have a [retention].
     """
     from opsctl.output import message, print_json
@@ -84,7 +87,8 @@ def _prune_all(dry_run: bool) -> list[PrunedRun]:
 
 def _prune(run: RunView, dry_run: bool) -> PrunedRun:
     from opsctl.control.printed import PrunedRun
-    from opsctl.control.prune import plan_prune, prune
+    from opsctl.control.prune import prune
+    from opsctl.control.prune_plan import plan_prune
     from opsctl.output import message
 
     name = run.table.name
@@ -94,12 +98,21 @@ def _prune(run: RunView, dry_run: bool) -> PrunedRun:
     _show(name, plan)
     gone, problems = [one.kept.iteration for one in plan.going], []
     if not dry_run and (plan.going or plan.leftovers):
-        done = prune(run, lambda line: message(f"{name}: {line}"))
-        gone, problems = list(done.removed), list(done.problems)
+        done = prune(run, lambda line: message(f"{name}: {line}"), lambda lines: _asked(run, lines))
+        plan, gone, problems = done.plan, list(done.removed), list(done.problems)
         for problem in problems:
             message(f"{name}: {problem}")
     kept = {str(one.iteration): list(one.reasons) for one in plan.verdicts if not one.goes}
     return PrunedRun(run=name, dry_run=dry_run, kept=kept, pruned=gone, problems=problems)
+
+
+def _asked(run: RunView, lines: Sequence[BackedUp]) -> Answers:
+    """What the destinations say of those copies."""
+    from opsctl.backups.asking import ask
+    from opsctl.backups.policy import policy_of
+    from opsctl.cli.backing_up import opened
+
+    return ask(lines, lambda to: opened(run, policy_of(run), to)) if lines else {}
 
 
 def _show(name: str, plan: Plan) -> None:
@@ -107,7 +120,7 @@ def _show(name: str, plan: Plan) -> None:
 
     for one, verdict in zip(plan.seen, plan.verdicts, strict=True):
         size = f" ({bytes_words(one.bytes)})" if one.bytes else ""
-        there = f", backed up whole in {' and '.join(one.backed_up)}" if one.backed_up else ""
+        there = f", backed up whole in {' and '.join(line.to for line in one.backed_up)}" if one.backed_up else ""
         message(
             f"{one.folder.name}{size}: {f'goes{there}' if verdict.goes else 'stays: ' + '; '.join(verdict.reasons)}"
         )

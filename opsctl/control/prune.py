@@ -11,66 +11,32 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from opsctl.account import account_and_host
-from opsctl.checkpoints.backups import BackedUp, digest_here, read_backups, where_full
+from opsctl.checkpoints.backups import BackedUp
+from opsctl.checkpoints.elsewhere import Answers
 from opsctl.checkpoints.prunes import Pruned, append_prune
-from opsctl.checkpoints.retention import Kept, Progress, Verdict, verdicts
 from opsctl.checkpoints.set_aside import refuse_unfinished
 from opsctl.checkpoints.which import mark_of
+from opsctl.control.prune_plan import GOING, Plan, Seen, leftovers_in, plan_prune
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
 from opsctl.records import lease
-from opsctl.records.chains import read_chains
 from opsctl.records.group_folder import way_in
 from opsctl.records.identity import settle_identity
 from opsctl.records.reading import being_read
 from opsctl.records.run_view import RunView
 from opsctl.records.state_files import FULL_DISK, fsync_folder, locked
-from opsctl.records.trusted import listed_within, opened_folder
+from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import RetentionTable
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import Manifest, checkpoint_folders, fault_of, iteration_of, latest_folder, read_manifest
-from trainer.formats.resumable import NO_OPTIMIZER
-from trainer.recipe.options import Options, OptionsError
-from trainer.recipe.schedule import samples_to_train
+from trainer.formats.manifest import iteration_of, latest_folder, tag_of
 
-#: What a prune has taken away is called so until it is removed. A save clears away only what begins with `.tmp-`.
-GOING = ".pruned-"
-#: Chains whose one-off arguments may name a checkpoint that one of their tasks is loading.
-_LAST_CHAINS = 10
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A checkpoint as a prune finds it."""
-
-    kept: Kept
-    folder: Path
-    mark: str  # what is renamed has to be what was judged
-    bytes: int
-    backed_up: tuple[str, ...] = ()  # where this very one is whole, as the ledger says
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a prune would do."""
-
-    verdicts: tuple[Verdict, ...]
-    seen: tuple[Seen, ...]  # in the same order
-    latest: int
-    leftovers: tuple[str, ...]  # of a prune that was cut off
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def going(self) -> list[Seen]:
-        """What may go, oldest first."""
-        return [one for one, verdict in zip(self.seen, self.verdicts, strict=True) if verdict.goes]
+#: Asks each destination whether it has those copies still.
+Ask = Callable[[Sequence[BackedUp]], Answers]
 
 
 @dataclass(frozen=True)
@@ -82,43 +48,20 @@ class Done:
     problems: tuple[str, ...]  # what could not be taken or removed
 
 
-def plan_prune(run: RunView) -> Plan:
-    """What of the run's checkpoints may go. Raises OpsctlError wherever that is not sure."""
-    policy, warnings = _policy(run)
-    root = run.paths.checkpoints
-    try:
-        latest = latest_folder(root)
-        if latest is not None and (fault := fault_of(latest)):
-            raise OpsctlError(f"nothing is pruned: the latest is not complete: {fault}")
-        ledger = read_backups(run.paths)
-        seen = [_seen(run.paths, folder, ledger) for folder in reversed(checkpoint_folders(root))]
-    except CheckpointError as error:
-        raise OpsctlError(f"nothing is pruned: {error}") from None
-    except OSError as error:
-        raise OpsctlError(f"nothing is pruned: {file_problem(error, run.paths.backups)}") from None
-    if latest is None:
-        return Plan((), (), 0, ())
-    reached = iteration_of(latest.name)
-    if reached is None:  # a save on a file system that cannot swap names was cut off: the next save settles it
-        raise OpsctlError(f"nothing is pruned: the latest is {latest.name}, which a save has left in the middle")
-    samples, loading = _told(run)
-    progress = Progress(reached, samples, loading, _being_read(run.paths))
-    backed_up = {one.kept.iteration for one in seen if one.backed_up}
-    decided = verdicts([one.kept for one in seen], policy, progress, backed_up.__contains__)
-    return Plan(tuple(decided), tuple(seen), reached, _leftovers(run.paths), warnings)
-
-
-def prune(run: RunView, say: Callable[[str], None], lease_wait_s: float = lease.LOCK_WAIT_S) -> Done:
+def prune(run: RunView, say: Callable[[str], None], ask: Ask, lease_wait_s: float = lease.LOCK_WAIT_S) -> Done:
     """Take away what may go, and what a prune that was cut off has left. say: told of each checkpoint that is gone.
 
-    Raises OpsctlError where it is not sure what may go, or nothing could be taken.
+    ask: is told every copy without which something would stay; it may take long, so no lock is held meanwhile. Raises
+    OpsctlError where it is not sure what may go, or nothing could be taken.
     """
     paths, name = run.paths, run.table.name
+    answers = ask(plan_prune(run).relied_on)
+    unsure = [f"{tag_of(line.iteration)} in {line.to}: {why}" for line, why in answers.items() if why]
     try:
         with locked(paths.output, paths.lock, LOCK_WAIT_S, f"prune {name}"):
             settle_identity(paths)
             refuse_unfinished(paths)
-            plan = plan_prune(run)
+            plan = plan_prune(run, answers)
             problems, unrecorded = _rename(paths, name, plan, lease_wait_s) if plan.going else ([], [])
     except OSError as error:
         raise OpsctlError(f"cannot prune {name}: {_explained(error, paths)}") from None
@@ -126,78 +69,7 @@ def prune(run: RunView, say: Callable[[str], None], lease_wait_s: float = lease.
     for one in unrecorded:  # the disk was full, and has room now
         with contextlib.suppress(OSError):
             append_prune(paths, one)
-    return Done(plan, tuple(gone), (*problems, *failed))
-
-
-def _policy(run: RunView) -> tuple[RetentionTable, tuple[str, ...]]:
-    """What is published counts, as for everything that others' tasks and crons do; before that the run file."""
-    written = run.loaded.file.retention if run.loaded else None
-    revision = run.revision
-    policy, warnings = written, ()  # type: RetentionTable | None, tuple[str, ...]
-    if revision is not None:
-        policy = revision.file.retention
-        is_other = run.loaded is not None and written != policy
-        warnings = ("the run file's [retention] is not what is published: opsctl revise publishes it",) * is_other
-    if policy is None:
-        hint = f" ({warnings[0]})" if warnings else ""
-        raise OpsctlError(
-            f"nothing is pruned: {run.table.name} has no [retention], which says what stays; "
-            f"an empty table [retention] keeps the usual{hint}"
-        )
-    return policy, warnings
-
-
-def _told(run: RunView) -> tuple[int | None, frozenset[int]]:
-    """How many samples the training has, and which checkpoints its tasks are told to load."""
-    try:
-        if run.revision is None:
-            return None, frozenset()
-        chains = read_chains(run.paths)[-_LAST_CHAINS:]
-        own = (run.revision.options(chain.arguments, chain.nodes) for chain in chains)
-        all_options = [run.revision.options(), *own]
-    except OptionsError as error:
-        raise OpsctlError(f"nothing is pruned: what is trained cannot be told: {error}") from None
-    steps = [one["load_step"] for one in all_options if "load_step" in one]
-    return _samples(all_options[0]), frozenset(step for step in steps if step is not None)
-
-
-def _being_read(paths: RunPaths) -> frozenset[int]:
-    try:
-        return frozenset(being_read(paths))
-    except OSError as error:
-        raise OpsctlError(f"nothing is pruned: who reads a checkpoint: {file_problem(error, paths.reading)}") from None
-
-
-def _samples(options: Options) -> int | None:
-    try:
-        return samples_to_train(options)
-    except (TypeError, ValueError):  # no length, or no batch size to count it by
-        return None
-
-
-def _seen(paths: RunPaths, folder: Path, ledger: list[BackedUp]) -> Seen:
-    iteration = iteration_of(folder.name)
-    assert iteration is not None, "it is called like a checkpoint"
-    try:
-        mark = mark_of(paths.output, folder)
-    except OSError as error:  # a link, or somebody else's: not ours to judge
-        return Seen(Kept(iteration, 0, problem=str(error.strerror)), folder, "", 0)
-    problem, manifest = fault_of(folder), None
-    if problem is None:
-        manifest = read_manifest(folder)
-    backed_up = tuple(where_full(ledger, iteration, digest_here(folder)))
-    return Seen(_kept(iteration, problem, manifest), folder, mark, _bytes(manifest), backed_up)
-
-
-def _kept(iteration: int, problem: str | None, manifest: Manifest | None) -> Kept:
-    if manifest is None:
-        return Kept(iteration, 0, problem=problem or "no manifest")
-    is_full = manifest.layout.get("optimizer") != NO_OPTIMIZER
-    return Kept(iteration, manifest.consumed_train_samples, is_full, manifest.pinned)
-
-
-def _bytes(manifest: Manifest | None) -> int:
-    return sum(file.bytes for file in manifest.files.values()) if manifest else 0
+    return Done(plan, tuple(gone), (*unsure, *problems, *failed))
 
 
 def _rename(paths: RunPaths, name: str, plan: Plan, wait_s: float) -> tuple[list[str], list[Pruned]]:
@@ -256,18 +128,10 @@ def _take(paths: RunPaths, one: Seen) -> bool:
     return True
 
 
-def _leftovers(paths: RunPaths) -> tuple[str, ...]:
-    try:
-        with opened_folder(paths.output, paths.checkpoints) as (root, _):
-            return tuple(name for name in listed_within(root) if name.startswith(GOING))
-    except OSError:
-        return ()
-
-
 def _remove(paths: RunPaths, say: Callable[[str], None]) -> tuple[list[int], list[str]]:
     """Remove all that is renamed, of this prune and of earlier ones; another prune may be at the same."""
     gone, failed = [], []
-    for name in _leftovers(paths):
+    for name in leftovers_in(paths):
         tag = name.removeprefix(GOING).partition(".")[0]
         try:
             with opened_folder(paths.output, paths.checkpoints) as (root, _):

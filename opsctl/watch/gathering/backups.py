@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from opsctl.backups.policy import plain_url
 from opsctl.backups.schedule import Here, choose
-from opsctl.checkpoints.backups import What, digest_here, read_backups, where_full
+from opsctl.checkpoints.backups import What, digest_here, plain_url, read_backups, where_full
 from opsctl.checkpoints.inventory import latest_iteration
 from opsctl.runs.paths import RunPaths
 from opsctl.watch.gathering.asked import Asked, changed_at

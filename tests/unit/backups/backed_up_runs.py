@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.backups.asking import ask
 from opsctl.backups.checkpoints import Sent, Wish, back_up
 from opsctl.backups.sending import Destination
+from opsctl.control.prune import Done, prune
+from opsctl.control.prune_plan import plan_prune
 from opsctl.records.identity import make_run_id
 from opsctl.runs.schema import BackupTable
 from opsctl.stores.flow import Flow
@@ -23,9 +26,12 @@ from tests.unit.control.checkpoint_runs import care_run, save, seen
 TABLE = BackupTable(full_every=20, weights_every=10)
 
 
-def a_run(folder: Path, *iterations: int, retention: str = "last = 2\nfull_percent = 0\nuntil_backed_up = 20") -> Path:
-    """A published run with whole checkpoints; its folder."""
-    care_run(folder, retention)
+RETENTION = "last = 2\nfull_percent = 0\nuntil_backed_up = 20"
+
+
+def a_run(folder: Path, *iterations: int, to: Path | str | None = None) -> Path:
+    """A published run with whole checkpoints, whose [backup] names `to`; its folder."""
+    care_run(folder, RETENTION, backed_up_to=to)
     make_run_id(seen(folder).paths)
     for iteration in iterations:
         save(folder, iteration)
@@ -53,6 +59,16 @@ def destination(folder: Path, to: Path | str) -> Iterator[Destination]:
 def back_up_now(folder: Path, to: Path | str, table: BackupTable = TABLE, wish: Wish | None = None) -> Sent:
     with destination(folder, to) as place:
         return back_up(place, table, wish or Wish(), lambda _line: None)
+
+
+def prune_now(folder: Path) -> Done:
+    """Prune, with the destinations asked before."""
+    return prune(seen(folder), lambda _line: None, lambda lines: ask(lines, lambda to: destination(folder, to)))
+
+
+def goes(folder: Path) -> list[int]:
+    """Iterations that may go, as the ledger has it."""
+    return [one.kept.iteration for one in plan_prune(seen(folder)).going]
 
 
 def whole_there(to: Path) -> dict[str, set[str]]:

@@ -12,7 +12,7 @@ import xxhash
 from opsctl.backups.checkpoints import Wish, warnings_of
 from opsctl.backups.sending import turn
 from opsctl.checkpoints.backups import What, read_backups
-from opsctl.control.prune import plan_prune, prune
+from opsctl.control.prune_plan import plan_prune
 from opsctl.errors import OpsctlError
 from opsctl.runs.schema import BackupTable
 from tests.killed_in_python import killed_at_every_step
@@ -24,6 +24,7 @@ from tests.unit.backups.backed_up_runs import (
     contents,
     destination,
     forked,
+    prune_now,
     whole_there,
 )
 from tests.unit.control.checkpoint_runs import save, seen, there
@@ -36,8 +37,8 @@ NOTES = {"manifest.json", "backup.json"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return a_run(tmp_path / "run", 10, 20, 30, 40)
+def folder(tmp_path: Path, disk: Path) -> Path:
+    return a_run(tmp_path / "run", 10, 20, 30, 40, to=disk)
 
 
 def test_whole_ones_are_byte_for_byte_there_and_those_of_weights_say_what_they_are(folder: Path, disk: Path) -> None:
@@ -81,8 +82,8 @@ def test_prune_lets_go_what_is_whole_somewhere_and_proven_and_nothing_else(folde
     plan = plan_prune(seen(folder))
     assert [one.kept.iteration for one in plan.going] == [10, 30, 40, 50]
     assert plan.verdicts[1].reasons == ("a multiple of 20, not backed up",)
-    assert plan.seen[3].backed_up == (str(disk),)
-    prune(seen(folder), lambda _line: None)
+    assert [line.to for line in plan.seen[3].backed_up] == [str(disk)]
+    assert prune_now(folder).problems == ()
     assert there(folder) == [20, 60, 70]
 
 
@@ -176,7 +177,7 @@ def test_retention_that_waits_for_ever_is_said(folder: Path) -> None:
 
 
 def test_killed_at_any_step_nothing_half_is_called_whole_and_the_next_one_goes_on(tmp_path: Path, disk: Path) -> None:
-    folder, steps = a_run(tmp_path / "run", 10, 20), 0
+    folder, steps = a_run(tmp_path / "run", 10, 20, to=disk), 0
     for steps in killed_at_every_step(lambda: back_up_now(folder, disk)):
         for name, files in whole_there(disk).items():
             assert files >= (FILES if name.startswith("checkpoints") else WEIGHTS), f"half of one after step {steps}"

@@ -16,12 +16,12 @@ from opsctl.backups.listing import backup_table
 from opsctl.backups.restoring import choose, restore_files, restore_to_folder
 from opsctl.backups.verifying import Verified, verify
 from opsctl.checkpoints.backups import What, read_backups
-from opsctl.control.prune import plan_prune
+from opsctl.control.prune_plan import plan_prune
 from opsctl.stores.flow import Flow
 from opsctl.stores.opening import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, contents, destination, whole_there
+from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, contents, destination, goes, whole_there
 from tests.unit.control.checkpoint_runs import save, seen
 from trainer.formats.manifest import fault_of
 
@@ -33,8 +33,8 @@ OF_FILES = {LAYER, STATES, "manifest.json", "backup.json"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return a_run(tmp_path / "run", 10, 20, 30, 40, 50, 60)
+def folder(tmp_path: Path, disk: Path) -> Path:
+    return a_run(tmp_path / "run", 10, 20, 30, 40, 50, 60, to=disk)
 
 
 def in_tar(folder: Path, disk: Path) -> Sent:
@@ -48,10 +48,6 @@ def verify_now(folder: Path, disk: Path, sample: tuple[float, int] | None = None
 
 def checkpoint(folder: Path, step: int) -> Path:
     return folder / "output" / "checkpoints" / f"global_step{step}"
-
-
-def goes(folder: Path) -> list[int]:
-    return [one.kept.iteration for one in plan_prune(seen(folder)).going]
 
 
 def unpacked(there: Path, to: Path) -> dict[str, bytes]:
@@ -191,7 +187,7 @@ def test_another_save_takes_the_place_of_a_tar(folder: Path, disk: Path, tmp_pat
 
 @pytest.mark.parametrize("before", [None, TABLE], ids=["nothing_there", "files_there"])
 def test_killed_at_any_step_what_has_a_manifest_is_whole(tmp_path: Path, disk: Path, before: object) -> None:
-    folder, steps = a_run(tmp_path / "run", 20), 0
+    folder, steps = a_run(tmp_path / "run", 20, to=disk), 0
     if before is not None:
         back_up_now(folder, disk)
         _turned(disk / "checkpoints" / "global_step20" / STATES, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +13,34 @@ from opsctl.backups.checkpoints import Wish
 from opsctl.backups.restoring import choose, restore_to_run
 from opsctl.backups.verifying import verify
 from opsctl.checkpoints.backups import read_backups
-from opsctl.control.prune import plan_prune
+from opsctl.control.prune_plan import plan_prune
 from opsctl.errors import OpsctlError
+from opsctl.records.revisions import publish
+from opsctl.runs.load import load_run_file
 from opsctl.stores.flow import Flow
 from opsctl.stores.opening import open_store
-from tests.s3_server import ENVIRONMENT, client, s3_server
+from tests.s3_server import Fault, Proxy
+from tests.tiny_run import ready
 from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import a_run, back_up_now, contents, destination, edit_manifest, whole_there
-from tests.unit.control.checkpoint_runs import seen
+from tests.unit.backups.backed_up_runs import (
+    a_run,
+    back_up_now,
+    contents,
+    destination,
+    edit_manifest,
+    goes,
+    prune_now,
+    whole_there,
+)
+from tests.unit.control.checkpoint_runs import seen, there
 
 disk = backed_up_runs.disk
 WEIGHTS = "layer_01-model_00-model_states.pt"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return a_run(tmp_path / "run", 10, 20, 30, 40, 50, 60)
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
-    with s3_server() as endpoint:
-        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}.items():
-            monkeypatch.setenv(name, value)
-        s3 = client(endpoint)
-        s3.create_bucket(Bucket="only")
-        yield "only", s3
-
-
-def goes(folder: Path) -> list[int]:
-    return [one.kept.iteration for one in plan_prune(seen(folder)).going]
+def folder(tmp_path: Path, disk: Path) -> Path:
+    return a_run(tmp_path / "run", 10, 20, 30, 40, 50, 60, to=disk)
 
 
 @pytest.mark.parametrize("below", ["output", "output/backup", "output/checkpoints", "../linked"])
@@ -60,10 +58,11 @@ def test_a_place_that_is_the_run_itself_is_no_other_place(folder: Path, below: s
 
 
 def test_what_an_object_store_turned_is_sent_again_though_its_note_says_it_is_right(
-    folder: Path, bucket: tuple[str, Any]
+    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
 ) -> None:
     name, s3 = bucket
     url = f"s3://{name}/tiny"
+    folder = a_run(tmp_path / "run", 20, 30, 40, to=url)
     assert back_up_now(folder, url).problems == []
     key = f"tiny/checkpoints/global_step20/{WEIGHTS}"
     there = s3.get_object(Bucket=name, Key=key)
@@ -78,9 +77,12 @@ def test_what_an_object_store_turned_is_sent_again_though_its_note_says_it_is_ri
     assert s3.get_object(Bucket=name, Key=key)["Body"].read() == was
 
 
-def test_a_lost_ledger_proves_nothing_that_an_object_store_has_turned(folder: Path, bucket: tuple[str, Any]) -> None:
+def test_a_lost_ledger_proves_nothing_that_an_object_store_has_turned(
+    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
+) -> None:
     name, s3 = bucket
     url = f"s3://{name}/tiny"
+    folder = a_run(tmp_path / "run", 20, to=url)
     assert back_up_now(folder, url).problems == []
     key = f"tiny/checkpoints/global_step20/{WEIGHTS}"
     there = s3.get_object(Bucket=name, Key=key)
@@ -139,3 +141,112 @@ def test_a_good_copy_stays_until_what_is_to_take_its_place_was_read(folder: Path
     assert back_up_now(folder, disk).problems
     assert contents(disk / "checkpoints" / "global_step20") == before
     assert "checkpoints/global_step20" in whole_there(disk)
+
+
+def _lose_a_file(copy: Path) -> None:
+    (copy / WEIGHTS).unlink()
+
+
+def _lose_it_all(copy: Path) -> None:
+    shutil.rmtree(copy)
+
+
+def _cut_a_file(copy: Path) -> None:
+    (copy / WEIGHTS).write_bytes(b"short")
+
+
+def _be_another_save(copy: Path) -> None:
+    edit_manifest(copy, saved_by="another save")
+
+
+@pytest.mark.parametrize("lose", [_lose_a_file, _lose_it_all, _cut_a_file, _be_another_save])
+def test_what_a_place_has_lost_since_it_said_it_has_it_is_not_removed_here(
+    folder: Path, disk: Path, lose: Callable[[Path], None]
+) -> None:
+    assert back_up_now(folder, disk).problems == [] and {20, 40} <= set(goes(folder))
+    lose(disk / "checkpoints" / "global_step20")
+    done = prune_now(folder)
+    assert there(folder) == [20, 50, 60] and 40 in done.removed
+    (problem,) = done.problems
+    assert problem.startswith(f"global_step20 in {disk}: ")
+    (stays,) = next(one.reasons for one in done.plan.verdicts if one.iteration == 20)
+    assert stays.startswith(f"a multiple of 20, not backed up (lost in {disk}: ")
+    assert prune_now(folder).removed == ()  # on record now: nobody is asked again
+    assert [one.iteration for one in back_up_now(folder, disk).lines] == [20]
+    assert prune_now(folder).removed == (20,)
+
+
+def test_one_place_that_has_it_is_enough_and_what_the_other_has_lost_is_said(
+    folder: Path, disk: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    run_file = folder / "run.toml"
+    run_file.write_text(run_file.read_text().replace(f'["{disk}"]', f'["{other}/", "{disk}"]'))
+    publish(ready(load_run_file(run_file)))
+    for to in (disk, other):
+        assert back_up_now(folder, to).problems == []
+    _lose_a_file(other / "checkpoints" / "global_step20")
+    done = prune_now(folder)
+    assert 20 in done.removed and len(done.problems) == 1 and str(other) in done.problems[0]
+
+
+@pytest.mark.parametrize("becomes", ["away", "empty", "another's"])
+def test_where_a_place_cannot_be_asked_all_stays_and_its_copies_are_not_called_lost(
+    folder: Path, disk: Path, tmp_path: Path, becomes: str
+) -> None:
+    assert back_up_now(folder, disk).problems == []
+    away = disk.rename(disk.with_name(f"{disk.name}-away"))
+    if becomes != "away":
+        disk.mkdir()
+    if becomes == "another's":
+        assert back_up_now(a_run(tmp_path / "other", 20), disk).problems == []
+    done = prune_now(folder)
+    assert {20, 40} <= set(there(folder)) and done.removed == (10, 30)
+    assert all("cannot be asked now: " in one for one in done.problems) and len(done.problems) == 2
+    assert all(line.counts for line in read_backups(seen(folder).paths))
+    shutil.rmtree(disk, ignore_errors=True)
+    away.rename(disk)
+    assert prune_now(folder).removed == (20, 40)
+
+
+def test_an_object_store_is_asked_by_listings_and_what_it_has_lost_stays_here(
+    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
+) -> None:
+    name, s3 = bucket
+    url = f"s3://{name}/tiny"
+    folder = a_run(tmp_path / "run", 20, 40, 50, 60, to=url)
+    assert back_up_now(folder, url, wish=Wish((20, 40))).problems == []
+    s3.delete_object(Bucket=name, Key=f"tiny/checkpoints/global_step20/{WEIGHTS}")
+    proxy.requests.clear()
+    done = prune_now(folder)
+    assert done.removed == (40,) and "'layer_01-model_00-model_states.pt' is not there" in done.problems[0]
+    assert not proxy.count("[.]pt") and len(proxy.requests) < 10  # no file is read
+    assert back_up_now(folder, url).problems == []
+    proxy.faults.append(Fault("", "answer", 100, 403, "AccessDenied"))
+    (problem,) = prune_now(folder).problems
+    assert "cannot be asked now: " in problem and "denies access" in problem and there(folder) == [20, 50, 60]
+    proxy.faults.clear()
+    assert prune_now(folder).removed == (20,)
+
+
+def test_a_copy_whose_place_is_not_named_any_more_is_none_for_prune(folder: Path, disk: Path, tmp_path: Path) -> None:
+    assert back_up_now(folder, disk).problems == [] and 20 in goes(folder)
+    run_file = folder / "run.toml"
+    named = run_file.read_text()
+    for written in (named.replace(str(disk), str(tmp_path)), named.replace(f'[backup]\nto = ["{disk}"]', "")):
+        run_file.write_text(written)
+        assert 20 in goes(folder)  # what is published counts
+        publish(ready(load_run_file(run_file)))
+        verdict = plan_prune(seen(folder)).verdicts[1]
+        assert verdict.reasons == (f"a multiple of 20, not backed up ({disk} is not in [backup] to)",)
+        assert prune_now(folder).removed in ((10, 30), ()) and 20 in there(folder)
+        run_file.write_text(named)
+        publish(ready(load_run_file(run_file)))
+    assert prune_now(folder).removed == (20, 40)
+
+
+def test_what_comes_on_record_after_the_question_was_not_asked_for(folder: Path, disk: Path) -> None:
+    assert back_up_now(folder, disk).problems == []
+    reasons = plan_prune(seen(folder), {}).verdicts[1].reasons
+    assert reasons == (f"a multiple of 20, not backed up ({disk}: was not asked)",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,14 @@ from opsctl.backups.restoring import choose, restore_to_folder
 from opsctl.backups.sending import Destination
 from opsctl.backups.verifying import verify
 from opsctl.checkpoints.backups import What, read_backups
-from opsctl.control.prune import plan_prune, prune
 from opsctl.control.rollback import rollback
 from opsctl.errors import OpsctlError
 from opsctl.runs.schema import BackupTable
 from opsctl.stores.flow import Flow
 from opsctl.stores.opening import open_store
-from tests.s3_server import ENVIRONMENT, Fault, Proxy, client, proxied, s3_server
+from tests.s3_server import Fault, Proxy
 from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, contents, whole_there
+from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, contents, goes, prune_now, whole_there
 from tests.unit.control.checkpoint_runs import save, seen
 from trainer.formats.manifest import check_checksums, fault_of, read_manifest
 
@@ -34,8 +33,8 @@ disk = backed_up_runs.disk
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return a_run(tmp_path / "run", 10, 20, 30, 40)
+def folder(tmp_path: Path, disk: Path) -> Path:
+    return a_run(tmp_path / "run", 10, 20, 30, 40, to=disk)
 
 
 def back_up_while(folder: Path, disk: Path, act: Callable[[], object], named: int = 20) -> Sent:
@@ -66,10 +65,10 @@ def checkpoint(folder: Path, step: int) -> Path:
 def test_prune_leaves_what_is_being_sent(folder: Path, disk: Path) -> None:
     save(folder, 50)
     save(folder, 60)
-    assert 10 in [one.kept.iteration for one in plan_prune(seen(folder)).going]
-    done = back_up_while(folder, disk, lambda: prune(seen(folder), lambda _line: None), named=10)
+    assert 10 in goes(folder)
+    done = back_up_while(folder, disk, lambda: prune_now(folder), named=10)
     assert done.problems == [] and checkpoint(folder, 10).is_dir() and not checkpoint(folder, 30).exists()
-    prune(seen(folder), lambda _line: None)
+    prune_now(folder)
     assert not checkpoint(folder, 10).exists()
 
 
@@ -141,31 +140,6 @@ def test_names_that_are_no_words_come_back_as_they_were(folder: Path, disk: Path
     with open_store(str(disk)) as store:
         restore_to_folder(store, choose(store, 40, False), tmp_path / "back", Flow())
     assert contents(tmp_path / "back" / "global_step40") == contents(path)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def proxy(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with proxied(server) as found:
-        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": found.endpoint}.items():
-            monkeypatch.setenv(name, value)
-        yield found
-
-
-@pytest.fixture
-def bucket(server: str) -> Iterator[tuple[str, Any]]:
-    """A bucket's name, and another program's client."""
-    s3, name = client(server), f"backups{os.getpid()}"
-    s3.create_bucket(Bucket=name)
-    yield name, s3
-    for one in s3.list_objects_v2(Bucket=name).get("Contents", []):
-        s3.delete_object(Bucket=name, Key=one["Key"])
-    s3.delete_bucket(Bucket=name)
 
 
 def keys(s3: Any, bucket: str) -> dict[str, bytes]:

@@ -12,12 +12,11 @@ import pytest
 from opsctl.backups.rest import back_up_rest
 from opsctl.backups.verifying import Verified, verify
 from opsctl.checkpoints.backups import What, read_backups
-from opsctl.control.prune import plan_prune
 from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
 from opsctl.stores.types import StoreError
 from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, destination, whole_there
+from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, destination, goes, whole_there
 from tests.unit.control.checkpoint_runs import save, seen
 
 disk = backed_up_runs.disk
@@ -25,7 +24,7 @@ disk = backed_up_runs.disk
 
 @pytest.fixture
 def folder(tmp_path: Path, disk: Path) -> Path:
-    found = a_run(tmp_path / "run", 10, 20, 30, 40, 50, 60)
+    found = a_run(tmp_path / "run", 10, 20, 30, 40, 50, 60, to=disk)
     assert back_up_now(found, disk).problems == []
     return found
 
@@ -33,10 +32,6 @@ def folder(tmp_path: Path, disk: Path) -> Path:
 def verify_now(folder: Path, disk: Path, sample: tuple[float, int] | None = None) -> Verified:
     with destination(folder, disk) as place:
         return verify(place, sample, lambda _line: None)
-
-
-def goes(folder: Path) -> list[int]:
-    return [one.kept.iteration for one in plan_prune(seen(folder)).going]
 
 
 def _gone(file: Path) -> None:

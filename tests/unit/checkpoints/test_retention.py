@@ -47,7 +47,7 @@ def test_the_usual_keeps_the_last_fifteen_a_full_one_each_tenth_and_thousands_un
     assert stays == [*range(1000, 8600, 1000), *range(8600, 10_001, 100)]
     one = verdicts(every(100, 10_000), RetentionTable(), Progress(10_000, 80_000))[9]
     assert "a multiple of 1,000, not backed up" in one.reasons
-    backed_up = verdicts(every(100, 10_000), RetentionTable(full_percent=0), Progress(10_000, 80_000), lambda _: True)
+    backed_up = verdicts(every(100, 10_000), RetentionTable(full_percent=0), Progress(10_000, 80_000), lambda _: "")
     assert [one.iteration for one in backed_up if not one.goes] == [*range(8600, 10_001, 100)]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import xxhash
 
+from opsctl.checkpoints.backups import BackedUp
+from opsctl.checkpoints.elsewhere import Answers
 from opsctl.records.revisions import publish
 from opsctl.records.run_view import RunView, view
 from opsctl.runs.load import load_run_file
@@ -18,10 +20,13 @@ from tests.tiny_run import MANIFEST, ready, write_run
 SAMPLES = 4000
 
 
-def care_run(folder: Path, retention: str = "last = 2\nfull_percent = 0", group: str = "") -> Path:
-    """A run file with `[retention]` in `folder`, published; returns its path."""
+def care_run(
+    folder: Path, retention: str = "last = 2\nfull_percent = 0", group: str = "", backed_up_to: Path | str | None = None
+) -> Path:
+    """A run file with `[retention]` in `folder`, and with `[backup]`, published; returns its path."""
     run_file = write_run(folder, group=group)
-    text = run_file.read_text().replace("[expect]", f"[retention]\n{retention}\n\n[expect]")
+    backup = f'[backup]\nto = ["{backed_up_to}"]\n\n' if backed_up_to else ""
+    text = run_file.read_text().replace("[expect]", f"[retention]\n{retention}\n\n{backup}[expect]")
     run_file.write_text(text)
     run = ready(load_run_file(run_file))
     publish(run)
@@ -50,6 +55,12 @@ def save(folder: Path, iteration: int, **more: object) -> Path:
     (saved / "manifest.json").write_text(json.dumps({**MANIFEST, **progress, "files": files, **more}))
     (checkpoints / "latest").write_text(saved.name)
     return saved
+
+
+def asks_nobody(lines: Sequence[BackedUp]) -> Answers:
+    """For a prune of a run that has no copies anywhere."""
+    assert not lines
+    return {}
 
 
 def there(folder: Path) -> list[int]:

@@ -16,7 +16,7 @@ from opsctl.errors import OpsctlError
 from opsctl.records.group_folder import open_output
 from opsctl.records.run_view import RunView
 from opsctl.runs.paths import RunPaths
-from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there
+from tests.unit.control.checkpoint_runs import asks_nobody, care_run, latest, save, seen, there
 from tests.unit.control.test_rollback import no_curves
 from tests.users import as_user
 
@@ -44,7 +44,7 @@ class Shared:
         self.run: RunView = seen(folder)
 
     def prune(self, user: str) -> Done:
-        return as_user(user, lambda: prune(self.run, lambda _line: None))
+        return as_user(user, lambda: prune(self.run, lambda _line: None, asks_nobody))
 
     def back(self, user: str) -> RolledBack:
         return as_user(user, lambda: rollback(self.run.paths, "tiny", 20, "", no_curves))

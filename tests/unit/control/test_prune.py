@@ -7,19 +7,23 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from opsctl.checkpoints.elsewhere import Answers
 from opsctl.checkpoints.prunes import read_prunes
 from opsctl.control import prune as pruning
-from opsctl.control.prune import plan_prune, prune
+from opsctl.control.prune import prune
+from opsctl.control.prune_plan import Plan, plan_prune
 from opsctl.errors import OpsctlError
 from opsctl.records import lease
 from opsctl.records.reading import reading
 from opsctl.records.run_view import RunView
 from tests.killed_in_python import killed_at_every_step
-from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there, two_at_once
+from tests.unit.control.checkpoint_runs import asks_nobody, care_run, latest, save, seen, there, two_at_once
 from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
 from trainer.formats.manifest import fault_of
 
@@ -34,7 +38,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 def prune_now(folder: Path) -> pruning.Done:
-    return prune(seen(folder), lambda _line: None)
+    return prune(seen(folder), lambda _line: None, asks_nobody)
+
+
+def once_it_is_decided(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen between what a prune decides under its lock and what it does then."""
+
+    def decide(run: RunView, answers: Answers | None = None) -> Plan:
+        decided = plan_prune(run, answers)
+        if answers is not None:
+            act()
+        return decided
+
+    monkeypatch.setattr(pruning, "plan_prune", decide)
 
 
 def names(folder: Path) -> set[str]:
@@ -45,7 +61,7 @@ def test_what_the_policy_does_not_keep_is_gone_and_on_record(folder: Path) -> No
     save(folder, 25, pinned=True)
     (folder / "output" / "checkpoints" / "latest").write_text("global_step60")
     said: list[str] = []
-    done = prune(seen(folder), said.append)
+    done = prune(seen(folder), said.append, asks_nobody)
     assert done.removed == (10, 20, 30, 40) and done.problems == ()
     assert there(folder) == [25, 50, 60] and said[0] == "global_step10 is gone"
     assert names(folder) == {"latest", "prunes.jsonl", "global_step25", "global_step50", "global_step60"}
@@ -105,31 +121,21 @@ def test_a_link_inside_a_checkpoint_leads_nobody_out_of_it(folder: Path) -> None
 def test_a_training_that_publishes_meanwhile_is_waited_for_and_its_latest_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = pruning.plan_prune
-
-    def and_then_one_is_saved(run: object) -> pruning.Plan:
-        decided = plan(run)  # type: ignore[arg-type]
+    def one_is_saved() -> None:
         old = folder / "output" / "checkpoints" / "global_step40"
         shutil.rmtree(old)
         save(folder, 40, consumed_valid_samples=1)  # the same name, another one: as after a repoint to 30
         save(folder, 70)
-        return decided
 
-    monkeypatch.setattr(pruning, "plan_prune", and_then_one_is_saved)
+    once_it_is_decided(monkeypatch, one_is_saved)
     done = prune_now(folder)
     assert done.problems == ("global_step40 is another one now, and stays",)
     assert there(folder) == [40, 50, 60, 70] and latest(folder) == "global_step70"
 
 
 def test_where_the_latest_goes_back_meanwhile_nothing_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = pruning.plan_prune
-
-    def and_then_a_training_falls_back(run: object) -> pruning.Plan:
-        decided = plan(run)  # type: ignore[arg-type]
-        (folder / "output" / "checkpoints" / "latest").write_text("global_step40")
-        return decided
-
-    monkeypatch.setattr(pruning, "plan_prune", and_then_a_training_falls_back)
+    a_training_falls_back = partial((folder / "output" / "checkpoints" / "latest").write_text, "global_step40")
+    once_it_is_decided(monkeypatch, a_training_falls_back)
     with pytest.raises(OpsctlError, match="nothing is pruned: the latest went back meanwhile"):
         prune_now(folder)
     assert len(there(folder)) == 6
@@ -162,7 +168,7 @@ def test_who_publishes_has_the_lease_and_is_not_disturbed(folder: Path) -> None:
     assert isinstance(own, lease.OwnLease)
     with held_by_a_stopped_process(paths.lease):
         with pytest.raises(OpsctlError, match="tiny is trained, and the lease's lock is not to be had"):
-            prune(seen(folder), lambda _line: None, lease_wait_s=0.1)
+            prune(seen(folder), lambda _line: None, asks_nobody, lease_wait_s=0.1)
         assert len(there(folder)) == 6
     assert prune_now(folder).removed == (10, 20, 30, 40)
 
@@ -177,18 +183,12 @@ def test_a_checkpoint_that_a_chain_is_told_to_load_stays(folder: Path) -> None:
 def test_a_checkpoint_that_somebody_is_sending_stays_until_that_is_done(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths, plan = seen(folder).paths, pruning.plan_prune
+    paths = seen(folder).paths
     with reading(paths, 10, "backup"):
         assert [one.kept.iteration for one in plan_prune(seen(folder)).going] == [20, 30, 40]
         assert plan_prune(seen(folder)).verdicts[0].reasons == ("it is being read",)
         with contextlib.ExitStack() as begun:
-
-            def and_then_another_is_sent(run: RunView) -> pruning.Plan:
-                decided = plan(run)
-                begun.enter_context(reading(paths, 20, "backup"))
-                return decided
-
-            monkeypatch.setattr(pruning, "plan_prune", and_then_another_is_sent)
+            once_it_is_decided(monkeypatch, lambda: begun.enter_context(reading(paths, 20, "backup")))
             done = prune_now(folder)
             assert done.problems == ("global_step20 is being read now, and stays",)
             assert there(folder) == [10, 20, 50, 60]

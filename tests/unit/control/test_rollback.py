@@ -22,7 +22,7 @@ from opsctl.errors import OpsctlError
 from opsctl.records import lease
 from opsctl.records.state_files import parsed
 from tests.killed_in_python import killed_at_every_step
-from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there, two_at_once
+from tests.unit.control.checkpoint_runs import asks_nobody, care_run, latest, save, seen, there, two_at_once
 
 LOSS = "lm-loss-training/lm loss"
 
@@ -209,7 +209,7 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
         told = set_aside.read_all(seen(folder).paths)
         if any(one.is_unfinished for one in told):
             with pytest.raises(OpsctlError, match="was cut off: opsctl checkpoints rollback --to 20 finishes it"):
-                prune(seen(folder), lambda _line: None)
+                prune(seen(folder), lambda _line: None, asks_nobody)
             with pytest.raises(OpsctlError, match="was cut off"):
                 repoint(seen(folder).paths, "tiny", 20, "")
         assert latest(folder) in ("global_step20", "global_step40")
