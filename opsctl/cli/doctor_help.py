@@ -19,7 +19,8 @@ to type. Without a run at hand, or without Slurm, it says what can be said. The 
   `opsctl hub check` and `opsctl alerts test` do that.
 * **It does not hang.** Every source is asked at the same time as the others and given up after 40 s; what one could not
   tell blinds only the checks that need it, and the first of them says why.
-* The run's environment script is started only where nobody but root and you can change it.
+* The run's environment script is started only where nobody but root and you can change it, or whoever your jobs
+  go by anyway ([which](environment.md#what-a-training-was-started-with)).
 * It looks at the host that it runs on. What nodes have, it says on a node: `opsctl shell`, then `opsctl doctor`."""
 
 

@@ -59,10 +59,16 @@ def build(run_argument: str | None, run: str | None, offline: bool, again: bool,
         show(str(done.folder))
 
 
+_trust_option = click.option(
+    "--trust", is_flag=True, help="Start the run's environment script although others can change it."
+)
+
+
 @command.command("freeze")
 @run_argument
+@_trust_option
 @json_option
-def freeze(run_argument: str | None, run: str | None, as_json: bool) -> None:
+def freeze(run_argument: str | None, run: str | None, trust: bool, as_json: bool) -> None:
     """Print what is in the environment that the run's next step starts with: a lock file, or with --json all of it.
 
     Without a run at hand it is the Python that runs opsctl. The same environment gives the same text.
@@ -72,7 +78,7 @@ def freeze(run_argument: str | None, run: str | None, as_json: bool) -> None:
     from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json, show_text
 
-    asked = _looked(_at_hand(pick(run_argument, run))).ask()
+    asked = _looked(_at_hand(pick(run_argument, run)), trust).ask()
     if asked.found is None:
         raise OpsctlError(f"the environment does not start: {asked.problem}")
     for problem in asked.found.problems:
@@ -91,38 +97,53 @@ def freeze(run_argument: str | None, run: str | None, as_json: bool) -> None:
 @click.option(
     "--remove-stale-locks", "remove", is_flag=True, help="Remove your locks of extensions that nobody compiles."
 )
+@_trust_option
+@click.option("-v", "--verbose", is_flag=True, help="Also what follows from another environment being in use.")
 @json_option
 @click.pass_context
 def check(
-    ctx: click.Context, run_argument: str | None, run: str | None, against: Path | None, remove: bool, as_json: bool
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    against: Path | None,
+    remove: bool,
+    trust: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Hold the environment that the run's next step starts with, as this host sees it, against what it should be.
 
     That is FILE, what env build left, or the requirements of [environment]. Its imports are tried, and locks that a
-    compilation has left, in which the next start would wait for ever, are named. Exits 1 where anything is not as it
-    should be. On a node: opsctl shell, or srun --overlap --jobid JOB opsctl env check.
+    compilation has left, in which the next start would wait for ever, are named. Where the next step does not start
+    with what was built, that one reason is said. Exits 1 where anything is not as it should be. On a node: opsctl
+    shell, or srun --overlap --jobid JOB opsctl env check.
     """
     from opsctl.environments import looking
+    from opsctl.environments.checking import without_what_follows
     from opsctl.environments.recipe import recipe_of
     from opsctl.output import message, print_json, show
 
     loaded = _at_hand(pick(run_argument, run))
-    looked = _looked(loaded)
+    looked = _looked(loaded, trust)
     imports: tuple[str, ...] = ()
+    places = None
     if loaded is not None and loaded.file.environment is not None:
         imports = loaded.file.environment.imports
         if against is None and loaded.file.environment.requirements:
             recipe = recipe_of(loaded)
-            against = looking.what_it_should_be(recipe.places, recipe.requirements)
+            places, against = recipe.places, looking.what_it_should_be(recipe.places, recipe.requirements)
     if remove and (found := looked.ask().found) is not None:
         for line in looking.remove_dead(looking.locks_of(found)):
             message(line)
-    checked = looking.check(looked, against, imports)
+    checked = looking.check(looked, against, imports, places)
     if as_json:
         print_json("checked", checked)
     else:
-        for one in checked.problems:
+        told = checked.problems if verbose else without_what_follows(checked.problems)
+        for one in told:
             show(f"{one.kind}: {one.text}" + (f" [{one.todo}]" if one.todo else ""))
+        if more := len(checked.problems) - len(told):
+            message(f"{more} more that may follow from it: -v shows them")
         what = f"held against {checked.held_against}" if checked.held_against else "held against nothing: name a FILE"
         message(f"{checked.python or 'no Python'} on {checked.host}, {what}; other hosts were not looked at")
     ctx.exit(1 if checked.problems else 0)
@@ -144,11 +165,14 @@ def _at_hand(chosen: str | None) -> LoadedRun | None:
     return _needed(chosen)
 
 
-def _looked(loaded: LoadedRun | None) -> Looked:
+def _looked(loaded: LoadedRun | None, trust: bool) -> Looked:
+    """The run's environment; not to be started where others decide what that would run, unless they are trusted."""
     from opsctl.environments.looking import Looked
+    from opsctl.environments.starting import why_not_started
     from opsctl.runs.load import expanded_file
 
     if loaded is None:
         return Looked()
     file = expanded_file(loaded)
-    return Looked(None if file.run.environment is None else Path(file.run.environment), dict(file.env))
+    script = None if file.run.environment is None else Path(file.run.environment)
+    return Looked(script, dict(file.env), "" if trust else why_not_started(file, loaded.path, loaded.paths.output))

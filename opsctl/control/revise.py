@@ -61,7 +61,11 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     """
     asked = check(loaded, Wish())
     run = asked.run
-    warnings = (*asked.warnings, *changes_since_last(run), *never_rehearsed(run.file, run.paths))
+    warnings = (
+        *asked.warnings,
+        *changes_since_last(run, is_for_own_job=resubmit),
+        *never_rehearsed(run.file, run.paths),
+    )
     refuse_to_publish(run)
     before = newest(run.paths)
     if before is not None and before.damage:

@@ -39,7 +39,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
     run = asked.run
     paths, name = run.paths, run.file.run.name
     # Before the lock: an environment script takes its time.
-    changed = (*changes_since_last(run), *never_rehearsed(run.file, run.paths))
+    changed = (*changes_since_last(run, is_for_own_job=True), *never_rehearsed(run.file, run.paths))
     with explained_disk_errors(paths):
         closed = open_output(paths, run.file.run.group)
         with (

@@ -27,6 +27,7 @@ from opsctl.doctor.seen import (
 from opsctl.environments.asking import source_script
 from opsctl.environments.looking import Looked, check, what_it_should_be
 from opsctl.environments.recipe import recipe_of
+from opsctl.environments.starting import why_not_started
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.moments import now
 from opsctl.programs import find_program
@@ -154,22 +155,22 @@ def host() -> HostSeen:
 
 
 def environment(loaded: LoadedRun | None) -> EnvironmentSeen | None:
-    """The run's environment, started; not where others than root and the caller could change what that runs."""
+    """The run's environment, started; not where others could change what that runs."""
     if loaded is None:
         return None
     file = expanded_file(loaded)
     script = None if file.run.environment is None else Path(file.run.environment)
     if script is not None and not script.exists():
         return EnvironmentSeen(script, is_there=False)
-    if script is not None and (why := who_else_can_write(script)):
+    if why := why_not_started(file, loaded.path, loaded.paths.output):
         return EnvironmentSeen(script, others_can_change=why)
     if script is not None and (problem := source_script(script)):
         return EnvironmentSeen(script, problem=problem)
-    against = None
+    against = places = None
     if loaded.file.environment is not None and loaded.file.environment.requirements:
         recipe = recipe_of(loaded)
-        against = what_it_should_be(recipe.places, recipe.requirements)
-    checked = check(Looked(script, dict(file.env)), against, ())
+        places, against = recipe.places, what_it_should_be(recipe.places, recipe.requirements)
+    checked = check(Looked(script, dict(file.env)), against, (), places)
     return EnvironmentSeen(script, held_against=against, discrepancies=tuple(checked.problems))
 
 

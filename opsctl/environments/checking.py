@@ -13,7 +13,9 @@ from opsctl.environments.extension_locks import ExtensionLock
 from trainer.formats.environment import Environment, differences
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\\]+)")
-Kind = Literal["differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
+Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
+#: What follows from another environment being in use than the one that was built.
+_FOLLOWS = ("differs", "missing", "more", "cannot be imported")
 
 
 class Discrepancy(Struct, frozen=True, kw_only=True):
@@ -74,6 +76,13 @@ def against_frozen(environment: Environment, frozen: Environment, ignored: froze
         Discrepancy(kind=next((kind for end, kind in kinds if text.endswith(end)), "differs"), text=text)
         for text in differences(frozen, environment, ignored)
     ]
+
+
+def without_what_follows(problems: Sequence[Discrepancy]) -> list[Discrepancy]:
+    """`problems` without those that are so because another environment is in use, where that is the first of them."""
+    if not problems or problems[0].kind != "not in use":
+        return list(problems)
+    return [one for one in problems if one.kind not in _FOLLOWS]
 
 
 def stale_locks(locks: Sequence[ExtensionLock]) -> list[Discrepancy]:

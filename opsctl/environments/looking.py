@@ -31,9 +31,12 @@ class Looked:
 
     script: Path | None = None  # None: this Python
     variables: dict[str, str] = field(default_factory=dict)
+    why_not_started: str = ""  # who else decides what that would run (`starting`)
 
     def ask(self) -> Asked:
         """What its Python tells."""
+        if self.why_not_started:
+            return Asked(problem=f"it was not started, {self.why_not_started}")
         return (
             ask_python(sys.executable, self.variables)
             if self.script is None
@@ -41,20 +44,28 @@ class Looked:
         )
 
 
-def check(looked: Looked, against: Path | None, imports: Sequence[str]) -> CheckedEnvironment:
+def check(
+    looked: Looked, against: Path | None, imports: Sequence[str], places: recipe.Places | None = None
+) -> CheckedEnvironment:
     """Hold it against `against`: what `env freeze --json` wrote, or a requirements or lock file.
 
-    Raises OpsctlError where that cannot be read.
+    places: where the environment should be that the next step starts with. That it is another comes first, where it
+    is not as it should be. Raises OpsctlError where `against` cannot be read.
     """
     asked = looked.ask()
     environment = asked.found
     found: list[Discrepancy] = []
     if environment is None:
-        found.append(Discrepancy(kind="cannot be seen", text=f"the environment does not start: {asked.problem}"))
+        todo = "opsctl env check --trust" if looked.why_not_started else ""
+        found.append(
+            Discrepancy(kind="cannot be seen", text=f"the environment does not start: {asked.problem}", todo=todo)
+        )
     else:
         found += [] if against is None else _held_against(environment, against)
         found += [Discrepancy(kind="cannot be seen", text=one) for one in environment.problems]
         found += _not_importable(looked, imports)
+        if found and places is not None:
+            found = [*_not_in_use(looked, environment, places), *found]
         found += checking.stale_locks(locks_of(environment))
     return CheckedEnvironment(
         host=platform.node(),
@@ -90,6 +101,21 @@ def what_it_should_be(places: recipe.Places, requirements: Sequence[Path]) -> Pa
     if newest is not None:
         return newest / recipe.FROZEN
     return requirements[0] if len(requirements) == 1 else None
+
+
+def _not_in_use(looked: Looked, environment: Environment, places: recipe.Places) -> list[Discrepancy]:
+    """That the next step starts with another environment than the one that was built, and what to write or type."""
+    built = places.newest()
+    if built is not None and Path(environment.executable).parent.resolve().is_relative_to(built.resolve()):
+        return []
+    write = f'under [run] write environment = "{places.activate}"'
+    if looked.script is None:
+        text = "the run file names no [run] environment: the next step starts with the Python that runs opsctl"
+    elif built is None:
+        return []  # one that somebody else made is held to the requirements
+    else:
+        text = f"{looked.script} starts {environment.executable}, not what was built in {built}"
+    return [Discrepancy(kind="not in use", text=text, todo=write if built else f"opsctl env build; {write}")]
 
 
 def _held_against(environment: Environment, against: Path) -> list[Discrepancy]:

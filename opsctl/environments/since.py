@@ -8,6 +8,7 @@ from pathlib import Path
 from opsctl.attempts import events
 from opsctl.attempts.environments import in_a_clause, last_environment
 from opsctl.environments.asking import Asked, ask_python, ask_script
+from opsctl.environments.starting import why_not_started
 from opsctl.runs.expanded import ExpandedRun
 from trainer.formats.environment import OF_NODES, Environment, differences
 
@@ -15,10 +16,11 @@ from trainer.formats.environment import OF_NODES, Environment, differences
 _TIMEOUT_S = 20.0
 
 
-def changes_since_last(run: ExpandedRun) -> tuple[str, ...]:
+def changes_since_last(run: ExpandedRun, is_for_own_job: bool = False) -> tuple[str, ...]:
     """At most one line; nothing where no attempt said what it was started with, or nothing is seen to differ.
 
-    What only the nodes have, their driver and the kernels that are compiled there, is not compared.
+    is_for_own_job: whether the caller is about to submit. What only the nodes have, their driver and the kernels that
+    are compiled there, is not compared. What others can change is not started but named (`starting`).
     """
     try:
         last = last_environment(run.paths, events.read(run.paths))
@@ -27,8 +29,10 @@ def changes_since_last(run: ExpandedRun) -> tuple[str, ...]:
     if last is None:
         return ()
     attempt, before = last
-    asked = environment_here(run)
     since = f"since attempt {attempt.number}"
+    if why := why_not_started(run.file, run.path, run.paths.output, is_for_own_job):
+        return (f"what changed in the environment {since} was not looked at: it is not started here, {why}",)
+    asked = environment_here(run)
     if asked.found is None:
         return (f"what changed in the environment {since} cannot be seen from here: {asked.problem}",)
     told = differences(before, asked.found, ignored_here(before, asked.found))

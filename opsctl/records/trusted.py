@@ -178,24 +178,39 @@ def kind_of(mode: int) -> str:
     return next((words for is_kind, words in kinds if is_kind(mode)), "a device")
 
 
-def who_else_can_write(path: Path) -> str | None:
+def who_else_can_write(path: Path, group: int | None = None) -> str | None:
     """Why others than root and the caller can decide what is at `path`: one of the folders on the way, or itself.
 
-    None when nobody else can. For what is executed, or loaded by what is executed. Raises OSError where there is
-    nothing, or it cannot be seen.
+    group: one whose members may, too. None when nobody else can. For what is executed, or loaded by what is executed.
+    Raises OSError where there is nothing, or it cannot be seen.
     """
     real = path.resolve(strict=True)
-    for one in (real, *real.parents):
-        found = one.stat()
-        if found.st_uid not in (0, os.geteuid()):
+    for one, found in _on_the_way(path.absolute(), real):
+        if found.st_uid not in (0, os.geteuid()) and (group is None or not is_member(found.st_uid, group)):
             return f"{one} belongs to {account_name(found.st_uid)}"
         is_sticky_folder = one != real and bool(found.st_mode & stat.S_ISVTX)
+        if stat.S_ISLNK(found.st_mode) or is_sticky_folder:
+            continue  # a link's mode says nothing, and in such a folder nobody renames what is another's
         by_others = found.st_mode & stat.S_IWOTH
         # Where everybody's umask is 002, what people make is writable by a group that only they are in.
-        by_group = found.st_mode & stat.S_IWGRP and not is_nobody_elses(found.st_gid)
-        if (by_others or by_group) and not is_sticky_folder:
+        by_group = found.st_mode & stat.S_IWGRP and found.st_gid != group and not is_nobody_elses(found.st_gid)
+        if by_others or by_group:
             return f"{one} can be written by others"
     return None
+
+
+def _on_the_way(*ways: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every file, folder and link that absolute paths go through, links followed. Raises OSError."""
+    todo, told = list(ways), set[Path]()
+    while todo:
+        place = todo.pop()
+        for one in (place, *place.parents):
+            if one not in told:
+                told.add(one)
+                found = one.lstat()
+                yield one, found
+                if stat.S_ISLNK(found.st_mode):
+                    todo.append(one.parent / one.readlink())
 
 
 def _open_root(root: Path) -> int:

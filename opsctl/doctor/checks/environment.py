@@ -9,8 +9,10 @@ _MOST = 3
 
 
 def _script(seen: Seen) -> Result | None:
-    if (found := seen.environment) is None or found.script is None:
+    if (found := seen.environment) is None or (found.script is None and not found.others_can_change):
         return None
+    if found.others_can_change:
+        return unknown(f"it was not started: {found.others_can_change}", "opsctl env check --trust")
     if not found.is_there:
         todo = (
             "opsctl env build"
@@ -18,10 +20,6 @@ def _script(seen: Seen) -> Result | None:
             else "correct [run] environment"
         )
         return missing(f"{found.script} is not there", todo)
-    if found.others_can_change:
-        return unknown(
-            f"{found.script} was not started: {found.others_can_change}", f"source {found.script}, if you trust it"
-        )
     if found.problem:
         return missing(
             f"{found.script} does not start here: {found.problem}", f"bash -lc 'source {found.script}; python -V'"
@@ -35,6 +33,8 @@ def _lock(seen: Seen) -> Result | None:
         return None
     if found.held_against is None:
         return optional("nothing says what should be in it", "opsctl env freeze > requirements.lock; [environment]")
+    if found.discrepancies and found.discrepancies[0].kind == "not in use":
+        return missing(found.discrepancies[0].text, found.discrepancies[0].todo)
     wrong = [one.text for one in found.discrepancies if one.kind not in ("stale lock", "cannot be seen")]
     if wrong:
         more = f" and {len(wrong) - _MOST} more" if len(wrong) > _MOST else ""

@@ -227,7 +227,21 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         changed("environment", others_can_change="/runs can be written by others"),
         State.UNKNOWN,
         "not started",
-        "trust",
+        "opsctl env check --trust",
+    ),
+    (
+        "environment script",
+        replace(changed("environment", script=None, others_can_change="/runs/run.toml belongs to bob"), run=NO_SCRIPT),
+        State.UNKNOWN,
+        "not started: /runs/run.toml belongs to bob",
+        "opsctl env check --trust",
+    ),
+    (
+        "environment's lock",
+        changed("environment", discrepancies=(*wrong("not in use", "no [run]", "write"), *wrong("more", "x"))),
+        State.MISSING,
+        "no [run]",
+        "write",
     ),
     (
         "environment's lock",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +100,53 @@ def test_what_was_done_to_an_environment_is_what_its_check_says(
     assert opsctl("env", "check") == 1
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(told)
+
+
+def rewrite(loaded: LoadedRun, old: str, new: str) -> None:
+    loaded.path.write_text(loaded.path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("says", ["", 'environment = "own.sh"\n'])
+def test_where_the_next_step_starts_with_another_environment_that_one_reason_is_all_that_is_said(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str], says: str
+) -> None:
+    (loaded.folder / "own.sh").write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
+    rewrite(loaded, 'environment = "environment/activate.sh"\n', says)
+    assert opsctl("env", "check") == 1
+    said = capsys.readouterr()
+    activate = recipe_of(loaded).places.activate
+    (line,) = said.out.splitlines()
+    assert line.startswith("not in use: " + (f"{loaded.folder / 'own.sh'} starts" if says else "the run file names no"))
+    assert line.endswith(f'[under [run] write environment = "{activate}"]')
+    assert "more that may follow from it: -v shows them" in said.err
+    assert opsctl("env", "check", "-v") == 1
+    verbose = capsys.readouterr().out.splitlines()
+    assert verbose[0] == line and "missing: tiny 1.0 is gone" in verbose
+    assert opsctl("env", "check", "--json") == 1
+    assert len(printed("env check", capsys.readouterr().out)["problems"]) == len(verbose)
+    # A file that was named is what it is held against, whatever was built.
+    (loaded.folder / "pins.txt").write_text("tiny==1.0\n")
+    assert opsctl("env", "check", "--against", "pins.txt") == 1
+    assert "missing: tiny 1.0 is not installed" in capsys.readouterr().out.splitlines()
+
+    (reason,) = [one for one in doctors(capsys) if one["name"] == "environment's lock"]
+    assert f"not in use: {reason['text']} [{reason['todo']}]" == line
+
+    rewrite(loaded, "[run]\n" + says, f'[run]\nenvironment = "{activate}"\n')  # as it was said
+    assert opsctl("env", "check") == 0
+
+
+def doctors(capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    opsctl("doctor", "--json")
+    return printed("doctor", capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def test_before_anything_is_built_the_one_reason_says_so(loaded: LoadedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(loaded.folder / "environment")
+    rewrite(loaded, 'environment = "environment/activate.sh"\n', "")
+    assert opsctl("env", "check") == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "the run file names no [run] environment" in line and "[opsctl env build; under [run] write" in line
 
 
 def test_a_dead_lock_is_removed_on_request_and_the_next_check_is_clean(

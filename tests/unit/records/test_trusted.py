@@ -242,6 +242,23 @@ def test_only_what_root_and_the_caller_decide_may_be_executed(root: Path) -> Non
         assert who_else_can_write(program) == f"{root / 'bin'} belongs to {STRANGER}"
 
 
+def test_a_link_counts_with_the_folder_that_it_lies_in(root: Path) -> None:
+    (root / "bin").mkdir()
+    (root / "bin" / "squeue").touch()
+    (root / "open").mkdir()
+    (root / "open" / "latest").symlink_to("../bin")
+    (root / "link").symlink_to("open/latest/squeue")
+    assert who_else_can_write(root / "link") is None
+    (root / "open").chmod(0o777)
+    assert who_else_can_write(root / "link") == f"{root / 'open'} can be written by others"
+    assert who_else_can_write(root / "bin" / "squeue") is None
+    (root / "open").chmod(0o1777)  # who may write there renames nothing of others'
+    assert who_else_can_write(root / "link") is None
+    if not os.getuid():
+        os.chown(root / "open" / "latest", pwd.getpwnam(STRANGER).pw_uid, -1, follow_symlinks=False)
+        assert who_else_can_write(root / "link") == f"{root / 'open' / 'latest'} belongs to {STRANGER}"
+
+
 def test_a_file_that_is_made_while_it_is_looked_for_is_opened(root: Path) -> None:
     for _ in range(2):
         os.close(open_file(root, root / "file", os.O_RDWR | os.O_CREAT))
