@@ -7,10 +7,9 @@ from typing import Any
 from opsctl.runs.expanded import ExpandedRun
 from trainer.formats.data_identity import data_facts
 from trainer.formats.errors import CheckpointError, DataError
-from trainer.formats.fallback import fall_back
-from trainer.formats.manifest import Found, latest_checkpoint
+from trainer.formats.manifest import Found
 from trainer.formats.resumable import Identity, schedule_to_resume_with
-from trainer.formats.starting import found_at_step
+from trainer.formats.starting import found_at_start
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options
 from trainer.recipe.schedule import LearningRateSchedule
@@ -52,11 +51,8 @@ def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
 def _to_go_on_from(run: ExpandedRun) -> Found | None:
     """What the trainer would go on from. Raises CheckpointError."""
     options, own = run.options, run.paths.checkpoints
-    if options.load_step is not None:
-        elsewhere = options.load if options.load != options.save else own
-        return found_at_step(options.replace(load=str(elsewhere), save=str(own)))
-    fell_back = fall_back(own, {}) if options.load_fallback else None
-    return fell_back.instead if fell_back else latest_checkpoint(own)
+    is_elsewhere = options.load_step is not None and options.load != options.save
+    return found_at_start(options.replace(load=options.load if is_elsewhere else str(own), save=str(own)))
 
 
 def _data_seen_from_here(options: Options) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""`opsctl data`: text to the trainer's data files."""
+"""`opsctl data`: text to the trainer's data files, and what a training makes of these at its start."""
 
 from __future__ import annotations
 
 import click
 
 from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import json_option, pick, run_argument
 
 
 @click.group()
 def command() -> None:
-    """Turn text into the trainer's data files."""
+    """Turn text into the trainer's data files; build ahead what a training builds of them at its start."""
 
 
 @command.command("prepare", cls=LongCommand, goes_on=False)
@@ -68,3 +69,26 @@ def prepare(
     arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
     arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", input_path]
     return run_trainer_program("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken", "rich"))
+
+
+@command.command("index", cls=LongCommand)
+@run_argument
+@click.option("--dry-run", is_flag=True, help="Say what is there and what would be built; build nothing.")
+@json_option
+def index(run_argument: str | None, run: str | None, dry_run: bool, as_json: bool) -> int:
+    """Build the orders of samples that the training would build at its first start, while its nodes wait.
+
+    For the run file as it is now and from where the training would go on: its training, validation and test data, at
+    their lengths. They lie where the training looks for them, which then builds none; what is there is left alone.
+    """
+    from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.errors import RunFileError
+    from opsctl.records.run_view import glance
+    from opsctl.runs.checks import check_run
+
+    chosen = glance(pick(run_argument, run))
+    if chosen.loaded is None:
+        raise RunFileError(chosen.problem)
+    expanded, _ = check_run(chosen.loaded)
+    arguments = [f"--world-size={expanded.layout.world_size}", *["--dry-run"] * dry_run, *["--json"] * as_json]
+    return run_trainer_program("trainer.data.index", [*arguments, "--", *expanded.arguments], ("numpy",))

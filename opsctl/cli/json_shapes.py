@@ -45,6 +45,7 @@ from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
 from opsctl.watch.all_runs import PrintedRun
 from opsctl.watch.finding import PrintedFinding
+from trainer.formats.data_indices import IndexedData
 from trainer.formats.data_notes import PreparedData
 from trainer.formats.environment import Environment
 from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, ImportedModel
@@ -117,6 +118,7 @@ PRINTED = (
     *(Printed(f"alerts {verb}", "alerts", PrintedAlerts) for verb in ("list", "send", "ack", "silence", "unsilence")),
     Printed("alerts test", "sendings", list[PrintedSending]),
     Printed("data prepare", "data", PreparedData),
+    Printed("data index", "indexed", IndexedData),
     Printed("checkpoints convert", "converted", ConvertedCheckpoint),
     Printed("export hf", "exported", list[ExportedModel]),
     Printed("import hf", "imported", ImportedModel),
@@ -124,7 +126,8 @@ PRINTED = (
     *(
         Printed(long, "errand", PrintedErrand, "with `--job`")
         for long in (
-            *("checkpoints prune", "checkpoints convert", "data prepare", "export hf", "env build"),
+            *("checkpoints prune", "checkpoints convert", "data prepare", "data index", "export hf", "import hf"),
+            *("env build", "hub sync"),
             *("checkpoints backup", "checkpoints restore", "backup", "backup verify", "restore"),
         )
     ),

@@ -100,7 +100,7 @@ TRAINER = {
     "optim": {"recipe"},
     "energy": {"formats"},
     "engine": {"model", "optim", "parallel", "recipe"},
-    "data": {"formats"},
+    "data": {"formats", "recipe"},
     "checkpoint": {"formats"},
     "interchange": {"checkpoint", "data", "formats", "recipe"},
     "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},

@@ -1,4 +1,4 @@
-"""The trainer's data from its options: datasets, and the micro-batches that one rank reads."""
+"""The trainer's datasets from its options. Without torch: what builds their order ahead needs none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from trainer.data import blend
 from trainer.data.gpt_dataset import BlendedDataset, Dataset, GPTDataset, OrderSettings
 from trainer.data.index_cache import IndexCache
 from trainer.data.indexed import IndexedTokens
-from trainer.data.micro_batches import MicroBatches
 from trainer.formats.data_sources import Group, Source, groups
 from trainer.formats.errors import DataError
 from trainer.formats.vocabulary_files import vocab_size
 
-__all__ = ["DataError", "Dataset", "Datasets", "MicroBatches", "build_datasets", "vocab_size"]
+__all__ = ["DataError", "Dataset", "Datasets", "build_datasets", "vocab_size"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,15 @@ def build_datasets(
     test_samples: int,
     is_builder: bool = True,
     barrier: Callable[[], None] = lambda: None,
+    cache: Callable[[list[Path], bool, Callable[[], None]], IndexCache] = IndexCache,
 ) -> Datasets:
     """Datasets of at least so many samples each (every validation set has `valid_samples`); 0 leaves a split out.
 
     Every rank calls it. The one with `is_builder` builds the sample order and keeps it as files; the others wait in
-    `barrier` and map them. Raises DataError, on every rank alike.
+    `barrier` and map them. cache: makes what keeps them, of folders, `is_builder` and `barrier`. Raises DataError, on
+    every rank alike.
     """
-    builder = _Builder(options, is_builder, barrier)
+    builder = _Builder(options, lambda folders: cache(folders, is_builder, barrier))
     train = builder.datasets("train", train_samples)
     return Datasets(
         next(iter(train.values()), None),
@@ -56,8 +57,8 @@ def build_datasets(
 class _Builder:
     """Opens each file once and builds datasets over it."""
 
-    def __init__(self, options: Mapping[str, Any], is_builder: bool, barrier: Callable[[], None]):
-        self._options, self._is_builder, self._barrier = options, is_builder, barrier
+    def __init__(self, options: Mapping[str, Any], make_cache: Callable[[list[Path]], IndexCache]):
+        self._options, self._make_cache = options, make_cache
         self._settings = OrderSettings(options["seq_length"], options["seed"], options["separate_last_epoch_threshold"])
         self._open: dict[str, IndexedTokens] = {}
 
@@ -90,4 +91,4 @@ class _Builder:
         folders = [Path(given)] if given else [Path(source.prefix).absolute().parent / "cache"]
         if not given and self._options.get("save"):
             folders.append(Path(self._options["save"]) / "data-cache")
-        return IndexCache(folders, self._is_builder, self._barrier)
+        return self._make_cache(folders)

@@ -46,8 +46,7 @@ class IndexCache:
 
         Every rank has to call this in the same order: there is one barrier inside, also when building fails.
         """
-        text = json.dumps(description, indent=1, sort_keys=True, default=str)
-        stem = hashlib.sha256(text.encode()).hexdigest()[:32]
+        text, stem = _named(description)
         built: Arrays | None = None
         try:
             if self._is_builder and self._find(stem) is None:
@@ -57,16 +56,21 @@ class IndexCache:
             self._barrier()
         found = self._find(stem)
         if found is not None:
-            return found
+            return found[1]
         # The folder is not shared or not writable here: the same arrays come out of building them again.
         return built if built is not None else build()
 
-    def _find(self, stem: str) -> Arrays | None:
+    def kept(self, description: Mapping[str, Any]) -> tuple[Path, Arrays] | None:
+        """The listing of the arrays for `description` and they themselves; None where they are not kept whole."""
+        return self._find(_named(description)[1])
+
+    def _find(self, stem: str) -> tuple[Path, Arrays] | None:
         for folder in self._folders:
             listing = folder / f"{stem}.json"
             with contextlib.suppress(OSError, ValueError, KeyError):
                 names = json.loads(listing.read_text())["arrays"]
-                return {name: np.load(folder / f"{stem}-{name}.npy", mmap_mode="r").view(np.ndarray) for name in names}
+                mapped = {name: np.load(folder / f"{stem}-{name}.npy", mmap_mode="r") for name in names}
+                return listing, {name: array.view(np.ndarray) for name, array in mapped.items()}
         return None
 
     def _keep(self, stem: str, text: str, arrays: Arrays) -> None:
@@ -87,6 +91,12 @@ class IndexCache:
                 f"warning: the sample order could not be kept ({'; '.join(failures)}), so every rank builds it at "
                 "every start; give a writable --data-cache-path\n"
             )
+
+
+def _named(description: Mapping[str, Any]) -> tuple[str, str]:
+    """The description as text, and what files of it are called."""
+    text = json.dumps(description, indent=1, sort_keys=True, default=str)
+    return text, hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.formats.errors import CheckpointError
+from trainer.formats.fallback import fall_back
 from trainer.formats.history import Change
 from trainer.formats.manifest import (
     Found,
@@ -63,6 +64,20 @@ def found_at_step(options: Mapping[str, Any]) -> Found:
     if options["save"]:
         refuse_later(Path(options["save"]), 0 if options["finetune"] else found.manifest.iteration)
     return found
+
+
+def found_at_start(options: Mapping[str, Any]) -> Found | None:
+    """The checkpoint that a start with these options goes on from, by its files' sizes alone; None where there is none.
+
+    Raises CheckpointError.
+    """
+    if not options["load"]:
+        return None
+    if options["load_step"] is not None:
+        return found_at_step(options)
+    root = Path(options["load"])
+    fell_back = fall_back(root, {}) if options["load_fallback"] else None
+    return fell_back.instead if fell_back else latest_checkpoint(root)
 
 
 def step_change(found: Found, options: Mapping[str, Any]) -> tuple[Change, ...]:

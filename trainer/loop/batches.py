@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.data.build import DataError, Dataset, MicroBatches
+from trainer.data.build import DataError, Dataset
+from trainer.data.micro_batches import MicroBatches
 from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
 from trainer.formats.data_notes import read_notes
 from trainer.formats.data_sources import groups

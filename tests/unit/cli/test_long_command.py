@@ -131,8 +131,8 @@ def test_where_slurm_takes_nothing_nothing_is_left(folder: Path, capsys: pytest.
 @pytest.mark.parametrize(
     "words",
     [
-        *(("checkpoints", "convert"), ("checkpoints", "prune"), ("data", "prepare"), ("export", "hf")),
-        *(("import", "hf"), ("hub", "sync")),
+        *(("checkpoints", "convert"), ("checkpoints", "prune"), ("data", "prepare"), ("data", "index")),
+        *(("export", "hf"), ("import", "hf"), ("hub", "sync")),
     ],
 )
 def test_every_long_command_tells_of_it(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

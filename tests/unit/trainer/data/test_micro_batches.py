@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tests.unit.trainer.data.conftest import MakePair, options_for
-from trainer.data.build import DataError, MicroBatches, build_datasets
+from trainer.data.build import DataError, build_datasets
 from trainer.data.gpt_dataset import Dataset
+from trainer.data.micro_batches import MicroBatches
 
 
 @pytest.fixture

@@ -1,0 +1,146 @@
+"""`python -m trainer.data.index --world-size N -- OPTIONS`: the orders of samples that a training builds at its start.
+
+OPTIONS are those of `trainer.pretrain_gpt`. They are built by what the training itself calls, for the lengths that it
+would come to where it begins now, so that it finds every one of them and builds none. What is there is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from trainer.data.build import build_datasets
+from trainer.data.index_cache import Arrays, IndexCache
+from trainer.formats.data_indices import IndexedData, KeptIndex
+from trainer.formats.errors import CheckpointError, DataError
+from trainer.formats.json_text import json_file_text
+from trainer.formats.resumable import begins_anew
+from trainer.formats.starting import found_at_start, parse_to_start
+from trainer.recipe.lengths import BEGINNING, Lengths
+from trainer.recipe.options import Options, OptionsError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's options."""
+    result = argparse.ArgumentParser(
+        "python -m trainer.data.index",
+        description="Build ahead what a training builds of its data at its start.",
+        allow_abbrev=False,
+    )
+    result.add_argument("--world-size", type=int, required=True, help="the ranks that it will have")
+    result.add_argument("--dry-run", action="store_true", help="say what would be built")
+    result.add_argument("--json", action="store_true", help="print JSON with schema_version")
+    result.add_argument("options", nargs="*", metavar="OPTION", help="after --: the training's own")
+    return result
+
+
+def index(options: Options, dry_run: bool, tell: Callable[[KeptIndex], None]) -> IndexedData:
+    """Build what is not there. tell: told of each as soon as that is known.
+
+    Raises DataError, CheckpointError where nobody can tell what it goes on from, ValueError without a length.
+    """
+    found = found_at_start(options)
+    manifest = None if found is None or begins_anew(found.manifest, options) else found.manifest
+    wanted = Lengths.of(options, manifest or BEGINNING, manifest.consumed_valid_samples if manifest else 0)
+    seen: dict[tuple[str, str], KeptIndex] = {}
+
+    def told(key: tuple[str, str], one: KeptIndex) -> None:
+        if key not in seen:
+            seen[key] = one
+            tell(one)
+
+    build_datasets(
+        options,
+        wanted.samples_to_read,
+        wanted.valid_samples,
+        wanted.test_samples,
+        cache=lambda folders, *_: _ToldCache(folders, dry_run, told),
+    )
+    return IndexedData(
+        train_samples=wanted.samples_to_read,
+        valid_samples=wanted.valid_samples,
+        test_samples=wanted.test_samples,
+        iteration=manifest.iteration if manifest else 0,
+        indices=list(seen.values()),
+        dry_run=dry_run,
+    )
+
+
+class _ToldCache(IndexCache):
+    """The training's own, which tells what it is asked for; in a dry run it builds nothing."""
+
+    def __init__(self, folders: list[Path], dry_run: bool, tell: Callable[[tuple[str, str], KeptIndex], None]) -> None:
+        super().__init__(folders, is_builder=True, barrier=lambda: None)
+        self._dry_run, self._tell, self._first = dry_run, tell, str(folders[0])
+
+    def load_or_build(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
+        """See `IndexCache.load_or_build`. Of what a dry run does not build the arrays are empty."""
+        state, kept = "there", self.kept(description)
+        if kept is None and self._dry_run:
+            state = "to be built"
+            arrays: Arrays = defaultdict(lambda: np.empty((0, 2), np.int64))
+        else:
+            arrays = super().load_or_build(description, build)
+        if kept is None and not self._dry_run:
+            kept = self.kept(description)
+            state = "not kept" if kept is None else "built"
+        one = KeptIndex(
+            data=description["data"]["prefix"] if "data" in description else None,
+            samples=description["samples"],
+            state=state,
+            listing=None if kept is None else str(kept[0].absolute()),
+            bytes=sum(array.nbytes for array in arrays.values()),
+        )
+        self._tell((self._first, repr(description)), one)
+        return arrays
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 done, 1 failed, 2 wrong usage or data, 130 interrupted."""
+    arguments = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        options = parse_to_start(arguments.options, arguments.world_size)
+        done = index(options, arguments.dry_run, lambda one: None if arguments.json else print(_line(one), flush=True))
+    except (OptionsError, DataError, ValueError) as error:
+        return _failed(str(error), 2)
+    except CheckpointError as error:
+        return _failed(str(error), 1)
+    except OSError as error:
+        return _failed(f"{error.filename or 'the data'}: {error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        return _failed("interrupted; what was built whole is kept", 130)
+    if arguments.json:
+        sys.stdout.write(json_file_text({"schema_version": 1, "indexed": done}))
+    return 1 if any(one.state == "not kept" for one in done.indices) else 0
+
+
+def _line(one: KeptIndex) -> str:
+    what = "a blend" if one.data is None else _printable(one.data)
+    samples = "an epoch" if one.samples is None else f"{one.samples:,} samples"
+    where = f", {one.bytes / 1e6:,.1f} MB, {_printable(one.listing)}" if one.listing else ""
+    return f"{one.state}: {samples} of {what}{where}"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _failed(text: str, code: int) -> int:
+    sys.stderr.write(f"opsctl: {_printable(' '.join(text.splitlines()))}\n")
+    return code
+
+
+def _interrupted(_number: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
