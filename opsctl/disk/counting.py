@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from opsctl.walks.amounts import share_of_bytes
-from opsctl.walks.stretch import ITSELF, Folder
+from opsctl.walks.stretch import ITSELF, Folder, Visitor
 
 #: What lies in the folder itself and not in one of its folders.
 HERE = "."
@@ -28,7 +28,7 @@ class Amounts:
 
 
 @dataclass
-class Counting:
+class Counting(Visitor[Amounts]):
     """A visitor that adds up."""
 
     found: Amounts = field(default_factory=Amounts)
@@ -48,10 +48,6 @@ class Counting:
             self._folder, self._of_folder = folder, amount
         _add(amount, size, 1)
         _add(self.found.users.setdefault(seen.st_uid, [0, 0]), size, 1)
-
-    def goes_into(self, folder: Folder, name: str) -> bool:
-        """Into all of them."""
-        return True
 
     def take(self) -> Amounts:
         """What has been counted since this was asked last."""

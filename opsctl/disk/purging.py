@@ -16,7 +16,7 @@ from opsctl.errors import OpsctlError, file_problem
 from opsctl.walks.amounts import touched_at_s
 from opsctl.walks.parallel import walk
 from opsctl.walks.state import Walked, under
-from opsctl.walks.stretch import Folder
+from opsctl.walks.stretch import Folder, Visitor
 from trainer.formats.manifest import iteration_of
 
 
@@ -30,7 +30,7 @@ class Going:
 
 
 @dataclass
-class Finding:
+class Finding(Visitor[list[Going]]):
     """A visitor that finds files which nobody has touched for so long that they go before `until_s`."""
 
     purge_after_s: float
@@ -42,10 +42,6 @@ class Finding:
         goes_at_s = max(0.0, touched_at_s(seen) + self.purge_after_s)  # some file systems keep any time at all
         if goes_at_s < self.until_s and stat.S_ISREG(seen.st_mode):
             self.found.append(Going(under(folder.place, name), goes_at_s, seen.st_size))
-
-    def goes_into(self, folder: Folder, name: str) -> bool:
-        """Into all of them."""
-        return True
 
     def take(self) -> list[Going]:
         """What was found since this was asked last."""

@@ -16,7 +16,7 @@ from opsctl.errors import OpsctlError, file_problem
 from opsctl.walks.amounts import touched_at_s
 from opsctl.walks.parallel import walk
 from opsctl.walks.state import Walked
-from opsctl.walks.stretch import Folder
+from opsctl.walks.stretch import Folder, Visitor
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -32,7 +32,7 @@ class Touched:
 
 
 @dataclass
-class Touching:
+class Touching(Visitor[Touched]):
     """A visitor that touches the caller's own files which nobody has touched since `before_s`."""
 
     before_s: float
@@ -54,10 +54,6 @@ class Touching:
             self.done.problems.append(f"{folder.place}/{name}: {error.strerror}".lstrip("/"))
             return
         self.done.files, self.done.size_bytes = self.done.files + 1, self.done.size_bytes + seen.st_size
-
-    def goes_into(self, folder: Folder, name: str) -> bool:
-        """Into all of them."""
-        return True
 
     def take(self) -> Touched:
         """What was done since this was asked last."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 
 from opsctl.perms.replacing import is_left_over, remove_left_over, replace_file
 from opsctl.perms.rule import STATE, Lack, is_sealed, lack
 from opsctl.records.trusted import kind_of
 from opsctl.walks.state import under
-from opsctl.walks.stretch import ITSELF, Folder
+from opsctl.walks.stretch import ITSELF, Folder, Visitor
 from opsctl.walks.way import Way
 
+_MODE_AND_GROUP = itemgetter(stat.ST_MODE, stat.ST_GID)
 #: Examples that are told of each kind of trouble.
 MOST_EXAMPLES = 5
 
@@ -65,7 +67,7 @@ class Seen:
 
 
 @dataclass
-class Opening:
+class Opening(Visitor[Seen]):
     """A visitor that notes what the group `gid` lacks, and mends it where that is asked for.
 
     mend: what is the caller's own, or all for root. replaces: also others' files, by a copy. above: where the walk
@@ -79,21 +81,27 @@ class Opening:
     above: str = ""
     seen: Seen = field(default_factory=Seen)
     _entries: int = 0
-    _fine: set[int] = field(default_factory=set)  # modes that lack nothing, wherever they are met
-    _left_alone: str = ""
+    _fine: set[tuple[int, int]] = field(default_factory=set)  # modes and groups that lack nothing, wherever they are
+    _left_alone: set[str] = field(default_factory=set)
     _asked: Folder | None = None
     _answer: bool = False
+
+    def see_all(self, folder: Folder, names: Sequence[str], seen: Sequence[os.stat_result]) -> None:
+        """Several entries; where all of them are as most are, no more is done than to see that."""
+        self._left_alone.clear()
+        if self._fine.issuperset(map(_MODE_AND_GROUP, seen)) and not (self.mend and any(map(is_left_over, names))):
+            self._entries += len(names)
+        else:
+            super().see_all(folder, names, seen)
 
     def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
         """One entry."""
         self._entries += 1
-        if seen.st_mode in self._fine and seen.st_gid == self.gid and not (self.mend and is_left_over(name)):
-            return
         is_folder = stat.S_ISDIR(seen.st_mode)
         place = folder.place if name == ITSELF else under(folder.place, name)
         if is_folder and name != ITSELF and self._is_anothers_run(folder, name, seen):
             self.seen.own_runs.append(place)
-            self._left_alone = place
+            self._left_alone.add(name)
             return
         if not is_folder and not stat.S_ISREG(seen.st_mode):
             return
@@ -114,7 +122,7 @@ class Opening:
 
     def goes_into(self, folder: Folder, name: str) -> bool:
         """Not into runs that are others'."""
-        return under(folder.place, name) != self._left_alone
+        return name not in self._left_alone
 
     def take(self) -> Seen:
         """What was found since this was asked last."""
@@ -129,7 +137,7 @@ class Opening:
             trouble = self._dealt_with(folder, name, place, seen, found)
             self.seen.troubles.setdefault(trouble, Count()).add(1, [place])
         elif not is_kept_apart and not is_sealed(in_run):  # where the most is asked for
-            self._fine.add(seen.st_mode)
+            self._fine.add(_MODE_AND_GROUP(seen))
 
     def _dealt_with(self, folder: Folder, name: str, place: str, seen: os.stat_result, found: Lack) -> Trouble:
         is_folder = stat.S_ISDIR(seen.st_mode)

@@ -15,7 +15,7 @@ from opsctl.records.state_files import make_folder
 from opsctl.records.trusted import kind_of
 from opsctl.runs.paths import RunPaths
 from opsctl.walks.state import BEGINNING
-from opsctl.walks.stretch import ITSELF, Folder, Stretch
+from opsctl.walks.stretch import ITSELF, Folder, Stretch, Visitor
 
 #: Every member may make files here, and they are the group's again; nobody else gets in.
 GROUP_FOLDER_MODE = 0o2770
@@ -158,7 +158,7 @@ def _settle(output: Path, mode: int, gid: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class _Settling:
+class _Settling(Visitor[None]):
     """A visitor that gives what is the caller's own this openness."""
 
     mode: int
@@ -169,10 +169,6 @@ class _Settling:
         if name != ITSELF:
             with contextlib.suppress(OSError):  # a link, something gone or unreadable: not ours to open
                 _settle_entry(folder.fd, name, self.mode, self.gid)
-
-    def goes_into(self, folder: Folder, name: str) -> bool:
-        """Into all of them."""
-        return True
 
     def take(self) -> None:
         """Nothing."""

@@ -4,6 +4,9 @@ Processes, not threads: what a walk waits for is the interpreter where the files
 where they are not; and a process that hangs in the kernel holds up nobody. The one that asks touches no file system: it
 deals out folders, takes in what was found, and never waits longer than the budget says. Whoever has not answered by
 then is killed; what it had is pending as it was, and nothing of it counts.
+
+They are forked, which is safe beside threads of the one that asks: of what a thread may hold at that moment a process
+that walks wants nothing. It imports nothing, prints nothing and logs nothing; what it says goes through its own pipe.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ _REPORT_ENTRIES = 20_000
 GRACE_S = 0.5
 #: A process that has not reported for so long hangs, where the walk's time is not over before.
 HANGS_S = 60.0
+#: One process for each core does what this host knows already; after so long there is somebody else who is waited for.
+_ALL_AFTER_S = 0.5
 #: For those that were killed to be gone; one that hangs in the kernel stays, and is not waited for.
 _LAST_S = 0.2
 
@@ -70,7 +75,11 @@ class _Worker:
 
 def usual_processes() -> int:
     """Two for each core, for a file server answers several at once; not so many that others there feel it."""
-    return min(8, 2 * len(os.sched_getaffinity(0)))
+    return min(8, 2 * _cores())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def walk(
@@ -95,7 +104,8 @@ class _Walk(Generic[Found]):
         self, root: Path, visitor: Visitor[Found], take_in: Callable[[Found], None], budget: Budget, elsewhere: bool
     ) -> None:
         self._root, self._visitor, self._take_in, self._elsewhere = root, visitor, take_in, elsewhere
-        self._most = budget.processes or usual_processes()
+        self._most, self._began_at = budget.processes or usual_processes(), time.monotonic()
+        self._most_at_first = budget.processes or _cores()
         self._left = budget.entries
         self._ends_at = float("inf") if budget.time_s is None else time.monotonic() + budget.time_s
         self._workers: list[_Worker] = []
@@ -132,7 +142,9 @@ class _Walk(Generic[Found]):
     def _dealt(self, pending: list[Pending]) -> list[Pending]:
         """Give what is pending to those who have nothing to do; what nobody takes."""
         idle = [one for one in self._workers if one.task is None]
-        while len(idle) < len(pending) and len(self._workers) < self._most:
+        at_work_s = time.monotonic() - self._began_at
+        most = self._most if at_work_s >= _ALL_AFTER_S else self._most_at_first
+        while len(idle) < len(pending) and len(self._workers) < most:
             idle.append(self._begun())
         if not idle:
             return pending

@@ -6,29 +6,30 @@ vanishes meanwhile is passed over.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import stat
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from opsctl.walks.mounts import mounted_under
 from opsctl.walks.state import BEGINNING, Pending, Unread, under
 from opsctl.walks.way import Way
 
 Found = TypeVar("Found")
-Found_co = TypeVar("Found_co", covariant=True)
 #: Names of one folder that are held at once; one with more is listed again for each so many.
 MOST_NAMES = 200_000
 #: Folders of one folder that are pending at once: the next ones wait until those are done.
 MOST_FOLDERS = 5_000
-#: Between two looks at the clock.
+#: Entries that are looked at together, between two looks at the clock.
 _LOOK_EACH = 64
-_KIND = 0o170000
+_KIND, _FOLDER = 0o170000, stat.S_IFDIR
 #: The root's name in itself.
 ITSELF = "."
 
@@ -41,16 +42,24 @@ class Folder:
     fd: int
 
 
-class Visitor(Protocol[Found_co]):
+class Visitor(ABC, Generic[Found]):
     """What is made of the entries that a walk comes past."""
 
+    @abstractmethod
     def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
         """One entry: what `name` in `folder` is, not followed. The root comes first, as ITSELF in itself."""
 
+    def see_all(self, folder: Folder, names: Sequence[str], seen: Sequence[os.stat_result]) -> None:
+        """Several entries of one folder, in their order."""
+        for name, one in zip(names, seen, strict=True):
+            self.see(folder, name, one)
+
     def goes_into(self, folder: Folder, name: str) -> bool:
         """Whether the walk goes into this folder, which has just been seen."""
+        return True
 
-    def take(self) -> Found_co:
+    @abstractmethod
+    def take(self) -> Found:
         """What was found since this was asked last."""
 
 
@@ -103,31 +112,33 @@ class Stretch(Generic[Found]):
         elif not one.after and not self._may_enter(fd):
             return None
         names, mounted = self._names(one, fd), self._mounts.get(one.place, ())
-        see, goes_into, count = self.visitor.see, self.visitor.goes_into, self.entries
-        look_at = count + _LOOK_EACH
-        try:
-            for name in names:
-                if name in mounted:
-                    continue
-                try:
-                    seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                except OSError as error:
-                    self._not_read(under(one.place, name), error)
-                    continue
-                count += 1
-                see(folder, name, seen)
-                if seen.st_mode & _KIND == stat.S_IFDIR and goes_into(folder, name):
-                    folders.append(Pending(under(one.place, name)))
-                is_late = False
-                if count >= look_at:
-                    is_late, look_at = time.monotonic() >= ends_at, count + _LOOK_EACH
-                if is_late or count >= most or len(folders) >= MOST_FOLDERS:
-                    rest = Pending(one.place, name)
-                    self._kept = rest, names
-                    return rest
-        finally:
-            self.entries = count
-        return None
+        while True:
+            number = min(_LOOK_EACH, most - self.entries, MOST_FOLDERS - len(folders))
+            some = list(islice(names, number))
+            there, seen = self._looked_at(fd, one.place, [name for name in some if name not in mounted])
+            self.visitor.see_all(folder, there, seen)
+            self.entries += len(there)
+            in_it = [name for name, found in zip(there, seen, strict=True) if found.st_mode & _KIND == _FOLDER]
+            folders += [Pending(under(one.place, name)) for name in in_it if self.visitor.goes_into(folder, name)]
+            if len(some) < number:
+                return None
+            if self.entries >= most or len(folders) >= MOST_FOLDERS or time.monotonic() >= ends_at:
+                rest = Pending(one.place, some[-1])
+                self._kept = rest, names
+                return rest
+
+    def _looked_at(self, fd: int, place: str, names: list[str]) -> tuple[list[str], list[os.stat_result]]:
+        """What each is, and the names of those that could be looked at."""
+        look = os.stat
+        with contextlib.suppress(OSError):  # of one of them: then one by one
+            return names, [look(name, dir_fd=fd, follow_symlinks=False) for name in names]
+        found = {}
+        for name in names:
+            try:
+                found[name] = look(name, dir_fd=fd, follow_symlinks=False)
+            except OSError as error:
+                self._not_read(under(place, name), error)
+        return list(found), list(found.values())
 
     def _may_enter(self, fd: int) -> bool:
         found = os.fstat(fd)
@@ -137,24 +148,28 @@ class Stretch(Generic[Found]):
         """The names in the folder that come after `one.after`, in their order."""
         kept, self._kept = self._kept, None
         if kept is not None and kept[0] == one:
-            yield from kept[1]
-            return
-        after, is_all = one.after, False
-        while not is_all:
-            names, is_all = _next_names(fd, after)
-            yield from names
-            after = names[-1] if names else after
+            return kept[1]
+        return chain.from_iterable(_all_names(fd, one.after))
 
     def _not_read(self, place: str, error: OSError) -> None:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):  # gone, or another thing now
             self.unread.append(Unread(place, error.strerror or str(error)))
 
 
+def _all_names(fd: int, after: str) -> Iterator[list[str]]:
+    is_all = False
+    while not is_all:
+        names, is_all = _next_names(fd, after)
+        yield names
+        after = names[-1] if names else after
+
+
 def _next_names(fd: int, after: str) -> tuple[list[str], bool]:
     """The first names after `after`, and whether these are all of them."""
     with os.scandir(fd) as listing:
-        names = (entry.name for entry in listing if entry.name > after) if after else (one.name for one in listing)
-        first = list(islice(names, MOST_NAMES))
+        later = (entry for entry in listing if entry.name > after) if after else listing
+        first = [entry.name for entry in islice(later, MOST_NAMES)]
         if len(first) < MOST_NAMES:
-            return sorted(first), True
-        return heapq.nsmallest(MOST_NAMES, chain(first, names)), False
+            first.sort()
+            return first, True
+        return heapq.nsmallest(MOST_NAMES, chain(first, (entry.name for entry in later))), False

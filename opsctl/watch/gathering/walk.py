@@ -18,7 +18,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.walks.amounts import share_of_bytes, touched_at_s
 from opsctl.walks.parallel import Budget, walk
 from opsctl.walks.state import BEGINNING, Pending, under
-from opsctl.walks.stretch import Folder
+from opsctl.walks.stretch import Folder, Visitor
 
 #: Of one look: seconds, entries of folders, processes.
 BUDGET_S, BUDGET_ENTRIES, PROCESSES = 1.0, 20_000, 2
@@ -60,7 +60,7 @@ def _walk(
 
 
 @dataclass
-class _Counting:
+class _Counting(Visitor[WalkFound]):
     """A visitor that counts what there is."""
 
     root: Path
@@ -82,10 +82,6 @@ class _Counting:
             self.old_files, self.old_bytes = self.old_files + 1, self.old_bytes + seen.st_size
             if touched_s < self.oldest_s:
                 self.oldest_s, self.oldest = touched_s, str(self.root / under(folder.place, name))
-
-    def goes_into(self, folder: Folder, name: str) -> bool:
-        """Into all of them."""
-        return True
 
     def take(self) -> WalkFound:
         """What has been counted since this was asked last."""

@@ -186,3 +186,48 @@ def test_no_process_is_left_behind_and_none_outlives_the_one_that_asked(tmp_path
     while any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids) and time.monotonic() < ends_at:
         time.sleep(0.01)
     assert pids and not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids)
+
+
+class Telling(Noting):
+    """Tells which process has walked."""
+
+    def take(self) -> list[str]:
+        return [str(os.getpid())]
+
+
+def who_walked(root: Path, budget: Budget | None = None) -> set[str]:
+    pids: set[str] = set()
+    walk(root, Telling(), pids.update, budget)
+    return pids
+
+
+def test_more_than_a_process_for_each_core_begins_only_where_a_walk_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(9):
+        (tmp_path / str(number)).mkdir()
+    monkeypatch.setattr(parallel, "_cores", lambda: 1)
+    monkeypatch.setattr(parallel, "_REPORT_ENTRIES", 2)
+    monkeypatch.setattr(parallel, "_ALL_AFTER_S", float("inf"))
+    assert len(who_walked(tmp_path)) == 1
+    assert len(who_walked(tmp_path, Budget(processes=3))) == 3
+    monkeypatch.setattr(parallel, "_ALL_AFTER_S", 0.0)
+    assert len(who_walked(tmp_path)) == 2
+
+
+def test_a_process_of_a_walk_imports_nothing_so_that_no_thread_of_the_one_that_asks_can_hold_it_up(
+    tmp_path: Path,
+) -> None:
+    grow(tmp_path, 4, 4)
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom opsctl.perms.opening import Opening\n"
+        "from opsctl.walks.parallel import walk\n"
+        "class Telling(Opening):\n"
+        "    def take(self):\n"
+        "        new = sorted(set(sys.modules) - before)\n"
+        "        return [*(one.state for one in super().take().troubles), *new]\n"
+        "found, before = set(), set(sys.modules)\n"
+        f"walk(Path({str(tmp_path)!r}), Telling(os.getgid(), True), found.update)\nprint(*found)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["mended"]

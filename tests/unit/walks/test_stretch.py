@@ -131,3 +131,22 @@ def test_a_file_of_several_names_is_counted_once_in_all(tmp_path: Path) -> None:
     told = subprocess.run(["du", "-s", "-B1", str(tmp_path)], capture_output=True, text=True, check=True).stdout
     shares = [share_of_bytes(one.lstat()) for one in (tmp_path, *tmp_path.iterdir())]
     assert abs(sum(shares) - int(told.split()[0])) < 3
+
+
+def test_what_vanishes_before_it_is_looked_at_takes_nothing_else_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_EACH", 3)
+    for name in "abcdefg":
+        (tmp_path / name).touch()
+
+    class Removing(Noting):
+        def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+            super().see(folder, name, seen)
+            if name == "a":
+                (tmp_path / "e").unlink()
+
+    stretch = Stretch(tmp_path, Removing())
+    stretch.go(list(BEGINNING), 100, NEVER)
+    assert stretch.visitor.take() == [".", "a", "b", "c", "d", "f", "g"]
+    assert (stretch.entries, stretch.unread) == (6, [])

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opsctl.walks.state import under
-from opsctl.walks.stretch import ITSELF, Folder
+from opsctl.walks.stretch import ITSELF, Folder, Visitor
 
 
-class Noting:
+class Noting(Visitor[list[str]]):
     """A visitor that notes every place that it is shown."""
 
     def __init__(self, stays_out: Sequence[str] = ()) -> None:
