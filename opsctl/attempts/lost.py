@@ -17,6 +17,7 @@ from opsctl.moments import now
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.ends import exit_code_of
 from opsctl.slurm.states import Phase, State
 from opsctl.slurm.types import Job, JobEnd
 
@@ -114,7 +115,7 @@ def closings(
             end = None
         state, note = _slurm_word(attempt, queue.get(attempt.job_id), end)
         evidence = read_evidence(paths.output, paths.attempt_folder(attempt.job_id))
-        step = StepEnd(exit_code=_exit_code(end), slurm_state=state)
+        step = StepEnd(exit_code=None if end is None else exit_code_of(end), slurm_state=state)
         ended_at = (end.ended_at if end else None) or now()
         reached = checkpoint_of(attempt, attempts, last_checkpoint(paths.checkpoints))
         found.append(closed(attempt, step, evidence, reached, ended_at, closed_by, note))
@@ -129,12 +130,6 @@ def _slurm_word(attempt: Attempt, job: Job | None, end: JobEnd | None) -> tuple[
     if job is not None and parse_comment(job.comment) is not None:
         return State.REQUEUED, "Slurm has put the job back into the queue: a node failed, or it was preempted"
     return LOST, f"Slurm no longer knows job {attempt.job_id}"
-
-
-def _exit_code(end: JobEnd | None) -> int | None:
-    if end is None:
-        return None
-    return 128 + end.signal if end.signal else end.exit_code
 
 
 def _is_other_job(end: JobEnd, attempt: Attempt) -> bool:

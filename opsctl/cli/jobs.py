@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
 
 from opsctl.cli.selection import json_option
 
-if TYPE_CHECKING:
-    from opsctl.errands.records import Errand, Errands
-    from opsctl.errands.settling import Seen
-
 #: How long one that has ended is listed without being asked for.
-_SHOWN = timedelta(days=2)
+_SHOWN = timedelta(days=7)
 
 
 class _ListByDefault(click.Group):
@@ -32,7 +27,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--all", "show_all", is_flag=True, help="Those too that have ended days ago.")
+@click.option("--all", "show_all", is_flag=True, help="Those too that ended more than a week ago.")
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
@@ -42,19 +37,21 @@ def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
     """
     from opsctl.errands.listing import errand_lines, printed_errand
     from opsctl.errands.records import errands
+    from opsctl.errands.settling import look
     from opsctl.moments import now
     from opsctl.output import message, print_json, show_lines
+    from opsctl.slurm.commands import client_for
 
     place = errands()
     chosen = [one for one in place.all() if show_all or one.ended_at is None or now() - one.ended_at < _SHOWN]
-    seen, problem = _seen(place, chosen)
+    seen, problem = look(place, chosen, client_for)
     printed = [printed_errand(place, one) for one in seen]
     if as_json:
         print_json("errands", printed)
     elif printed:
         show_lines(errand_lines(printed))
     else:
-        message("no jobs of long commands" + ("" if show_all else " of these days: --all shows earlier ones"))
+        message("no jobs of long commands" + ("" if show_all else " of this week: --all shows earlier ones"))
     if problem:
         message(f"opsctl: {problem}")
         ctx.exit(1)
@@ -73,7 +70,9 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
 
     from opsctl.errands.listing import read_output
     from opsctl.errands.records import errands
+    from opsctl.errands.settling import look
     from opsctl.output import message, show
+    from opsctl.slurm.commands import client_for
 
     place = errands()
     name = place.find(which).errand
@@ -83,7 +82,7 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
         # What is on record is free to look at; Slurm is asked now and then, for what could not say its own end.
         if one.is_open and follow and time.monotonic() - looked_at > _ASK_S:
             looked_at = time.monotonic()
-            one = _seen(place, [one])[0][0].errand
+            one = look(place, [one], client_for)[0][0].errand
         text, end = read_output(place, name, end)
         *lines, rest = (rest + text).split("\n")
         for line in lines:
@@ -106,6 +105,7 @@ def cancel(which: str, dry_run: bool) -> None:
     """End it, and have no further job go on with it. What it has done so far stays."""
     from opsctl.account import account_and_host
     from opsctl.errands.records import errands
+    from opsctl.errands.settling import settle
     from opsctl.errors import OpsctlError
     from opsctl.output import show
     from opsctl.slurm.commands import client_for
@@ -113,13 +113,52 @@ def cancel(which: str, dry_run: bool) -> None:
     place = errands()
     name = place.find(which).errand
     with place.locked(f"cancel {name}"):
-        one = _settled(place, [place.find(name)])[0].errand
+        one = settle(place, [place.find(name)], client_for)[0].errand
         if not one.is_open:
             raise OpsctlError(f"{name} is {one.state} already")
         if not dry_run:
             client_for(one.cluster).cancel([one.last.job_id] if one.last.job_id else [])
             place.write(one.ended("cancelled", f"by {account_and_host()}"))
     show(str(one.last.job_id))
+
+
+@command.command()
+@click.argument("which", metavar="[ID]...", nargs=-1)
+@click.option("--ended", is_flag=True, help="All that have ended.")
+@click.option("--anyway", is_flag=True, help="Also one that is open, of which Slurm cannot be asked any more.")
+@click.option("--dry-run", is_flag=True, help="Say what would be forgotten; change nothing.")
+def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> None:
+    """Take those that have ended off the list, with what they printed.
+
+    One that is open stays, for its job may still do something: cancel it. With --anyway it goes where Slurm does not
+    answer, as of a cluster that is gone; should its job start after all, it does nothing.
+    """
+    from opsctl.errands.records import errands
+    from opsctl.errands.settling import look
+    from opsctl.errors import OpsctlError
+    from opsctl.output import show
+    from opsctl.slurm.commands import client_for
+
+    if bool(which) == ended:
+        raise click.UsageError("name the ones to forget, or give --ended")
+    place = errands()
+    wanted = {one.errand: one for one in ([place.find(each) for each in which] if which else place.all())}
+    seen = [one for one in look(place, list(wanted.values()), client_for)[0] if which or not one.errand.is_open]
+    for one in seen:
+        name = one.errand.errand
+        if one.errand.is_open and one.unknown and not anyway:
+            raise OpsctlError(f"{name} is open, and Slurm does not say how it stands: --anyway ({one.unknown})")
+        if one.errand.is_open and not one.unknown:
+            raise OpsctlError(f"{name} is {one.state}: opsctl jobs cancel {name} ends it first")
+    with place.locked("forget jobs"):
+        for one in seen:
+            if not dry_run:
+                place.forget(one.errand.errand)
+            if not dry_run and place.record(one.errand.errand).parent.exists():
+                raise OpsctlError(
+                    f"{place.record(one.errand.errand).parent} cannot be removed: look who may write there"
+                )
+            show(one.errand.errand)
 
 
 @command.command("exec", hidden=True)
@@ -144,24 +183,3 @@ def exec_(errand: str, number: int) -> int:
 
 #: Between two questions to Slurm of one who follows, seconds.
 _ASK_S = 30.0
-
-
-def _settled(place: Errands, wanted: list[Errand]) -> list[Seen]:
-    from opsctl.errands.settling import settle
-    from opsctl.slurm.commands import client_for
-
-    return settle(place, wanted, client_for)
-
-
-def _seen(place: Errands, wanted: list[Errand]) -> tuple[list[Seen], str]:
-    """(how they stand, why that is not all known)."""
-    from opsctl.errands.settling import Seen
-    from opsctl.errors import SlurmError
-
-    if not any(one.is_open for one in wanted):
-        return [Seen(one) for one in wanted], ""
-    try:
-        with place.locked("look at the jobs"):
-            return _settled(place, wanted), ""
-    except SlurmError as error:
-        return [Seen(place.read(one.errand) or one, unknown=str(error)) for one in wanted], str(error)

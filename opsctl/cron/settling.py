@@ -13,19 +13,20 @@ from opsctl.moments import now
 from opsctl.records.cron import parse_cron_comment
 from opsctl.records.cron_runs import CronRun, RunEvent, RunState, append_run, read_runs
 from opsctl.records.state_files import locked
-from opsctl.slurm.states import End, end_of
+from opsctl.slurm.ends import slurms_word
+from opsctl.slurm.states import End
 from opsctl.slurm.types import Job, JobEnd
 
 #: How long a run that is on record may be on its way to Slurm.
 ON_ITS_WAY = timedelta(seconds=60)
 #: After its limit a run that Slurm hides from us is given up.
 HIDDEN_FOR = timedelta(hours=1)
-_ENDS: dict[End, tuple[RunState, str]] = {
-    End.TIME_LIMIT: ("timeout", "Slurm ended it at its time limit"),
-    End.CANCELLED: ("cancelled", "somebody cancelled it"),
-    End.PREEMPTED: ("cancelled", "Slurm preempted it"),
-    End.NODE_FAILURE: ("failed", "its node failed"),
-    End.OUT_OF_MEMORY: ("failed", "it was out of memory"),
+_STATES: dict[End, RunState] = {
+    End.TIME_LIMIT: "timeout",
+    End.CANCELLED: "cancelled",
+    End.PREEMPTED: "cancelled",
+    End.NODE_FAILURE: "failed",
+    End.OUT_OF_MEMORY: "failed",
 }
 
 
@@ -77,13 +78,9 @@ def _end(run: CronRun, ends: dict[int, JobEnd], at: datetime, hidden: bool) -> R
     """The event that closes a run which is not in the queue; None while that is too early."""
     end = ends.get(run.job_id)
     if end is not None:
-        known = end_of(end.state)
-        if known is not None:
-            state, detail = _ENDS[known]
-        else:
-            state = "done" if end.state == "COMPLETED" and not end.exit_code and not end.signal else "failed"
-            detail = "its own process put no end on record; Slurm says so"
-        return ended(run, state, at, detail, end.exit_code or (128 + end.signal if end.signal else 0))
+        word = slurms_word(end)
+        state = _STATES[word.end] if word.end is not None else "done" if word.is_success else "failed"
+        return ended(run, state, at, word.said, word.exit_code)
     since = run.began_at or run.asked_at
     if hidden and run.by != account_name() and at - since < timedelta(seconds=run.limit_s) + HIDDEN_FOR:
         return None

@@ -30,6 +30,8 @@ from trainer.formats.json_text import Moment
 ErrandState = Literal["open", "done", "failed", "cancelled", "stopped", "lost"]
 #: Ended errands that are kept.
 KEPT = 100
+#: Of what is written here.
+SCHEMA_VERSION = 1
 _MOST = 10_000
 _LOCK_WAIT_S = 20.0
 _COMMENT = re.compile(r"opsctl errand=(?P<errand>e[0-9a-f]{7}) job=(?P<number>\d{1,9})")
@@ -67,12 +69,17 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: Moment | None = None
     exit_code: int | None = None
     detail: str = ""
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
 
     @property
     def is_open(self) -> bool:
         """Whether it may still do something."""
         return self.state == "open"
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer opsctl wrote it: whoever writes it back would drop what is not known here."""
+        return self.schema_version > SCHEMA_VERSION
 
     @property
     def last(self) -> ErrandJob:
@@ -138,7 +145,9 @@ class Errands:
             yield
 
     def write(self, errand: Errand) -> None:
-        """Put it on record as it is now. Raises OSError."""
+        """Put it on record as it is now. Raises OSError, OpsctlError for one that a newer opsctl wrote."""
+        if errand.is_newer:
+            raise OpsctlError(f"{errand.errand} was written by a newer opsctl: use that one")
         make_folder(self.root, self.record(errand.errand).parent)
         write_state(self.root, self.record(errand.errand), errand)
 

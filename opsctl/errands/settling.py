@@ -9,21 +9,25 @@ from datetime import timedelta
 
 from opsctl.account import account_name
 from opsctl.errands.records import Errand, Errands, ErrandState, parse_errand_comment
+from opsctl.errors import SlurmError
 from opsctl.moments import now
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.states import End, end_of
+from opsctl.slurm.ends import slurms_word
+from opsctl.slurm.states import End
 from opsctl.slurm.types import Job, JobEnd
 
 #: How long a job that is on record may be on its way to Slurm.
 ON_ITS_WAY = timedelta(seconds=60)
-_ENDS: dict[End, tuple[ErrandState, str]] = {
-    End.TIME_LIMIT: ("stopped", "Slurm ended it at its limit before it could be gone on with: type it again"),
-    End.CANCELLED: ("cancelled", "its job was cancelled"),
-    End.PREEMPTED: ("stopped", "Slurm preempted it and did not start it again: type it again"),
-    End.NODE_FAILURE: ("stopped", "its node failed and Slurm did not start it again: type it again"),
-    End.OUT_OF_MEMORY: ("failed", "it was out of memory"),
+#: By what ended its job. Those that are "stopped" are worth typing again.
+_STATES: dict[End, ErrandState] = {
+    End.TIME_LIMIT: "stopped",
+    End.CANCELLED: "cancelled",
+    End.PREEMPTED: "stopped",
+    End.NODE_FAILURE: "stopped",
+    End.OUT_OF_MEMORY: "failed",
 }
+_AGAIN = "type it again"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,27 @@ class Seen:
         if self.job is not None:
             return "held" if self.job.is_held else self.job.state.lower()
         return "unknown" if self.unknown else "on its way"
+
+
+def look(
+    place: Errands, wanted: Sequence[Errand], client_of: Callable[[Cluster], SlurmClient]
+) -> tuple[list[Seen], str]:
+    """(how `wanted` stand, why that is not all known); a cluster that does not answer hides none of another one's.
+
+    Closes what has ended, under the lock, which is not taken where nothing is open. Raises OpsctlError, OSError.
+    """
+    seen = {one.errand: Seen(one) for one in wanted}
+    problems: list[str] = []
+    for cluster in dict.fromkeys(one.cluster for one in wanted if one.is_open):
+        own = [one for one in wanted if one.cluster == cluster]
+        try:
+            with place.locked("look at the jobs"):
+                found = settle(place, own, client_of)
+        except SlurmError as error:
+            found = [Seen(place.read(one.errand) or one, unknown=str(error)) for one in own]
+            problems.append(str(error))
+        seen.update((one.errand.errand, one) for one in found)
+    return list(seen.values()), "; ".join(dict.fromkeys(problems))
 
 
 def settle(place: Errands, wanted: Sequence[Errand], client_of: Callable[[Cluster], SlurmClient]) -> list[Seen]:
@@ -64,7 +89,12 @@ def settle(place: Errands, wanted: Sequence[Errand], client_of: Callable[[Cluste
         ends = client.ends([one.last.job_id for one in gone if one.last.job_id]) if gone else {}
         for one in open_ones:
             job = queue.get((one.errand, len(one.jobs)))
-            seen[one.errand] = Seen(one if job is None and not one.is_open else _settled(place, one, job, ends), job)
+            if one.is_newer:
+                seen[one.errand] = Seen(one, job, unknown="a newer opsctl wrote it")
+            elif job is None and not one.is_open:
+                seen[one.errand] = Seen(one)
+            else:
+                seen[one.errand] = Seen(_settled(place, one, job, ends), job)
     return list(seen.values())
 
 
@@ -77,19 +107,19 @@ def _settled(place: Errands, errand: Errand, job: Job | None, ends: dict[int, Jo
         changed = errand
     else:
         why = "Slurm does not know its job any more" if errand.last.job_id else "nobody knows whether Slurm ever had it"
-        changed = errand.ended("lost", f"{why}: type it again")
+        changed = errand.ended("lost", f"{why}: {_AGAIN}")
     if changed != errand:
         place.write(changed)
     return changed
 
 
 def _closed(errand: Errand, end: JobEnd) -> Errand:
-    known = end_of(end.state)
-    exit_code = end.exit_code or (128 + end.signal if end.signal else 0)
-    if known is not None:
-        state, detail = _ENDS[known]
-        return errand.ended(state, detail, exit_code or None)
+    word = slurms_word(end)
+    if word.end is not None:
+        state = _STATES[word.end]
+        said = f"{word.said}, and nothing went on with it: {_AGAIN}" if state == "stopped" else word.said
+        return errand.ended(state, said, word.exit_code or None)
     if end.signal == signal.SIGUSR1:  # it ends nothing but a batch script that has not come to ignoring it
-        return errand.ended("stopped", "Slurm warned it of its limit before it had begun: type it again", exit_code)
-    state = "done" if end.state == "COMPLETED" and not exit_code else "failed"
-    return errand.ended(state, "its own process put no end on record; Slurm says so", exit_code)
+        said = f"Slurm warned it of its limit before it had begun: {_AGAIN}"
+        return errand.ended("stopped", said, word.exit_code)
+    return errand.ended("done" if word.is_success else "failed", word.said, word.exit_code)

@@ -67,7 +67,7 @@ class Opsctl:
 
     def __call__(self, *words: str) -> Answer:
         child = self.start(*words)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=240)
         return Answer(child.returncode, out, err)
 
     def says(self, user: str, *words: str) -> Answer:

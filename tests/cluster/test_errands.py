@@ -1,6 +1,6 @@
 """Long commands as Slurm jobs: sent, gone on with, interrupted, killed, on a node that dies, on a real Slurm.
 
-What they do is read a FIFO: as long as nobody writes into it they are at work.
+What they do is read a FIFO into which nobody writes: as long as they have it open they are at work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from opsctl.errands.records import Errand, Errands, errands
@@ -26,7 +27,11 @@ from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.printed_json import printed
 
+#: States of a job that may still do something.
+LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 TEXT = "".join(json.dumps({"text": f"line {number} of many words"}) + "\n" for number in range(50))
+#: For what comes by itself, on however busy a machine, seconds.
+LONG_S = 240
 PREPARE = ("data", "prepare", "corpus.jsonl", "--output-prefix", "out", "--vocab-size", "300", "--workers", "1")
 
 
@@ -38,6 +43,10 @@ class Desk:
         self.opsctl = Opsctl(cluster, folder)
         self.corpus = folder / "corpus.jsonl"
         os.mkfifo(self.corpus)
+        self._writer = os.open(self.corpus, os.O_RDWR)  # so that whoever reads it has it open, and waits
+
+    def leave(self) -> None:
+        os.close(self._writer)
 
     @property
     def place(self) -> Errands:
@@ -73,17 +82,14 @@ class Desk:
             is_begun = one is not None and (len(one.jobs), one.last.starts) == (jobs, starts)
             return one if is_begun and self.readers() else None
 
-        found = wait_until(reads, 60, f"start {starts} of job {jobs} to be at work")
+        found = wait_until(reads, LONG_S, f"start {starts} of job {jobs} to be at work")
         assert isinstance(found, Errand)
         return found
 
     def readers(self) -> list[int]:
         """Processes that wait for the corpus to come."""
-        return [
-            int(entry.name)
-            for entry in Path("/proc").iterdir()
-            if entry.name.isdigit() and _is_reading(entry, self.folder)
-        ]
+        others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and entry.name != str(os.getpid()))
+        return [int(entry.name) for entry in others if _has_open(entry, self.corpus)]
 
     def warn(self, errand: Errand) -> None:
         """The signal that Slurm itself sends before the limit, now."""
@@ -96,36 +102,35 @@ class Desk:
         whole.rename(self.corpus)
 
     def ended(self) -> Errand:
-        name = self.only.errand
+        """Wait until it has ended; what could not say so itself is closed by a look."""
 
-        def closed() -> Errand | None:
-            self.opsctl("jobs")
-            one = self.place.read(name)
-            return one if one is not None and not one.is_open else None
+        def over() -> bool:
+            one = self.only
+            if one.is_open and self.cluster.job_state(one.last.job_id) not in LIVE:
+                self.opsctl.ok("jobs")
+                one = self.only
+            return not one.is_open
 
-        found = wait_until(closed, 150, "the errand to end")  # Slurm may end it a minute past its limit
-        assert isinstance(found, Errand)
-        return found
+        wait_until(over, LONG_S, "the errand to end")
+        return self.only
 
     def output(self) -> str:
         return self.place.output(self.only.errand).read_text()
 
 
-def _is_reading(process: Path, folder: Path) -> bool:
-    """Whether it is the trainer's program, with this folder's work, and opens what nobody writes into."""
+def _has_open(process: Path, path: Path) -> bool:
     try:
-        words = (process / "cmdline").read_bytes().split(b"\0")
-        if b"trainer.data.prepare" not in words or (process / "cwd").readlink() != folder:
-            return False
-        return (process / "wchan").read_text() == "wait_for_partner"
-    except OSError:
+        return any(one.readlink() == path for one in (process / "fd").iterdir())
+    except OSError:  # it has gone
         return False
 
 
 @pytest.fixture
 def desk(local_cluster: RunningCluster) -> Iterator[Desk]:
     with open_folder() as folder:
-        yield Desk(local_cluster, folder)
+        desk = Desk(local_cluster, folder)
+        yield desk
+        desk.leave()
 
 
 def test_the_same_command_line_runs_as_a_job_and_two_at_once_are_refused(desk: Desk) -> None:
@@ -171,7 +176,7 @@ def test_past_its_limit_the_next_job_goes_on_until_it_is_done(desk: Desk, monkey
     desk.warn(first)
     second = desk.at_work(jobs=2)
     assert second.last.job_id != first.last.job_id
-    desk.cluster.wait_for_state(first.last.job_id, "COMPLETED")
+    desk.cluster.wait_for_state(first.last.job_id, "COMPLETED", timeout_s=LONG_S)
     desk.feed()
     desk.warn(second)
     errand = desk.ended()
@@ -182,18 +187,19 @@ def test_past_its_limit_the_next_job_goes_on_until_it_is_done(desk: Desk, monkey
 
 def test_one_that_makes_no_progress_is_not_gone_on_with_for_ever(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.send(monkeypatch)
-    progress = desk.place.progress(desk.only.errand)
-    for number in (1, 2, 3):
-        at_work = desk.at_work(jobs=number)
-        if number == 1:  # what one start tells does not count for the next
-            write_state(desk.place.root, progress, ErrandProgress(done=5))
-        desk.warn(at_work)
-    assert desk.at_work(jobs=4).in_vain == 2
-    desk.warn(desk.only)
+    first = desk.at_work()
+    desk.place.write(msgspec.structs.replace(first, in_vain=2))
+    write_state(desk.place.root, desk.place.progress(first.errand), ErrandProgress(done=5))
+    desk.warn(first)
+    second = desk.at_work(jobs=2)
+    assert second.in_vain == 0
+    # What the first one told does not count for the next.
+    desk.place.write(msgspec.structs.replace(second, in_vain=2))
+    desk.warn(second)
     errand = desk.ended()
-    assert (errand.state, len(errand.jobs)) == ("stopped", 4)
+    assert (errand.state, len(errand.jobs)) == ("stopped", 2)
     assert "3 times in a row without progress" in errand.detail
-    wait_until(lambda: not desk.cluster.run("squeue", "-h").stdout, 20, "the queue to be empty")
+    wait_until(lambda: not desk.cluster.run("squeue", "-h").stdout, LONG_S, "the queue to be empty")
 
 
 def test_one_that_would_begin_anew_is_stopped_at_its_limit_and_says_so(
@@ -212,7 +218,7 @@ def test_a_warning_that_meets_a_script_which_only_starts_stops_it(desk: Desk, mo
     (desk.folder / "before.sh").write_text(f"touch {starts}; read -r _ < {waits}\n")
     monkeypatch.setenv("BASH_ENV", str(desk.folder / "before.sh"))  # what bash does before a script's first line
     errand = desk.send(monkeypatch)
-    wait_until(starts.exists, 60, "the batch script to start")
+    wait_until(starts.exists, LONG_S, "the batch script to start")
     desk.warn(errand)
     errand = desk.ended()
     assert (errand.state, errand.exit_code, len(errand.jobs)) == ("stopped", 128 + signal.SIGUSR1, 1)
@@ -228,7 +234,7 @@ def test_a_node_that_dies_costs_one_start(desk: Desk, monkeypatch: pytest.Monkey
     # As Slurm itself does some minutes after it last heard of a node.
     desk.cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     # Slurm lets a job that it starts again wait for two minutes.
-    wait_until(lambda: desk.cluster.job_state(first.last.job_id) == "PENDING", 60, "Slurm to take it back")
+    wait_until(lambda: desk.cluster.job_state(first.last.job_id) == "PENDING", LONG_S, "Slurm to take it back")
     (row,) = desk.listed()
     assert (row["state"], row["job_id"]) == ("pending", first.last.job_id)
     desk.cluster.run("scontrol", "update", f"JobId={first.last.job_id}", "StartTime=now")
@@ -243,8 +249,8 @@ def test_cancelled_it_ends_with_all_that_it_started_and_nothing_goes_on(
     desk.send(monkeypatch)
     errand = desk.at_work()
     assert desk.opsctl.ok("jobs", "cancel", errand.errand) == str(errand.last.job_id)
-    wait_until(lambda: not desk.readers(), 30, "the command to be gone")
-    desk.cluster.wait_for_state(errand.last.job_id, "CANCELLED")
+    wait_until(lambda: not desk.readers(), LONG_S, "the command to be gone")
+    desk.cluster.wait_for_state(errand.last.job_id, "CANCELLED", timeout_s=LONG_S)
     assert desk.ended().state == "cancelled" and len(desk.only.jobs) == 1
     refused = desk.opsctl("jobs", "cancel", errand.errand)
     assert refused.code == 1 and "is cancelled already" in refused.err
@@ -274,7 +280,7 @@ def test_a_job_that_is_not_the_one_that_counts_does_nothing(desk: Desk, monkeypa
         f"{sys.executable} -m opsctl jobs exec --errand {errand.errand} --number 1",
         f"--output={desk.folder}/second.out",
     )
-    desk.cluster.wait_for_state(second, "FAILED")
+    desk.cluster.wait_for_state(second, "FAILED", timeout_s=LONG_S)
     assert "is carried out by job" in (desk.folder / "second.out").read_text()
     assert len(desk.readers()) == 1
 

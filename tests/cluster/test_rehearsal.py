@@ -38,7 +38,7 @@ def test_a_finished_rehearsal_is_on_its_runs_record_and_a_later_change_is_told(
     small = Opsctl(local_cluster, twin)
     small.ok("submit", "--begin", "now")
     record = large.state / "rehearsals.jsonl"
-    wait_until(record.exists, 60, "the rehearsal to finish")
+    wait_until(record.exists, 240, "the rehearsal to finish")
     assert (twin / "output" / "checkpoints" / "global_step20" / "manifest.json").is_file()
     assert "rehearsed" not in large("submit", "--dry-run").err
     assert "never rehearsed" not in small("submit", "--dry-run").err

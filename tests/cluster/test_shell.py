@@ -16,6 +16,9 @@ from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster
 from tests.tiny_run import write_run
 
+#: For what comes by itself, on however busy a machine, seconds.
+LONG_S = 240
+
 
 class Terminal:
     """A terminal at which somebody has typed an opsctl command."""
@@ -28,7 +31,7 @@ class Terminal:
             os.execve(sys.executable, [sys.executable, "-m", "opsctl", *words], environment)
         self.seen = ""
 
-    def until(self, pattern: str, timeout_s: float = 40) -> re.Match[str]:
+    def until(self, pattern: str, timeout_s: float = LONG_S) -> re.Match[str]:
         """Read until `pattern` has been printed, and forget what came before its end."""
         deadline = time.monotonic() + timeout_s
         while not (found := re.search(pattern, self.seen)):
@@ -47,7 +50,7 @@ class Terminal:
 
     def exit_code(self) -> int:
         self.type("exit 7")
-        while select.select([self.fd], [], [], 30)[0]:
+        while select.select([self.fd], [], [], LONG_S)[0]:
             try:
                 if not os.read(self.fd, 4096):
                     break
@@ -91,7 +94,7 @@ def test_a_shell_at_a_terminal_has_the_runs_environment_and_its_exit_code_is_kep
     terminal.type("srun --overlap --ntasks=1 bash -c 'echo step-$((40+2))' < /dev/null")
     terminal.until(r"step-42\n.*[$#] $")
     assert terminal.exit_code() == 7
-    opsctl.cluster.wait_for_state(job, "COMPLETED", "FAILED", "CANCELLED")
+    opsctl.cluster.wait_for_state(job, "COMPLETED", "FAILED", "CANCELLED", timeout_s=LONG_S)
 
 
 def test_into_a_task_of_an_array_it_goes_beside_what_runs_there_without_its_gpus(opsctl: Opsctl) -> None:
@@ -100,7 +103,7 @@ def test_into_a_task_of_an_array_it_goes_beside_what_runs_there_without_its_gpus
     opsctl.ok("cancel")
     job = opsctl.cluster.sbatch("sleep 600", mark, "--nodes=2", "--gres=gpu:2", "--array=3-3")
     assert job != array
-    opsctl.cluster.wait_for_state(job, "RUNNING")
+    opsctl.cluster.wait_for_state(job, "RUNNING", timeout_s=LONG_S)
     for which in (["--into"], ["--into", f"{job}_3", "--node", "node2"]):
         terminal = Terminal(opsctl, "shell", *which)
         terminal.until(rf"in job {job}_3")
@@ -124,6 +127,6 @@ def test_a_command_needs_no_terminal_and_its_output_and_exit_code_come_through(o
 def test_anothers_job_is_not_gone_into(opsctl: Opsctl, unix_user: Callable[..., str]) -> None:
     eve = unix_user("eve")
     job = opsctl.cluster.sbatch("sleep 600", "--nodes=1", user=eve)
-    opsctl.cluster.wait_for_state(job, "RUNNING")
+    opsctl.cluster.wait_for_state(job, "RUNNING", timeout_s=LONG_S)
     refused = opsctl("shell", "--into", str(job))
     assert refused.code == 1 and f"job {job} is {eve}'s: Slurm lets only its owner in" in refused.err

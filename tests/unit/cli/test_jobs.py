@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opsctl.errands.records import Errands, errands
+from opsctl.errands.sending import start
+from opsctl.moments import now
+from opsctl.slurm import commands
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
+from tests.unit.cron.slurm_in_memory import SlurmInMemory
 from tests.unit.errands.sent import an_errand
 
 
@@ -54,6 +60,48 @@ def test_one_that_cannot_be_asked_for_is_not_cancelled(
     assert opsctl("jobs", "cancel", "12") == 1
     assert "squeue is not on PATH" in capsys.readouterr().err
     assert place.read(errand.errand) == errand
+
+
+def test_what_ended_is_listed_for_a_week(place: Errands, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = an_errand(tmp_path).ended("lost"), an_errand(tmp_path).ended("lost")
+    for errand, days in ((old, 7), (new, 6)):
+        place.write(msgspec.structs.replace(errand, ended_at=now() - timedelta(days=days, minutes=1)))
+    assert opsctl("jobs") == 0
+    shown = capsys.readouterr().out
+    assert new.errand in shown and old.errand not in shown
+    assert opsctl("jobs", "--all") == 0
+    assert old.errand in capsys.readouterr().out
+
+
+def test_what_has_ended_can_be_forgotten_and_what_is_open_cannot(
+    place: Errands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost, done, there = an_errand(tmp_path).ended("lost"), an_errand(tmp_path).ended("done"), an_errand(tmp_path)
+    for errand in (lost, done, there.with_last(job_id=12)):
+        place.write(errand)
+        place.output(errand.errand).write_text("text\n")
+    assert opsctl("jobs", "forget", lost.errand, "--dry-run") == 0 and len(place.all()) == 3
+    assert opsctl("jobs", "forget", lost.errand) == 0
+    assert {one.errand for one in place.all()} == {done.errand, there.errand}
+    assert not place.output(lost.errand).parent.exists()
+    assert opsctl("jobs", "forget", done.errand, "12") == 1
+    assert "--anyway" in capsys.readouterr().err and len(place.all()) == 2
+    assert opsctl("jobs", "forget", "--ended") == 0
+    assert [one.errand for one in place.all()] == [there.errand]
+    assert opsctl("jobs", "forget", "12", "--anyway") == 0 and place.all() == []
+    for wrong in ((), ("--ended", "12")):
+        assert opsctl("jobs", "forget", *wrong) == 2
+
+
+def test_one_that_slurm_has_is_not_forgotten(
+    place: Errands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm = SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+    monkeypatch.setattr(commands, "client_for", lambda _: slurm)
+    assert opsctl("jobs", "forget", errand.errand, "--anyway") == 1
+    assert f"{errand.errand} is pending: opsctl jobs cancel" in capsys.readouterr().err
+    assert place.all() == [errand]
 
 
 @pytest.mark.parametrize("words", [("logs", "e0000000"), ("cancel", "77")])

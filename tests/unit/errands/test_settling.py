@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterable
 from datetime import timedelta
@@ -10,8 +11,10 @@ import pytest
 
 from opsctl.errands.records import Errand, Errands
 from opsctl.errands.sending import start
-from opsctl.errands.settling import ON_ITS_WAY, settle
+from opsctl.errands.settling import ON_ITS_WAY, look, settle
+from opsctl.errors import OpsctlError, SlurmUnreachable
 from opsctl.moments import now
+from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.types import Job
 from tests.unit.cron.slurm_in_memory import SlurmInMemory, a_job
 from tests.unit.errands.sent import a_place, an_errand
@@ -78,6 +81,35 @@ def test_slurm_is_asked_one_question_for_all_and_none_where_nothing_is_open(tmp_
     for one in place.all():
         place.write(one.ended("done"))
     assert states(place, Counts()) == ["done"] * 3 and len(asked) == 1
+
+
+def test_a_cluster_that_is_gone_hides_nothing_of_another_one(tmp_path: Path) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    gone = Cluster(name="gone")
+    there = start(place, slurm, an_errand(tmp_path, "checkpoints", "a"))
+    place.write(msgspec.structs.replace(an_errand(tmp_path, "checkpoints", "b"), cluster=gone).with_last(job_id=3))
+    slurm.end(there.last.job_id, "COMPLETED")
+
+    def client_of(cluster: Cluster) -> SlurmInMemory:
+        return SlurmInMemory(error=SlurmUnreachable("no such cluster")) if cluster == gone else slurm
+
+    seen, problem = look(place, place.all(), client_of)
+    assert ([one.state for one in seen], problem) == (["done", "unknown"], "no such cluster")
+    assert [one.state for one in place.all()] == ["done", "open"]
+
+
+def test_what_a_newer_opsctl_wrote_is_shown_and_left_as_it_is(tmp_path: Path) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+    record = place.record(errand.errand)
+    record.write_text(json.dumps({**json.loads(record.read_text()), "schema_version": 2, "of_tomorrow": True}))
+    written = record.read_bytes()
+    assert states(place, slurm) == ["pending"]
+    slurm.end(errand.last.job_id, "FAILED", 3)
+    assert states(place, slurm) == ["unknown"]
+    with pytest.raises(OpsctlError, match="newer opsctl"):
+        place.write(place.all()[0])
+    assert record.read_bytes() == written
 
 
 def test_one_whose_answer_got_lost_is_found_by_its_comment(tmp_path: Path) -> None:
