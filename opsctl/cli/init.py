@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -31,10 +32,9 @@ def command(name: str, example: str | None, rehearsal: bool) -> None:
     """
     folder, run_name = _wanted_folder(name)
     if rehearsal:
-        from opsctl.cli.rehearsal import rehearsal_text
+        from opsctl.cli.rehearsal import check_rehearsal, rehearsal_text
 
-        text = rehearsal_text(example, run_name)
-        _make(folder, run_name, text)
+        _make(folder, run_name, rehearsal_text(example, run_name), check_rehearsal)
         _say_how_to_rehearse(folder)
         return
     examples = _examples()
@@ -43,8 +43,8 @@ def command(name: str, example: str | None, rehearsal: bool) -> None:
     _say_what_next(folder, source.stem)
 
 
-def _make(folder: Path, run_name: str, text: str) -> None:
-    """The folder with the run file. Raises OpsctlError where anything is already."""
+def _make(folder: Path, run_name: str, text: str, check: Callable[[Path], None] | None = None) -> None:
+    """The folder with the run file, where `check` lets that be. Raises OpsctlError where anything is already."""
     from opsctl.errors import OpsctlError
     from opsctl.records.locate import RUN_FILE_NAME, remember_run
     from opsctl.records.state_files import fsync_folder, write_atomically
@@ -56,6 +56,8 @@ def _make(folder: Path, run_name: str, text: str) -> None:
     try:
         beside.mkdir(parents=True)
         write_atomically(beside, beside / RUN_FILE_NAME, text)
+        if check is not None:
+            check(beside / RUN_FILE_NAME)
         beside.rename(folder)
         fsync_folder(folder.parent, folder.parent)
     except BaseException:

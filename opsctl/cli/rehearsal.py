@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
@@ -23,3 +25,16 @@ def rehearsal_text(chosen: str | None, name: str) -> str:
     for line in twin.scaled:
         message(f"  {line}")
     return twin.text
+
+
+def check_rehearsal(run_file: Path) -> None:
+    """Hold the twin's run file to all checks but for the files that it names. Raises RunFileError."""
+    from opsctl.errors import RunFileError
+    from opsctl.runs.checks import find_problems
+    from opsctl.runs.load import load_run_file
+
+    found = find_problems(load_run_file(run_file), files=False)
+    if found.problems:
+        raise RunFileError(
+            f"no rehearsal was made, for it could not run: {found.problems[0]}: mend that in the run first"
+        )

@@ -51,6 +51,13 @@ def record_rehearsal(file: RunFile, output: Path, revision: str, environment: st
     append_state(parent.output, parent.rehearsals, line)
 
 
+def rehearsed_as_now(file: RunFile, paths: RunPaths) -> Rehearsed | None:
+    """The newest rehearsal of what the expanded `file` says now. Raises OSError."""
+    digest = _digest(file)
+    same = [one for one in read_lines(paths.output, paths.rehearsals, Rehearsed) if one.digest == digest]
+    return max(same, key=lambda one: one.at, default=None)
+
+
 def never_rehearsed(file: RunFile, paths: RunPaths) -> tuple[str, ...]:
     """At most one line: that what the expanded `file` says now was never rehearsed; of a small run nothing is said."""
     if file.run.rehearses is not None or file.slurm.nodes <= NODES:

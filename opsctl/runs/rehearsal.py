@@ -14,14 +14,16 @@ from typing import Any
 import msgspec
 
 from opsctl.errors import RunFileError
-from opsctl.runs.schema import RunFile
+from opsctl.runs.schema import ExpectTable, RunFile
+from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING
 
 NODES = 2
 #: Iterations that a rehearsal trains, and after how many it saves and evaluates: so that it does each twice.
 ITERATIONS, EVERY = 20, 10
 _HIDDEN_MOST, _HEADS_MOST = 1024, 8
-_TIME, _MARGIN = "30:00", "5:00"
+#: The limit, and how long before it the trainer leaves, at most: a shorter limit of the run is the twin's too.
+_LIMIT_S, _MARGIN_S = 1800, 300
 #: Options by which a run and its twin may differ.
 SCALED = frozenset(
     (
@@ -55,11 +57,12 @@ def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
     trainer = {key: value for key, value in {**file.trainer, **changed}.items() if key not in _DROPPED}
     checkpoints = {key: value for key, value in file.checkpoints.items() if key not in _DROPPED}
     checkpoints["save_interval"] = EVERY
+    times = _times(file)
     slurm = {key: value for key, value in msgspec.to_builtins(file.slurm).items() if value not in (None, [])}
     run = {key: value for key, value in msgspec.to_builtins(file.run).items() if value is not None}
     tables: dict[str, Mapping[str, Any]] = {
         "run": {**run, "name": name, "output": "output", "rehearses": run_file},
-        "slurm": {**slurm, "nodes": nodes, "time": _TIME, "exit_margin": _MARGIN},
+        "slurm": {**slurm, "nodes": nodes, **times},
         "array": {"tasks": "1", "keep_queued": 0},
         "trainer": trainer,
         "data": file.data,
@@ -71,10 +74,13 @@ def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
         "# Try a change here first; what is scaled says nothing of the run's own.\n"
     )
     body = "\n".join(f"[{table}]\n{_lines(values)}" for table, values in tables.items())
-    before = {**file.trainer, **file.checkpoints, "nodes": file.slurm.nodes, "time": file.slurm.time}
-    after = {**trainer, **checkpoints, "nodes": nodes, "time": _TIME}
-    keys = [key for key in ("nodes", "time", *sorted(SCALED)) if before.get(key) != after.get(key)]
-    return Twin(f"{head}\n{body}", tuple(f"{key} = {_said(after, key)} ({_said(before, key)})" for key in keys))
+    before = {**file.trainer, **file.checkpoints, "nodes": file.slurm.nodes, **{key: slurm[key] for key in times}}
+    after = {**trainer, **checkpoints, "nodes": nodes, **times}
+    keys = [key for key in ("nodes", *times, *sorted(SCALED)) if before.get(key) != after.get(key)]
+    scaled = [f"{key} = {_said(after, key)} ({_said(before, key)})" for key in keys]
+    if file.expect != ExpectTable():
+        scaled.append("[expect]: left out, for what the run reckons with says nothing of so small a one")
+    return Twin(f"{head}\n{body}", tuple(scaled))
 
 
 def digest_of_unscaled(file: RunFile, script: str) -> str:
@@ -86,6 +92,17 @@ def digest_of_unscaled(file: RunFile, script: str) -> str:
     same = {key: value for key, value in options.items() if key not in SCALED}
     said = json.dumps([same, dict(file.env), script], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _times(file: RunFile) -> dict[str, str]:
+    """Limit and margin: the run's own where they are shorter, and never more than a quarter of the time for leaving."""
+    limit_s, margin_s = parse_duration_s(file.slurm.time), parse_duration_s(file.slurm.exit_margin)
+    small_s = min(limit_s, _LIMIT_S)
+    leaves_s = min(margin_s, _MARGIN_S, small_s // 4)
+    return {
+        "time": file.slurm.time if small_s == limit_s else format_duration(small_s),
+        "exit_margin": file.slurm.exit_margin if leaves_s == margin_s else format_duration(leaves_s),
+    }
 
 
 def _sizes(trainer: Mapping[str, Any], ranks: int, run_file: str) -> dict[str, Any]:

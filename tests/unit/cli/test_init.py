@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opsctl.cli.init import command, with_run_name
-from opsctl.errors import OpsctlError, UsageError
+from opsctl.errors import OpsctlError, RunFileError, UsageError
 from opsctl.records.locate import locate_run_file
 from opsctl.runs.load import load_run_file
 from opsctl.shipped import templates_folder
+from tests.tiny_run import write_run
 
 EXAMPLES = ("demo", "setup-test-n2", "tr1-13B", "tr11-176B-ml")
 
@@ -124,3 +125,13 @@ def test_the_run_is_as_open_as_the_umask_says(umask: int, mode: int) -> None:
         os.umask(before)
     assert Path("ours").stat().st_mode & 0o777 == mode
     assert Path("ours/run.toml").stat().st_mode & 0o777 == mode & 0o664
+
+
+def test_a_rehearsal_is_held_to_all_checks_and_nothing_is_left_of_a_refused_one(tmp_path: Path) -> None:
+    parent = write_run(tmp_path / "large", nodes=4)
+    assert init("small", "--from", str(parent), "--rehearsal").exit_code == 0
+    assert load_run_file(tmp_path / "small" / "run.toml").file.run.rehearses == str(parent)
+    parent.write_text(parent.read_text().replace("[trainer]\n", "[trainer]\nfp16 = true\nbf16 = true\n"))
+    with pytest.raises(RunFileError, match=r"^no rehearsal was made, for it could not run: .*bf16"):
+        init("other", "--from", str(parent), "--rehearsal")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".state", "large", "small"]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from opsctl.attempts.events import Attempt, append_opened
+from opsctl.attempts.ending import Ending
+from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.environments import since
 from opsctl.environments.since import changes_since_last, environment_here
+from opsctl.moments import now
+from opsctl.records.rehearsals import record_rehearsal
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
+from opsctl.runs.paths import RunPaths
 from tests.tiny_run import expand, write_run
 from tests.tiny_wheel import install, make_venv, make_wheel
-from trainer.formats.environment import ENVIRONMENT_FILE
+from trainer.formats.environment import ENVIRONMENT_FILE, Environment, digest_of
 from trainer.formats.json_text import json_file_text
 
 
@@ -34,14 +40,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExpandedRun:
     return expand(load_run_file(path))
 
 
-def record_attempt(run: ExpandedRun) -> None:
-    """An attempt that was started with what is there now."""
+def record_attempt(run: ExpandedRun, paths: RunPaths | None = None) -> Environment:
+    """An attempt, of the run or in `paths`, that was started with what is there now."""
+    paths = paths or run.paths
     found = environment_here(run).found
     assert found is not None and found.module_files == ()
-    folder = run.paths.attempt_folder(7)
+    folder = paths.attempt_folder(7)
     folder.mkdir(parents=True)
     (folder / ENVIRONMENT_FILE).write_text(json_file_text(found))
-    append_opened(run.paths, Attempt(number=1, id="a", job_id=7))
+    attempt = Attempt(number=1, id="a", job_id=7)
+    append_opened(paths, attempt)
+    if paths is not run.paths:
+        ended = {"reason": Ending.FINISHED, "closed_at": now(), "closed_by": "job", "environment": digest_of(found)}
+        append_closed(paths, msgspec.structs.replace(attempt, **ended))
+    return found
 
 
 def test_before_any_attempt_and_where_nothing_changed_nothing_is_said(run: ExpandedRun) -> None:
@@ -62,6 +74,27 @@ def test_packages_and_modules_that_changed_are_one_line_and_this_shells_modules_
         "the environment is not what it was since attempt 1, as seen from here: "
         "tiny 1.0 -> 2.0, module cuda cuda/12.4 -> cuda/12.6"
     )
+
+
+def test_a_run_that_was_rehearsed_with_other_packages_is_said_to_be(run: ExpandedRun, tmp_path: Path) -> None:
+    twin = RunPaths(tmp_path / "twin" / "output")
+    found = record_attempt(run, twin)
+    file = msgspec.structs.replace(run.file.run, rehearses=str(tmp_path / "run.toml"))
+    of_twin = msgspec.structs.replace(run.file, run=file)
+    record_rehearsal(of_twin, twin.output, "0001", "")
+    record_rehearsal(of_twin, twin.output, "0001", digest_of(found))
+    assert changes_since_last(run) == ()
+    install(tmp_path / "venv" / "bin" / "python", make_wheel(tmp_path, "tiny", "2.0"))
+    (line,) = changes_since_last(run)
+    assert line == (
+        f"the environment is not what it was since its rehearsal in {twin.output}, as seen from here: tiny 1.0 -> 2.0"
+    )
+    assert changes_since_last(replace(run, file=of_twin)) == ()
+    changed = msgspec.structs.replace(run.file, trainer={**run.file.trainer, "lr": 0.5})
+    assert changes_since_last(replace(run, file=changed)) == ()  # never rehearsed so
+    record_attempt(run)
+    install(tmp_path / "venv" / "bin" / "python", make_wheel(tmp_path, "tiny", "3.0"))
+    assert [one.rpartition(": ")[2] for one in changes_since_last(run)] == ["tiny 2.0 -> 3.0", "tiny 1.0 -> 3.0"]
 
 
 def test_a_kernel_that_only_the_nodes_compiled_is_no_change(run: ExpandedRun) -> None:

@@ -9,6 +9,7 @@ import pytest
 from opsctl.runs.checks import find_problems
 from opsctl.runs.load import LoadedRun, expanded_file, load_run_file
 from opsctl.runs.rehearsal import SCALED, digest_of_unscaled, twin_of
+from opsctl.runs.schema import ExpectTable
 from opsctl.shipped import templates_folder
 from trainer.recipe.options import BY_KEY
 
@@ -50,7 +51,38 @@ def test_bloom_is_rehearsed_as_it_was(tmp_path: Path) -> None:
     text = twin_of(expanded_file(parent), str(parent.path), "small").text
     for line in ("tensor_model_parallel_size = 4", "pipeline_model_parallel_size = 2", "num_layers = 2", "nodes = 2"):
         assert f"\n{line}\n" in text
-    assert "\nhidden_size = 1024\n" in text and '\ntime = "30:00"\n' in text
+    assert "\nhidden_size = 1024\n" in text and '\ntime = "0:30:00"\n' in text
+
+
+@pytest.mark.parametrize(
+    ("time", "margin", "expected"),
+    [
+        ("20:00:00", "30:00", ("0:30:00", "0:05:00")),
+        ("30:00", "2:00", ("30:00", "2:00")),
+        ("10:00", "9:00", ("10:00", "0:02:30")),
+        ("2", "0:30", ("2", "0:30")),
+    ],
+)
+def test_a_run_whose_limit_is_short_has_a_twin_with_no_longer_one(
+    tmp_path: Path, time: str, margin: str, expected: tuple[str, str]
+) -> None:
+    parent = parent_of(templates_folder() / "examples" / "demo.toml", tmp_path)
+    file = expanded_file(parent)
+    slurm = msgspec.structs.replace(file.slurm, time=time, exit_margin=margin)
+    path = tmp_path / "small.toml"
+    path.write_text(twin_of(msgspec.structs.replace(file, slurm=slurm), str(parent.path), "small").text)
+    small = load_run_file(path, {})
+    assert (small.file.slurm.time, small.file.slurm.exit_margin) == expected
+    assert find_problems(small, files=False).problems == ()
+
+
+def test_what_the_run_reckons_with_is_not_the_twins_and_that_is_said(tmp_path: Path) -> None:
+    parent = parent_of(templates_folder() / "examples" / "demo.toml", tmp_path)
+    file = msgspec.structs.replace(expanded_file(parent), expect=ExpectTable(save_seconds=3000))
+    twin = twin_of(file, str(parent.path), "small")
+    assert "save_seconds" not in twin.text and twin.scaled[-1].startswith("[expect]: left out")
+    without = twin_of(msgspec.structs.replace(file, expect=ExpectTable()), str(parent.path), "small")
+    assert without.text == twin.text and without.scaled == twin.scaled[:-1]
 
 
 def test_a_change_of_what_is_not_scaled_is_seen_and_of_what_is_scaled_is_not(tmp_path: Path) -> None:
