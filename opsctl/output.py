@@ -42,6 +42,15 @@ def printable(text: str, instead: str | None = None) -> str:
     )
 
 
+def shortened(text: str, width: int) -> str:
+    """`text` in at most `width` characters, its middle left out: both ends tell it apart."""
+    clean = printable(text)
+    if len(clean) <= width:
+        return clean
+    tail = (width - 1) // 2
+    return clean[: width - 1 - tail] + "…" + clean[len(clean) - tail :]
+
+
 def show(line: str) -> None:
     """A line of data, at once: stdout."""
     show_lines((line,))

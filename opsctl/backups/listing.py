@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from opsctl.backups.forms import Form
-from opsctl.checkpoints.backups import BackedUp, What
+from opsctl.checkpoints.backups import BackedUp, What, shown_place
 from opsctl.moments import iso
 from opsctl.output import printable
 
 _HEAD = ("WHAT", "GB", "SENT", "PROVEN", "STATE", "TO")
 
 
-def backup_table(lines: Sequence[BackedUp]) -> list[str]:
-    """Lines of a table, by destination and iteration."""
+def backup_table(lines: Sequence[BackedUp], named: Collection[str] | None = None) -> list[str]:
+    """Lines of a table, by destination and iteration. named: what [backup] to names; None where nobody can tell."""
     in_order = sorted(lines, key=lambda line: (line.to, line.iteration, line.what))
-    rows = [_HEAD, *map(_row, in_order)]
+    rows = [_HEAD, *(_row(line, named is None or line.to in named) for line in in_order)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) for row in rows
     ]
 
 
-def _row(line: BackedUp) -> tuple[str, ...]:
+def _row(line: BackedUp, is_named: bool) -> tuple[str, ...]:
     what = line.what.words if line.what is What.REST else f"{line.iteration} {line.what.words}"
     what += ", in one tar" * (line.form == Form.TAR)
     return (
@@ -31,5 +31,5 @@ def _row(line: BackedUp) -> tuple[str, ...]:
         iso(line.sent_at, "minutes") or "?",
         iso(line.verified_at, "minutes") or "never",
         printable(f"LOST: {line.lost}" if line.lost else "there"),
-        printable(line.to),
+        printable(shown_place(line.to)) + ("" if is_named else ", not in [backup] to"),
     )

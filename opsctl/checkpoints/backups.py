@@ -7,6 +7,7 @@ found again at the destination, which explains itself, so that a full disk here 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -113,6 +114,20 @@ def plain_url(to: str) -> str:
     if "://" in to:
         return to.rstrip("/")
     return os.path.abspath(os.path.expanduser(to))  # noqa: PTH100, PTH111 - links stay as written
+
+
+def shown_place(to: str) -> str:
+    """A destination as anybody may see it: without a URL's user, password and query.
+
+    None of ours has these; but others of the group may write the ledger, and may have written anything.
+    """
+    scheme, is_url, rest = to.partition("://")
+    if not is_url:
+        return to
+    plain = re.split("[?#]", rest, maxsplit=1)[0]
+    if re.search(r"@|:(?!\d*$)", plain.partition("/")[0]):
+        plain = f"***@{plain.rpartition('@')[2]}"
+    return f"{scheme}://{plain}" + ("?***" if re.search("[?#]", rest) else "")
 
 
 def _newest(lines: Iterable[BackedUp]) -> list[BackedUp]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from opsctl.checkpoints.backups import BackedUp, What, digest_here
+from opsctl.checkpoints.backups import BackedUp, digest_here, shown_place
 from opsctl.moments import iso, now
-from opsctl.output import printable
+from opsctl.output import printable, shortened
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 from trainer.formats.manifest import (
@@ -25,6 +25,8 @@ from trainer.formats.manifest import (
 )
 
 _HEAD = ("ITERATION", "SAMPLES", "SAVED", "GB", "BACKUP", "STATE")
+#: So much of a destination is shown on however narrow a screen.
+_LEAST_OF_A_PLACE = 30
 
 
 class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +36,15 @@ class ListedBackup(msgspec.Struct, frozen=True, kw_only=True):
     what: Annotated[str, Meta(description="`full`, or `weights`: without optimizer states.")]
     verified_at: Annotated[Moment | None, Meta(description="When all of it was last proven there by checksum.")]
     lost: Annotated[str | None, Meta(description="Why it no longer counts.")]
+    named: Annotated[
+        bool | None,
+        Meta(description="Whether [backup] to names the destination, else prune does not rely on it; null: not known."),
+    ]
+
+    @property
+    def state(self) -> str:
+        """In a word: `full` and `weights` count."""
+        return "lost" if self.lost else self.what if self.verified_at else "unproven"
 
 
 class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,26 +64,42 @@ class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     ] = []
 
 
-def listed(checkpoints: Path, ledger: Sequence[BackedUp] = ()) -> list[ListedCheckpoint]:
-    """All there are, oldest first, every file's size looked at. Raises CheckpointError where nobody can see them."""
+def listed(
+    checkpoints: Path, ledger: Sequence[BackedUp] = (), named: Collection[str] | None = None
+) -> list[ListedCheckpoint]:
+    """All there are, oldest first, every file's size looked at. Raises CheckpointError where nobody can see them.
+
+    named: destinations that [backup] to names; None where nobody can tell.
+    """
     try:
         latest = latest_folder(checkpoints)
     except CheckpointError:
         latest = None
-    return [_listed(folder, latest, ledger) for folder in reversed(checkpoint_folders(checkpoints))]
-
-
-def checkpoint_table(found: Sequence[ListedCheckpoint]) -> list[str]:
-    """Lines of a table."""
-    rows = [_HEAD, *map(_row, found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
     return [
-        "  ".join((*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[-1])).rstrip()
-        for row in rows
+        _listed(folder, latest, _backups(folder, ledger, named)) for folder in reversed(checkpoint_folders(checkpoints))
     ]
 
 
-def _listed(folder: Path, latest: Path | None, ledger: Sequence[BackedUp]) -> ListedCheckpoint:
+def checkpoint_table(found: Sequence[ListedCheckpoint], width: int | None = None) -> list[str]:
+    """Lines of a table, and one for each destination by its number there, cut to `width` characters; None: not cut."""
+    places = {one.to: one for checkpoint in found for one in checkpoint.backups}
+    numbers = {to: f"[{number}]" for number, to in enumerate(sorted(places), 1)}
+    rows = [_HEAD, *(_row(one, numbers) for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    lines = [
+        "  ".join((*(cell.rjust(wide) for cell, wide in zip(row, widths, strict=False)), row[-1])).rstrip()
+        for row in rows
+    ]
+    return [*lines, *(_place_line(numbers[to], places[to], width) for to in sorted(places))]
+
+
+def _place_line(number: str, one: ListedBackup, width: int | None) -> str:
+    note = "" if one.named is not False else ", which [backup] to does not name: prune does not rely on it"
+    room = None if width is None else max(_LEAST_OF_A_PLACE, width - len(f"{number} {note}"))
+    return f"{number} {printable(one.to) if room is None else shortened(one.to, room)}{note}"
+
+
+def _listed(folder: Path, latest: Path | None, backups: list[ListedBackup]) -> ListedCheckpoint:
     iteration, fault = iteration_of(folder.name), fault_of(folder)
     assert iteration is not None, "it is called like a checkpoint"
     try:
@@ -89,16 +116,22 @@ def _listed(folder: Path, latest: Path | None, ledger: Sequence[BackedUp]) -> Li
         bytes=sum(file.bytes for file in manifest.files.values()) if manifest else None,
         saved_at=saved_at(folder) if manifest else None,
         pinned=manifest.pinned if manifest else False,
-        backups=_backups(folder, iteration, ledger),
+        backups=backups,
     )
 
 
-def _backups(folder: Path, iteration: int, ledger: Sequence[BackedUp]) -> list[ListedBackup]:
+def _backups(folder: Path, ledger: Sequence[BackedUp], named: Collection[str] | None) -> list[ListedBackup]:
     of = digest_here(folder) if ledger else None
     return [
-        ListedBackup(to=line.to, what=line.what, verified_at=line.verified_at, lost=line.lost or None)
+        ListedBackup(
+            to=shown_place(line.to),
+            what=line.what,
+            verified_at=line.verified_at,
+            lost=line.lost or None,
+            named=None if named is None else line.to in named,
+        )
         for line in ledger
-        if of is not None and (line.iteration, line.of) == (iteration, of)
+        if of is not None and (line.iteration, line.of) == (iteration_of(folder.name), of)
     ]
 
 
@@ -110,20 +143,22 @@ def saved_at(folder: Path) -> datetime | None:
         return None
 
 
-def _backup(backups: Sequence[ListedBackup]) -> str:
-    """The best there is of it somewhere."""
-    for what in (What.FULL, What.WEIGHTS):
-        if any(one.what == what and not one.lost and one.verified_at is not None for one in backups):
-            return what.value
-    return "lost" if any(one.lost for one in backups) else "-"
+def _backup(backups: Sequence[ListedBackup], numbers: Mapping[str, str]) -> str:
+    """What there is of it somewhere, the best first, each with the numbers of its destinations."""
+    there = {(one.state, one.to) for one in backups}
+    states = {
+        state: "".join(number for to, number in numbers.items() if (state, to) in there)
+        for state in ("full", "weights", "unproven", "lost")
+    }
+    return ", ".join(f"{state} {places}" for state, places in states.items() if places) or "-"
 
 
-def _row(one: ListedCheckpoint) -> tuple[str, ...]:
+def _row(one: ListedCheckpoint, numbers: Mapping[str, str]) -> tuple[str, ...]:
     return (
         str(one.iteration),
         "?" if one.consumed_samples is None else str(one.consumed_samples),
         iso(one.saved_at, "minutes") or "?",
         "?" if one.bytes is None else f"{one.bytes / 1e9:.3g}",
-        _backup(one.backups),
+        _backup(one.backups, numbers),
         printable(one.problem or "complete") + (", latest" if one.latest else "") + (", pinned" if one.pinned else ""),
     )

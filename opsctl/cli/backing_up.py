@@ -63,6 +63,17 @@ def far_store(url: str, endpoint: str | None = None) -> Store:
     return open_store(plain_url(url), Access(endpoint=endpoint))
 
 
+def named_by(run: RunView) -> frozenset[str] | None:
+    """Destinations that [backup] to names; None where what is published cannot be read."""
+    from opsctl.checkpoints.backups import places_named
+    from opsctl.errors import OpsctlError
+
+    try:
+        return places_named(run)
+    except OpsctlError:
+        return None
+
+
 @contextlib.contextmanager
 def opened(run: RunView, policy: Policy, url: str) -> Iterator[Destination]:
     """One of the run's destinations. Raises StoreError."""

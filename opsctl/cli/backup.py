@@ -112,14 +112,16 @@ def list_(run: str | None, as_json: bool) -> None:
     from opsctl.backups.listing import backup_table
     from opsctl.backups.printed import printed
     from opsctl.checkpoints.backups import read_backups
+    from opsctl.cli.backing_up import named_by
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.run_view import glance
 
-    lines = read_backups(glance(run).paths)
+    seen = glance(run)
+    lines = read_backups(seen.paths)
     if as_json:
         print_json("backups", [printed(line) for line in lines])
     elif lines:
-        show_lines(backup_table(lines))
+        show_lines(backup_table(lines, named_by(seen)))
     else:
         message("nothing is backed up yet; opsctl backup verify --to URL finds what lies there")
 

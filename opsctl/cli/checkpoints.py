@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from opsctl.cli import checkpoints_backup, checkpoints_care, checkpoints_look
@@ -17,28 +19,31 @@ _NEEDED_TO_CONVERT = ("torch", "deepspeed", "numpy", "xxhash", "rich")
 def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
     """List every checkpoint, and what is wrong with it.
 
-    Iteration, samples, when it was saved, size, whether it is complete, which one is the latest, and whether it is
-    backed up: whole, or without optimizer states. Complete is one whose manifest is whole and whose files all have
-    their sizes; `verify` reads every byte.
+    Iteration, samples, when it was saved, size, whether it is complete, which one is the latest, and where it is
+    backed up: `full [1]`, `weights [2]` without optimizer states, with the destinations below. Complete is one whose
+    manifest is whole and whose files all have their sizes; `verify` reads every byte.
     """
+    import shutil
+
     from opsctl.checkpoints.backups import read_backups
     from opsctl.checkpoints.inventory import latest_problem
     from opsctl.checkpoints.listing import checkpoint_table, listed
+    from opsctl.cli.backing_up import named_by
     from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.run_view import glance
     from trainer.formats.errors import CheckpointError
 
-    paths = glance(pick(run_argument, run)).paths
-    checkpoints = paths.checkpoints
+    seen = glance(pick(run_argument, run))
+    checkpoints, ledger = seen.paths.checkpoints, read_backups(seen.paths)
     try:
-        found = listed(checkpoints, read_backups(paths))
+        found = listed(checkpoints, ledger, named_by(seen) if ledger else None)
     except CheckpointError as error:
         raise OpsctlError(str(error)) from None
     if as_json:
         print_json("checkpoints", found)
     elif found:
-        show_lines(checkpoint_table(found))
+        show_lines(checkpoint_table(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     else:
         message("no checkpoints yet")
     if problem := latest_problem(checkpoints):

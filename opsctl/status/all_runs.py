@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from opsctl.attempts.supply import arrays_behind
 from opsctl.moments import iso, to_the_second
-from opsctl.output import printable
+from opsctl.output import printable, shortened
 from opsctl.status.ages import rough, since
 from opsctl.status.colours import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint
 from opsctl.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
@@ -26,7 +26,6 @@ from opsctl.status.printed import (
     printed_progress,
     printed_speed,
 )
-from opsctl.status.queue import shortened
 from opsctl.watch.finding import Severity
 from trainer.formats.json_text import Moment
 

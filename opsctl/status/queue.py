@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from opsctl.moments import iso, to_the_second
-from opsctl.output import printable
+from opsctl.output import printable, shortened
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import Reason
 from opsctl.slurm.types import Job
@@ -112,15 +112,6 @@ def why(job: Job) -> str:
         return job.nodes
     said = f"waits for {_WAITS_FOR[job.reason]}" if job.reason in _WAITS_FOR else f"waits: {job.reason}"
     return f"at {iso(job.started_at, 'minutes')}, {said}" if job.started_at else said
-
-
-def shortened(text: str, width: int) -> str:
-    """`text` in at most `width` characters, its middle left out: both ends tell it apart."""
-    clean = printable(text)
-    if len(clean) <= width:
-        return clean
-    tail = (width - 1) // 2
-    return clean[: width - 1 - tail] + "…" + clean[len(clean) - tail :]
 
 
 def _row(job: Job, own: bool) -> list[str]:

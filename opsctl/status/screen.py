@@ -11,7 +11,7 @@ from opsctl.attempts.events import Attempt
 from opsctl.attempts.unseen import CANNOT_SEE
 from opsctl.attempts.unseen import describe as describe_unseen
 from opsctl.moments import iso
-from opsctl.output import printable
+from opsctl.output import printable, shortened
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
@@ -19,7 +19,7 @@ from opsctl.status.colours import RED, STATE_COLOURS, YELLOW, paint
 from opsctl.status.health import Desk, alerts_line, cron_line, refill_line
 from opsctl.status.open_findings import OpenFinding
 from opsctl.status.overview import Overview
-from opsctl.status.queue import shortened, why
+from opsctl.status.queue import why
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
 

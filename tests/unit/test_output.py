@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl import output
-from opsctl.output import message, message_text, printable, show, show_lines, show_text
+from opsctl.output import message, message_text, printable, shortened, show, show_lines, show_text
 from tests.unit.test_rooms import ROOT, module_of, sources
 
 #: What steers a terminal or a reader's eye: C0, DEL, C1, what turns the direction of writing, halves of pairs, and
@@ -104,3 +104,10 @@ def test_everything_is_printed_in_one_way(source: Path) -> None:
 @pytest.mark.parametrize("line", ["print(x)", "click.echo(x)", "sys.stdout.write(x)", "sys.stderr.writelines(x)"])
 def test_a_new_way_to_print_is_seen(line: str) -> None:
     assert writing_calls(f"def f():\n    {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"), [("abcdefgh", 8, "abcdefgh"), ("abcdefgh", 7, "abc…fgh"), ("ab", 1, "…")]
+)
+def test_the_middle_of_a_name_goes_first(text: str, width: int, expected: str) -> None:
+    assert shortened(text, width) == expected

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.checkpoints.listing import checkpoint_table, listed
+from opsctl.checkpoints.backups import BackedUp, What, digest_here, shown_place
+from opsctl.checkpoints.listing import ListedCheckpoint, checkpoint_table, listed
+from opsctl.moments import now
 from tests.tiny_run import write_checkpoint
 
 
@@ -42,3 +44,55 @@ def test_the_table_has_a_line_for_each(checkpoints: Path) -> None:
 
 def test_a_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
     assert listed(tmp_path / "checkpoints") == []
+
+
+def backed_up(checkpoints: Path, *places: tuple[str, What, str]) -> list[ListedCheckpoint]:
+    """What is listed where the ledger has the checkpoint of iteration 10 so."""
+    of = digest_here(checkpoints / "global_step10") or ""
+    lines = [BackedUp(to=to, what=what, iteration=10, of=of, verified_at=now(), lost=lost) for to, what, lost in places]
+    return listed(checkpoints, lines, {"/archive/me", "s3://bucket/me"})
+
+
+def test_where_it_is_backed_up_is_said_by_numbers_and_what_these_are_below(checkpoints: Path) -> None:
+    found = backed_up(
+        checkpoints,
+        ("s3://bucket/me", What.FULL, ""),
+        ("/archive/me", What.FULL, ""),
+        ("/archive/me", What.WEIGHTS, "it is not there"),
+        ("/old", What.WEIGHTS, ""),
+    )
+    _, nine, ten, _, *places = checkpoint_table(found)
+    assert "full [1][3], weights [2], lost [1]" in ten and nine.split()[4] == "-"
+    assert places == [
+        "[1] /archive/me",
+        "[2] /old, which [backup] to does not name: prune does not rely on it",
+        "[3] s3://bucket/me",
+    ]
+    assert [(one.to, one.named) for one in found[1].backups] == [
+        *(("s3://bucket/me", True), ("/archive/me", True), ("/archive/me", True), ("/old", False)),
+    ]
+
+
+def test_a_long_or_hostile_place_stays_one_line_of_the_screen_and_tells_no_secret(checkpoints: Path) -> None:
+    hostile = "s3://AKIA:SECRET/WORD@bucket/\x1b[2J\n" + "deep/" * 40 + "end"
+    found = backed_up(checkpoints, (hostile, What.FULL, ""), ("/archive/me", What.FULL, ""))
+    for width in (80, None):
+        *_, there, shown = checkpoint_table(found, width)
+        assert there == "[1] /archive/me" and shown.startswith("[2] s3://***@bucket")
+        assert shown.isprintable() and "SECRET" not in shown and (width is None or len(shown) <= width + 20)
+    assert "deep/end, which" in shown.replace("…", "")
+    assert "SECRET" not in "".join(one.to for one in found[1].backups)
+
+
+@pytest.mark.parametrize(
+    ("to", "shown"),
+    [
+        ("/a@b:c?d#e", "/a@b:c?d#e"),
+        ("s3://bucket/a@b:c", "s3://bucket/a@b:c"),
+        ("http://host:9000/b", "http://host:9000/b"),
+        ("gs://b/x?token=word", "gs://b/x?***"),
+        ("sftp://me:word@host/x#word", "sftp://***@host/x?***"),
+    ],
+)
+def test_of_a_url_what_may_be_a_secret_is_not_shown(to: str, shown: str) -> None:
+    assert shown_place(to) == shown

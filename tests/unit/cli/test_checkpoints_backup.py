@@ -66,12 +66,8 @@ def test_from_backup_to_prune_to_another_place(folder: Path, disk: Path, capsys:
         [(str(disk), "weights")],
     ]
     assert opsctl("checkpoints", "list") == 0
-    assert [line.split()[4] for line in capsys.readouterr().out.splitlines()] == [
-        "BACKUP",
-        "weights",
-        "full",
-        "weights",
-    ]
+    *rows, place = capsys.readouterr().out.splitlines()
+    assert [row.split()[4] for row in rows] == ["BACKUP", "weights", "full", "weights"] and place == f"[1] {disk}"
     assert answer(capsys, "backup")[0]["sent"][0]["what"] == "rest"
     assert len(answer(capsys, "backup list")) == 4
     assert opsctl("backup", "list") == 0 and "30 without optimizer states" in capsys.readouterr().out

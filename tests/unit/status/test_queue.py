@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from opsctl.output import json_text
-from opsctl.status.queue import PrintedJob, printed_job, queue_table, shortened
+from opsctl.status.queue import PrintedJob, printed_job, queue_table
 from tests.printed_json import printed
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, pending
 
@@ -46,13 +46,6 @@ def test_an_expected_start_is_shown_with_its_zone() -> None:
 def test_a_name_with_line_ends_stays_one_row() -> None:
     lines = queue_table([(replace(RUNNING, name="two\nlines\x1b[2J"), False)], None)
     assert len(lines) == 2 and r"two\nlines\x1b[2J" in lines[1]
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "expected"), [("abcdefgh", 8, "abcdefgh"), ("abcdefgh", 7, "abc…fgh"), ("ab", 1, "…")]
-)
-def test_the_middle_of_a_name_goes_first(text: str, width: int, expected: str) -> None:
-    assert shortened(text, width) == expected
 
 
 def test_programs_get_the_whole_name_and_times_with_zone() -> None:
