@@ -71,17 +71,17 @@ def unix_user() -> Iterator[Callable[..., str]]:
     def make(name: str = "user", groups_of: Sequence[str] = ()) -> str:
         user = f"oc{name}{os.getpid()}"
         for group in groups_of:
-            if subprocess.run(["getent", "group", group], capture_output=True, timeout=10).returncode:
-                subprocess.run(["groupadd", group], check=True, capture_output=True, timeout=10)
+            if subprocess.run(["getent", "group", group], capture_output=True, timeout=60).returncode:
+                subprocess.run(["groupadd", group], check=True, capture_output=True, timeout=60)
                 groups.append(group)
         more = ["--groups", ",".join(groups_of)] if groups_of else []
         words = ["useradd", "--create-home", "--shell", "/bin/bash", *more, user]
-        subprocess.run(words, check=True, capture_output=True, timeout=10)
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
         users.append(user)
         return user
 
     yield make
     for user in users:
-        subprocess.run(["userdel", "--remove", "--force", user], capture_output=True, timeout=20)
+        subprocess.run(["userdel", "--remove", "--force", user], capture_output=True, timeout=60)
     for group in groups:
-        subprocess.run(["groupdel", group], capture_output=True, timeout=10)
+        subprocess.run(["groupdel", group], capture_output=True, timeout=60)

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
 
 
-def wait_until(predicate: Callable[[], object], timeout_s: float = 20, what: str = "the condition") -> object:
+def wait_until(predicate: Callable[[], object], timeout_s: float = 60, what: str = "the condition") -> object:
     """Poll until `predicate()` is true and return what it gave; fail the test, naming `what`, after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := predicate()):
@@ -76,7 +76,7 @@ class RunningCluster:
         *words: str | Path,
         user: str | None = None,
         check: bool = True,
-        timeout_s: float = 30,
+        timeout_s: float = 90,
         input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command with the cluster's environment, as `user` (root only) if given."""
@@ -108,7 +108,7 @@ class RunningCluster:
         answer = self.run("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T", check=False)
         return answer.stdout.split("\n")[0].strip()
 
-    def wait_for_state(self, job_id: int, *states: str, timeout_s: float = 30) -> str:
+    def wait_for_state(self, job_id: int, *states: str, timeout_s: float = 90) -> str:
         """Wait until the job is in one of `states` and return it."""
 
         def reached() -> str:
@@ -127,11 +127,11 @@ class RunningCluster:
                 self.run("scancel", "--full", "--signal=KILL", *jobs, check=False)
             return not jobs
 
-        wait_until(nothing_left, 40, "all jobs to end")
+        wait_until(nothing_left, 120, "all jobs to end")
         for node, state in self.node_states().items():
             if state.startswith("drain"):
                 self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-        wait_until(self.all_idle, 60, "all nodes to be idle")
+        wait_until(self.all_idle, 120, "all nodes to be idle")
 
     def node_states(self) -> dict[str, str]:
         return startup.node_states("sinfo", self.cluster)
@@ -154,7 +154,7 @@ class RunningCluster:
         slurmctld with SIGTERM: it writes its state with a delay of seconds, and by -9 would forget the newest jobs.
         """
         self.send(daemon, signal.SIGTERM if daemon == "slurmctld" else signal.SIGKILL)
-        wait_until(lambda: self.pid(daemon) is None, 10, f"{daemon} to be gone")
+        wait_until(lambda: self.pid(daemon) is None, 60, f"{daemon} to be gone")
 
     def kill_node(self, node: str) -> None:
         """kill -9 of a whole node: slurmd, the steps on it and everything they run."""

@@ -137,7 +137,7 @@ def test_users_and_limits_are_added_with_sacctmgr_and_enforced(
     refused = ask(accounting_cluster, *words, user=user)
     assert "Invalid account" in refused.stderr
     accounting_cluster.run("sacctmgr", "-i", "add", "user", user, "account=six@v100", "MaxSubmitJobs=1")
-    wait_until(lambda: ask(accounting_cluster, *words, user=user).returncode == 0, 10, "the new user to be known")
+    wait_until(lambda: ask(accounting_cluster, *words, user=user).returncode == 0, 60, "the new user to be known")
     job = accounting_cluster.sbatch("sleep 300", *words, user=user)
     second = accounting_cluster.run(
         "sbatch", "--chdir=/", *words, "--output=/dev/null", "--wrap", "true", user=user, check=False

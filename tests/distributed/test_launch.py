@@ -100,7 +100,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, f"still there: {[pid for pid in pids if is_alive(pid)]}"
         time.sleep(0.05)
@@ -264,7 +264,7 @@ def test_ranks_that_no_signal_reaches_end_seconds_after_one_has_refused(tmp_path
         text = nodes.wait_for(0, "trainer: the corpus is gone from this node")
         said_at = time.monotonic()
         assert nodes.statuses() == [2]
-        assert time.monotonic() - said_at < 15
+        assert time.monotonic() - said_at < 25
         assert "Traceback" not in text
         assert nodes.failure(0)["rank"] == 1
         assert nodes.failure(0)["message"] == "the corpus is gone from this node"
@@ -279,7 +279,7 @@ def test_a_rank_that_hangs_in_its_last_save_ends_with_a_line_and_frees_the_node(
         nodes.wait_for(0, words)
         said_at = time.monotonic()
         assert nodes.statuses() == [70]
-        assert time.monotonic() - said_at < 15
+        assert time.monotonic() - said_at < 25
         assert words in nodes.failure(0)["message"]
         wait_until_gone(nodes.pids())
     assert not (tmp_path / "ck" / "latest").exists()

@@ -54,10 +54,10 @@ class Desk:
     def paths(self) -> RunPaths:
         return self.run.paths
 
-    def look(self, minute: float, *found: Finding, is_whole: bool = False, try_s: float = 10.0) -> Told:
+    def look(self, minute: float, *found: Finding, is_whole: bool = False, try_s: float = 60.0) -> Told:
         """One pass, `minute` minutes after the beginning."""
         at = self.began + timedelta(minutes=minute)
-        limits = Limits(budget_s=60, try_s=try_s)
+        limits = Limits(budget_s=600, try_s=try_s)
         return tell(self.run, found, CHECKS, at, is_whole, self.environment, limits=limits)
 
     @property

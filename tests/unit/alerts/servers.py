@@ -16,6 +16,10 @@ from typing import Any, cast
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+#: Seconds for one answer: of a server that gives it, on a machine with other work too, and of one that never does.
+ANSWERS_S = 30
+HANGS_S = 2
+
 
 @dataclass
 class Mails:
@@ -68,8 +72,9 @@ class Mails:
 
     @property
     def url(self) -> str:
-        """To send to it, as a person writes it."""
-        return f"mailto://127.0.0.1:{self.port}?from=desk@example.org&to=ann@example.org&cto=1&rto=1"
+        """To send to it, as a person writes it: patiently, unless it hangs."""
+        limit_s = HANGS_S if self.hangs_at else ANSWERS_S
+        return f"mailto://127.0.0.1:{self.port}?from=desk@example.org&to=ann@example.org&cto={limit_s}&rto={limit_s}"
 
 
 class _AnyPort(Controller):
@@ -119,8 +124,8 @@ class Posts:
     released: threading.Event = field(default_factory=threading.Event)
     port: int = 0
 
-    def url(self, path: str = "hook", more: str = "") -> str:
-        return f"json://127.0.0.1:{self.port}/{path}?cto=1&rto=1{more}"
+    def url(self, path: str = "hook", more: str = "", limit_s: int = ANSWERS_S) -> str:
+        return f"json://127.0.0.1:{self.port}/{path}?cto={limit_s}&rto={limit_s}{more}"
 
     @property
     def titles(self) -> list[str]:

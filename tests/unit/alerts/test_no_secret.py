@@ -54,7 +54,7 @@ def test_a_secret_is_nowhere_but_where_it_was_planted(
     answer = Answer(403, body=f"bad token {SECRET}", reason=f"{SECRET} is not known") if fate == "refused" else Answer()
     with http_server(Posts(otherwise=lambda: answer)) as posts:
         port = 9 if fate == "down" else posts.port
-        url = f"json://ann:{SECRET}@127.0.0.1:{port}/{SECRET}?cto=1&rto=1"
+        url = f"json://ann:{SECRET}@127.0.0.1:{port}/{SECRET}?cto=30&rto=30"
         desk = Desk.at(tmp_path)
         channel = planted(kind, desk, url if fate != "unreadable" else f"jsons://ann:{SECRET}@")
         desk.settle(channels=[channel], heartbeat="env:PLANTED")
@@ -83,7 +83,7 @@ def test_a_sender_shows_no_secret_to_those_who_look_at_processes(tmp_path: Path)
         desk = Desk.at(tmp_path)
         url = f"json://ann:{SECRET}@127.0.0.1:{posts.port}/{SECRET}?rto=60"
         desk.settle(channels=[planted("env", desk, url)])
-        look = threading.Thread(target=desk.look, args=(0, critical("cron")), kwargs={"try_s": 3})
+        look = threading.Thread(target=desk.look, args=(0, critical("cron")), kwargs={"try_s": 60})
         look.start()
         assert posts.reached.wait(30)
         senders = [

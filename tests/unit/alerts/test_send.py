@@ -14,7 +14,7 @@ import pytest
 from opsctl.records import alert_log, alerts
 from opsctl.records.alerts import Noted
 from tests.unit.alerts.desk_of import Desk, critical, warning
-from tests.unit.alerts.servers import Answer, Mails, Posts, http_server, smtp_server
+from tests.unit.alerts.servers import HANGS_S, Answer, Mails, Posts, http_server, smtp_server
 
 
 def test_a_mail_is_sent_once_with_the_messages_id_and_its_end_once(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_a_server_that_says_250_and_hangs_at_quit_has_it_and_is_not_asked_again(
     tmp_path: Path, patience_s: int
 ) -> None:
     with smtp_server(Mails(hangs_at="QUIT")) as mails:
-        desk = Desk.at(tmp_path, channels=[mails.url.replace("cto=1", f"cto={patience_s}")])
-        assert desk.look(0, critical("cron"), try_s=2).sent == 1
+        desk = Desk.at(tmp_path, channels=[mails.url.replace(f"cto={HANGS_S}", f"cto={patience_s}")])
+        assert desk.look(0, critical("cron"), try_s=4 if patience_s == 60 else 60).sent == 1
         assert desk.look(60, critical("cron")).sent == 0
     assert len(mails.taken) == 1 and desk.results() == [("sent", "cron")]
 
@@ -172,8 +172,8 @@ def test_429_is_obeyed_for_as_long_as_the_server_says(tmp_path: Path) -> None:
 
 
 def test_a_slow_answer_is_waited_for_and_a_hanging_one_is_unknown(tmp_path: Path) -> None:
-    with http_server(Posts(answers=[Answer(slow_s=0.5), Answer(hangs=True)])) as posts:
-        desk = Desk.at(tmp_path, channels=[posts.url()])
+    with http_server(Posts(answers=[Answer(slow_s=0.3), Answer(hangs=True)])) as posts:
+        desk = Desk.at(tmp_path, channels=[posts.url(limit_s=3)])
         assert desk.look(0, critical("cron")).sent == 1
         desk.look(60)
         posts.released.set()
@@ -191,14 +191,14 @@ def test_a_redirect_that_leads_nowhere_is_no_success(tmp_path: Path) -> None:
 
 def test_what_does_not_listen_to_its_time_is_ended(tmp_path: Path) -> None:
     with http_server(Posts(otherwise=lambda: Answer(hangs=True))) as posts:
-        desk = Desk.at(tmp_path, channels=[posts.url().replace("rto=1", "rto=600")])
+        desk = Desk.at(tmp_path, channels=[posts.url(limit_s=600)])
         desk.look(0, critical("cron"), try_s=1)
     assert desk.results() == [("unknown", "cron")]
 
 
 def test_a_hanging_channel_holds_up_no_other(tmp_path: Path) -> None:
     with http_server(Posts(otherwise=lambda: Answer(hangs=True))) as hanging, http_server(Posts()) as posts:
-        desk = Desk.at(tmp_path, channels=[hanging.url().replace("rto=1", "rto=600"), posts.url("ok")])
+        desk = Desk.at(tmp_path, channels=[hanging.url(limit_s=600), posts.url("ok")])
         look = threading.Thread(target=desk.look, args=(0, critical("cron")), kwargs={"try_s": 60})
         look.start()
         assert hanging.reached.wait(30)
@@ -239,7 +239,7 @@ def test_whoever_is_killed_while_a_server_thinks_loses_and_doubles_nothing(tmp_p
     with http_server(Posts(answers=[Answer(slow_s=0.9)])) as posts:
         desk = Desk.at(tmp_path)
         alerts.note(desk.paths, [Noted("cron", "critical", "dead"), Noted("disk", "warning", "full")], desk.began)
-        desk.settle(channels=[posts.url().replace("rto=1", "rto=20")])
+        desk.settle(channels=[posts.url()])
         call = _opsctl_send(desk)
         _wait_for(lambda: posts.tries == 1)
         call.kill()
@@ -254,7 +254,7 @@ def test_a_sender_that_is_killed_leaves_one_message_unknown_and_it_comes_again(t
     with http_server(Posts(answers=[Answer(hangs=True)])) as posts:
         desk = Desk.at(tmp_path)
         alerts.note(desk.paths, [Noted("cron", "critical", "dead"), Noted("disk", "warning", "full")], desk.began)
-        desk.settle(channels=[posts.url().replace("rto=1", "rto=600")])
+        desk.settle(channels=[posts.url(limit_s=600)])
         call = _opsctl_send(desk)
         assert posts.reached.wait(30)
         (child,) = _children(call.pid)

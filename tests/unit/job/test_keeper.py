@@ -22,7 +22,7 @@ def own(tmp_path: Path) -> OwnLease:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -88,5 +88,5 @@ def test_a_file_system_that_hangs_keeps_nobody_waiting(own: OwnLease, monkeypatc
         assert keeper.news() is None and not keeper.lost
     with pytest.raises(TimeoutError, match="does not answer"):
         own.end("released", wait_s=0.1)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25  # of the thirty that it hangs
     answers.set()

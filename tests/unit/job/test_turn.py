@@ -20,7 +20,9 @@ from opsctl.records.lease import Held, OwnLease
 from opsctl.runs.paths import RunPaths
 from trainer.formats.lease import Holder
 
-QUICK = Patience(silent_s=0.6, alive_s=1.0, poll_s=0.05, ask_s=0.1)
+#: For a heartbeat that stands still, and for one that goes on, however late a busy machine lets it.
+QUICK = Patience(silent_s=0.6, alive_s=60, poll_s=0.05, ask_s=0.1)
+LASTING = Patience(silent_s=60, alive_s=1.0, poll_s=0.05, ask_s=0.1)
 HOLDER = Holder(3, "attempt-of-7", 7, "ann", "x9")
 
 
@@ -46,12 +48,13 @@ def wait(
     attempts: Callable[[bool], Sequence[Attempt]] = lambda _: [],
     leaves: Callable[[], bool] = lambda: False,
     requeued_id: int | None = None,
+    patience: Patience = LASTING,
 ) -> OwnLease | Held | None:
     def take(why_over: Callable[[Held], str | None]) -> OwnLease | Held:
         return lease.take(paths, "attempt-of-8", 8, "ben", why_over, settle_s=0.1)
 
     log = MainLog(paths.output, paths.main_log, copy_to_fd=None)
-    return wait_for_turn(take, attempts, requeued_id, log, leaves, QUICK)
+    return wait_for_turn(take, attempts, requeued_id, log, leaves, patience)
 
 
 def log_of(paths: RunPaths) -> str:
@@ -68,7 +71,7 @@ def test_a_heartbeat_that_was_watched_to_stand_still_ends_the_holding_whatever_i
 ) -> None:
     os.utime(paths.lease, (1, 1))  # decades ago by somebody's clock: that alone ends nothing
     began = time.monotonic()
-    found = wait(paths)
+    found = wait(paths, patience=QUICK)
     assert isinstance(found, OwnLease) and found.holder.number == holder.holder.number + 1
     assert time.monotonic() - began >= QUICK.silent_s
     said = log_of(paths)
@@ -81,7 +84,7 @@ def test_a_heartbeat_that_goes_on_is_waited_for_no_longer_than_stated(paths: Run
     with kept(holder, every_s=0.05):
         found = wait(paths)
     assert isinstance(found, Held) and found.holder == holder.holder
-    assert QUICK.alive_s <= time.monotonic() - began < 10
+    assert LASTING.alive_s <= time.monotonic() - began < 50  # of the sixty of a silent one
     assert log_of(paths).count("waiting for its end") == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import multiprocessing
 import os
 import signal
 import threading
@@ -171,10 +172,10 @@ def test_without_locks_one_has_it_all_the_same(paths: RunPaths, monkeypatch: pyt
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", no_locks)
-    start = time.monotonic() + 0.3
+    together = multiprocessing.get_context("fork").Barrier(4)
 
     def contend(number: int) -> None:
-        time.sleep(start - time.monotonic())
+        together.wait(60)
         if not isinstance(take(paths, f"attempt-{number}", number, "ann", never, settle_s=0.5), OwnLease):
             os._exit(3)
 
@@ -190,7 +191,7 @@ def test_a_process_that_stopped_with_the_lock_keeps_nobody_waiting_for_ever(path
         assert isinstance(take(paths, "b", 8, "ben", never, wait_s=0.2, settle_s=0.2), Held)
         own.end("released", wait_s=0.2)
         assert taken(paths, "b", wait_s=0.2).holder.number == 2
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 50
 
 
 def test_a_file_that_was_removed_is_made_again_by_its_holder(paths: RunPaths) -> None:

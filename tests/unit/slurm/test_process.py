@@ -26,12 +26,12 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> 
     fake(tmp_path, "squeue", f"sleep 60 & echo $! >{tmp_path}/child; wait")
     began = time.monotonic()
     with pytest.raises(SlurmUnreachable) as caught:
-        client(tmp_path, 0.5).jobs()
+        client(tmp_path, 2).jobs()
     assert time.monotonic() - began < 30
     assert "not running" not in str(caught.value) and "\n" not in str(caught.value)
     child = int((tmp_path / "child").read_text())
     with pytest.raises(ProcessLookupError):
-        for _ in range(100):  # init may take a moment to reap it
+        for _ in range(3000):  # init may take a moment to reap it
             os.kill(child, 0)
             if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
                 raise ProcessLookupError
@@ -40,10 +40,10 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> 
 
 def test_all_calls_of_one_client_share_one_deadline(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", "sleep 1")
-    one = client(tmp_path, 3.0)
+    one = client(tmp_path, 4.0)
     one.jobs()
     fake(tmp_path, "squeue", "sleep 60")
-    with pytest.raises(SlurmUnreachable, match=r"no answer within [012] s"):  # of three
+    with pytest.raises(SlurmUnreachable, match=r"no answer within [0-3] s"):  # of four
         one.jobs()
     with pytest.raises(SlurmUnreachable, match="no time left"):
         one.jobs()

@@ -35,11 +35,11 @@ def test_a_lock_that_another_process_has_is_waited_for_and_had_when_it_is_free(t
         assert holder.stdout is not None and holder.stdout.readline() == b"has it\n"
         began = time.monotonic()
         assert not lock_within(fd, 0.2)
-        assert 0.2 <= time.monotonic() - began < 5
+        assert 0.2 <= time.monotonic() - began < 50
         assert is_locked_by_another(fd, 0.0)
         holder.communicate(b"\n")
-    assert lock_within(fd, 5)
-    assert not is_locked_by_another(fd, 5.0)
+    assert lock_within(fd, 60)
+    assert not is_locked_by_another(fd, 60.0)
 
 
 def test_a_file_system_without_locks_is_not_waited_for(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,5 +49,5 @@ def test_a_file_system_without_locks_is_not_waited_for(fd: int, monkeypatch: pyt
     monkeypatch.setattr(fcntl, "lockf", none)
     began = time.monotonic()
     assert not lock_within(fd, 60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50
     assert not is_locked_by_another(fd, 60.0), "nobody can tell"

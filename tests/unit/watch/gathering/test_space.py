@@ -96,7 +96,7 @@ def test_a_file_system_that_hangs_is_waited_for_once_and_stops_no_other(
     run = a_run(tmp_path, 'filesystems = ["/hung/a", "/hung/b"]')
     began = time.monotonic()
     spaces = {one.name: one for one in looked(run).spaces}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50  # of the sixty that each would take
     assert "does not answer" in spaces["/hung/a"].problem and "does not answer" in spaces["/hung/b"].problem
     assert spaces[str(run.paths.output)].share is not None
 
