@@ -69,7 +69,7 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
     from opsctl.disk.using import FOLDERS, USERS, gone_on, read_history
     from opsctl.moments import now
     from opsctl.output import print_json, show_lines
-    from opsctl.watch.gathering.file_system import FileSystems
+    from opsctl.walks.file_system import FileSystems
 
     systems, told = FileSystems(), []
     where = _where(folders, run)
@@ -197,7 +197,7 @@ def touch(
 def _where(folders: Sequence[Path], run: str | None) -> list[Path]:
     from opsctl.records.run_view import glance
 
-    return folders_that_answer(folders or [glance(run).paths.output])
+    return folders_that_answer(folders) or [glance(run, asks_first=True).paths.output]
 
 
 def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
@@ -205,7 +205,7 @@ def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
     from opsctl.records.run_view import glance
     from opsctl.runs.profile import site_watch_table, watch_table
 
-    loaded: Any = None if folders and not run else glance(run).loaded
+    loaded: Any = None if folders and not run else glance(run, asks_first=True).loaded
     return watch_table(loaded.file) if loaded else site_watch_table()
 
 

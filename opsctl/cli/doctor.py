@@ -32,7 +32,7 @@ def command(ctx: click.Context, run_argument: str | None, run: str | None, clust
     from opsctl.doctor.registry import CHECKS
     from opsctl.output import print_json, show_lines
     from opsctl.records.cluster import choose_cluster
-    from opsctl.watch.gathering.file_system import FileSystems
+    from opsctl.walks.file_system import FileSystems
 
     loaded, known = run_at_hand(pick(run_argument, run))
     # Where the run was submitted to stands in its folder; a source of its own says where that does not answer.

@@ -122,7 +122,7 @@ def _run(folders: Sequence[Path], run: str | None, group: str | None) -> RunView
 
     if folders and group and not run:
         return None
-    seen = view(run)
+    seen = view(run, asks_first=True)
     if not group and seen.table.group is None:
         raise UsageError(
             f'{seen.table.name} is shared with nobody: write group = "NAME" under the run file\'s [run], '

@@ -33,13 +33,10 @@ def pick(run_argument: str | None, run: str | None) -> str | None:
 
 def folders_that_answer(folders: Iterable[Path]) -> list[Path]:
     """`folders`, absolute. Raises OpsctlError where a file system does not answer: whoever looked there would hang."""
-    from opsctl.errors import OpsctlError
-    from opsctl.watch.gathering.file_system import FileSystems
+    from opsctl.walks.file_system import refuse_what_hangs
 
-    systems, found = FileSystems(), [folder.absolute() for folder in folders]
-    for folder in found:
-        if hangs := systems.problem(folder):
-            raise OpsctlError(f"cannot look into {folder}: {hangs}")
+    found = [folder.absolute() for folder in folders]
+    refuse_what_hangs(*found)
     return found
 
 

@@ -13,8 +13,8 @@ from opsctl.amounts import bytes_words, count_words
 from opsctl.disk.purging import Purged, Sum
 from opsctl.disk.using import FOLDERS, USERS, Counted, Known, Row, rows
 from opsctl.records.space import SpaceLine
+from opsctl.walks.file_system import Filled
 from opsctl.walks.state import Walked
-from opsctl.watch.gathering.file_system import Filled
 from opsctl.watch.wording import length_words
 from trainer.formats.json_text import Moment
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from opsctl.environments.checking import Discrepancy
 from opsctl.runs.schema import RunFile
-from opsctl.watch.gathering.file_system import Filled
+from opsctl.walks.file_system import Filled
 from opsctl.watch.seen import CronSeen
 
 

@@ -38,8 +38,8 @@ from opsctl.runs.profile import profile, profile_files
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.process import run_slurm
+from opsctl.walks.file_system import FileSystems
 from opsctl.watch.cron_seen import cron_seen
-from opsctl.watch.gathering.file_system import FileSystems
 from trainer.formats.environment_facts import driver_version
 
 PROGRAMS = (

@@ -50,11 +50,13 @@ class RunView:
             return None
 
 
-def glance(chosen: str | None) -> RunView:
+def glance(chosen: str | None, asks_first: bool = False) -> RunView:
     """The run that `chosen` means, read with a blind eye on everything but [run] and [env]; no revision is looked at.
 
+    asks_first: whether the output folder's file system answers, in a process of its own; this one would hang with it.
+
     Raises UsageError for a run that is not there, RunFileError when even those tables cannot be read, OpsctlError
-    when its output folder is closed to the caller.
+    when its output folder is closed to the caller or, asked first, does not answer.
     """
     path = locate_run_file(chosen)
     try:
@@ -65,16 +67,20 @@ def glance(chosen: str | None) -> RunView:
         if found is None:
             raise
         run = RunView(found.file.run, found.paths, None, str(error))
+    if asks_first:
+        from opsctl.walks.file_system import refuse_what_hangs  # no other glance starts programs
+
+        refuse_what_hangs(run.paths.output)
     refuse_who_cannot_enter(run.paths)
     return run
 
 
-def view(chosen: str | None) -> RunView:
+def view(chosen: str | None, asks_first: bool = False) -> RunView:
     """The run that `chosen` means. Of one whose run file is broken, [run] is the newest revision's.
 
     Raises UsageError for a run that is not there, RunFileError for one that is broken before anything was published.
     """
-    run = glance(chosen)
+    run = glance(chosen, asks_first)
     if run.loaded is not None:
         return run
     if run.revision is None or run.revision.damage:

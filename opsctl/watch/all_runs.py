@@ -16,6 +16,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.slurm.asked_once import AskedOnce
 from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.cluster import Cluster
+from opsctl.walks.file_system import FileSystems
 from opsctl.watch.detector import Detector, run_detectors
 from opsctl.watch.detectors import training
 from opsctl.watch.finding import (
@@ -27,7 +28,6 @@ from opsctl.watch.finding import (
     severity_word,
     worst_of,
 )
-from opsctl.watch.gathering.file_system import FileSystems
 from opsctl.watch.runner import gather, in_words, settings_of
 from opsctl.watch.snapshot import Part, Snapshot
 

@@ -57,7 +57,7 @@ OPSCTL = {
         "watch",
         "trainer.formats",
     },
-    "doctor": {"environments", "records", "runs", "slurm", "watch", "trainer.formats"},
+    "doctor": {"environments", "records", "runs", "slurm", "walks", "watch", "trainer.formats"},
     "job": {
         *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
@@ -88,7 +88,7 @@ OPSCTL = {
             "runs",
             "slurm",
         ),
-        *("status", "stores", "watch", "trainer.formats"),
+        *("status", "stores", "walks", "watch", "trainer.formats"),
     },
 }
 TRAINER = {

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.account import account_name
+from opsctl.programs import ask
 from opsctl.records.trusted import who_else_can_write
 from opsctl.runs.profile import quota_command, site_watch_table
-from opsctl.watch.gathering.program import ask
 from opsctl.watch.gathering.quota_kinds import KINDS, Whose
 from opsctl.watch.seen import Space
 

@@ -16,8 +16,8 @@ from opsctl.records.trusted import listed_within, opened_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import watch_table
 from opsctl.runs.schema import WatchTable
+from opsctl.walks.file_system import FileSystems
 from opsctl.watch.gathering.asked import Asked, file_of
-from opsctl.watch.gathering.file_system import FileSystems
 from opsctl.watch.gathering.quota import quotas
 from opsctl.watch.gathering.walk import walked
 from opsctl.watch.seen import Purge, Space

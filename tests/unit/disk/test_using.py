@@ -12,8 +12,8 @@ from opsctl.disk.printed import disk_lines, printed_disk
 from opsctl.disk.using import FOLDERS, USERS, Counted, Known, gone_on, growth, read_history, rows
 from opsctl.errors import OpsctlError
 from opsctl.records.space import SpaceLine
+from opsctl.walks.file_system import Filled
 from opsctl.walks.parallel import Budget
-from opsctl.watch.gathering.file_system import Filled
 from tests.unit.walks.trees import grow, there
 from tests.unit.watch.jobs import NOW
 

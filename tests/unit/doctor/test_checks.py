@@ -26,7 +26,7 @@ from opsctl.doctor.seen import (
 from opsctl.doctor.sources import PACKAGES, PROGRAMS
 from opsctl.environments.checking import Discrepancy
 from opsctl.runs.schema import EnvironmentTable, RunFile, RunTable, SlurmTable
-from opsctl.watch.gathering.file_system import Filled
+from opsctl.walks.file_system import Filled
 from opsctl.watch.seen import CronSeen
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

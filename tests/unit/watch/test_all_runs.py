@@ -113,7 +113,7 @@ def test_a_run_on_a_file_system_that_hangs_is_said_and_waited_for_once(
     (tmp_path / "bin" / "stat").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\nexec sleep 60\n")
     (tmp_path / "bin" / "stat").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr("opsctl.watch.gathering.file_system.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("opsctl.walks.file_system.TIMEOUT_S", 0.2)
     found = looks([known(tmp_path / name) for name in ("a", "b")])
     assert ["does not answer" in one.problem for one in found] == [True, True]
     assert len((tmp_path / "asked").read_text().splitlines()) == 1

@@ -14,9 +14,10 @@ from opsctl.moments import now
 from opsctl.records.run_view import RunView, view
 from opsctl.records.space import read_space, read_walk
 from opsctl.runs.paths import RunPaths
+from opsctl.walks import file_system
+from opsctl.walks.file_system import FileSystems
 from opsctl.walks.mounts import mount_point_of
-from opsctl.watch.gathering import file_system, walk
-from opsctl.watch.gathering.file_system import FileSystems
+from opsctl.watch.gathering import walk
 from opsctl.watch.gathering.space import remember
 from opsctl.watch.runner import gather
 from opsctl.watch.snapshot import Part, Snapshot

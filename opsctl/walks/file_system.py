@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.errors import OpsctlError
+from opsctl.programs import ask
 from opsctl.walks.mounts import mount_point_of
-from opsctl.watch.gathering.program import ask
 
 #: A file server that has not answered by then is taken for one that hangs.
 TIMEOUT_S = 5.0
+#: Names on a way to a folder: links may lead in a circle.
+_LONGEST_WAY = 1000
 #: coreutils: blocks, free ones, free ones for everybody, their size, inodes, free ones.
 _FORM = "--format=%b %f %a %S %c %d"
 
@@ -33,11 +38,17 @@ class FileSystems:
         self._well: set[str] = set()
 
     def problem(self, folder: Path) -> str:
-        """Why nothing under `folder` may be touched, in a clause; empty where its file system answers."""
-        mount = mount_point_of(folder)
-        if mount not in self._well and mount not in self._hanging:
-            self.filled(Path(mount))
-        return self._hanging.get(mount, "")
+        """Why nothing under `folder` may be touched, in a clause; empty where every file system on the way answers.
+
+        That is the way through links: what lies behind one may hang too.
+        """
+        for place in _way_to(folder):
+            mount = mount_point_of(place)
+            if mount not in self._well and mount not in self._hanging:
+                self.filled(Path(mount))
+            if mount in self._hanging:
+                return self._hanging[mount]
+        return ""
 
     def filled(self, folder: Path) -> Filled:
         """How full the file system of `folder` is."""
@@ -50,6 +61,28 @@ class FileSystems:
             return Filled(problem=self._hanging[mount])
         self._well.add(mount)
         return found
+
+
+def refuse_what_hangs(*folders: Path) -> None:
+    """Raise OpsctlError where a file system does not answer: whoever looked into one of `folders` would hang."""
+    systems = FileSystems()
+    for folder in folders:
+        if hangs := systems.problem(folder):
+            raise OpsctlError(f"cannot look into {folder}: {hangs}")
+
+
+def _way_to(folder: Path) -> Iterator[Path]:
+    """Every place on the way to `folder` (absolute), through links too; none is touched before it is given."""
+    place, names = Path("/"), list(reversed(folder.parts))
+    for _ in range(_LONGEST_WAY):
+        if not names:
+            return
+        name = names.pop()
+        place = place.parent if name == ".." else place / name  # a link's own "/" leads there
+        yield place
+        with contextlib.suppress(OSError):  # no link
+            names += reversed(place.readlink().parts)
+            place = place.parent
 
 
 def _filled(folder: Path, timeout_s: float) -> Filled | None:
