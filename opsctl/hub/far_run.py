@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from opsctl.carbon.glance import EnergySeen
-from opsctl.hub.answers import NotNow
+from opsctl.errors import OpsctlError
+from opsctl.hub.answers import Absent, NotNow
+from opsctl.hub.belonging import LARGEST_NOTE_BYTES, NOTE, read_note
 from opsctl.hub.far_carbon import far_energy
-from opsctl.hub.far_files import FarFiles, FarRepo
+from opsctl.hub.far_files import FarFiles, FarRepo, repo_of
 from opsctl.hub.far_log import fetched_end, find_log
 from opsctl.logs.measured import TAIL_BYTES, recent_in
 from opsctl.logs.records import Alert, Measured, Pulse
 from opsctl.moments import now
+from opsctl.runs.hub_values import is_git_url
+from opsctl.runs.kinds import CHECKPOINTS
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, decode_manifest, iteration_of
 
@@ -33,6 +37,15 @@ class FarCheckpoint:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A kind that has another repository, and why nothing of it can be told from here, if so."""
+
+    kind: str
+    repo: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class FarRun:
     """What the hub has of a training."""
 
@@ -46,6 +59,7 @@ class FarRun:
     checkpoint: FarCheckpoint | None
     incomplete: tuple[str, ...]  # newer ones that are there in part: where, and what is missing
     energy: EnergySeen | None  # None: no records of it are there
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 def far_run(files: FarFiles, path: str | None) -> FarRun:
@@ -57,7 +71,19 @@ def far_run(files: FarFiles, path: str | None) -> FarRun:
             measured, watchdog = recent_in(fd)
         sent_at = files.changed_at([log], look.commit).get(log)
     sizes = files.sizes()
-    checkpoint, incomplete = _last_complete(files, sizes)
+    checkpoint, incomplete, energy = *_last_complete(files, sizes), far_energy(files, sizes)
+    elsewhere = []
+    for kind, repo in _other_repos(files, sizes).items():
+        problem = ""
+        try:
+            if kind == CHECKPOINTS:
+                checkpoint, incomplete = _last_complete(other := _of_the_hub(repo), other.sizes())
+                checkpoint = checkpoint and replace(checkpoint, where=f"{checkpoint.where} of {repo}")
+            elif kind == "carbon":
+                energy = far_energy(other := _of_the_hub(repo), other.sizes())
+        except (OpsctlError, Absent) as error:
+            problem = str(error)
+        elsewhere.append(Elsewhere(kind, repo, problem))
     return FarRun(
         repo=files.repo,
         at=(files.told_at or now()).astimezone(),
@@ -68,8 +94,24 @@ def far_run(files: FarFiles, path: str | None) -> FarRun:
         watchdog=watchdog,
         checkpoint=checkpoint,
         incomplete=incomplete,
-        energy=far_energy(files, sizes),
+        energy=energy,
+        elsewhere=tuple(elsewhere),
     )
+
+
+def _other_repos(files: FarFiles, sizes: Mapping[str, int]) -> dict[str, str]:
+    """Kind -> repository, of those that the run has elsewhere, by what its sync wrote there."""
+    if sizes.get(NOTE, LARGEST_NOTE_BYTES + 1) > LARGEST_NOTE_BYTES:
+        return {}
+    look = files.look(NOTE)
+    note = None if look is None else read_note(files.read_all(NOTE, look))
+    return {} if note is None else {kind: repo for kind, repo in note.repos.items() if repo != files.repo.name}
+
+
+def _of_the_hub(repo: str) -> FarFiles:
+    if is_git_url(repo):
+        raise OpsctlError("only what is on the hub is read from afar: git clone it")
+    return FarFiles(repo_of(repo))
 
 
 @dataclass(frozen=True)

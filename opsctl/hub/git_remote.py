@@ -124,6 +124,14 @@ class GitRemote:
             pointers = pointers_among(git, {one.oid for one in wanted.values() if 0 <= one.size <= _FETCHED_BYTES})
             return {path: far_of(entry, pointers.get(entry.oid)) for path, entry in wanted.items()}
 
+    def read(self, path: str) -> bytes | None:
+        """A small file of main; None where there is none."""
+        with self._repository() as git:
+            head = self._fetched(git, MAIN)
+            if head is None or path not in tree_of(git, head):
+                return None
+            return self._asked(git, "cat-file", "blob", f"{head}:{path}")
+
     def commit(self, branch: str, add: Mapping[str, Moment], delete: Sequence[str], title: str) -> str:
         """LFS contents first, then one commit on the head, pushed unless somebody else's was there first."""
         with self._repository() as git:

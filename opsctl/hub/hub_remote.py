@@ -94,6 +94,22 @@ class HubRemote:
             found += self._asked(partial(self._api.get_paths_info, self._repo, some, revision=revision))
         return found
 
+    def read(self, path: str) -> bytes | None:
+        """A small file of main; None where there is none."""
+        url = self._hub.hf_hub_url(self._repo, path, revision=MAIN, endpoint=self._api.endpoint)
+        headers = self._hub.utils.build_hf_headers(token=self._api.token, library_name="opsctl")
+
+        def ask() -> bytes:
+            answer = self._hub.utils.get_session().get(url, headers=headers, follow_redirects=True)
+            self._hub.utils.hf_raise_for_status(answer)
+            content: bytes = answer.content
+            return content
+
+        try:
+            return self._asked(ask)
+        except (Absent, _NoRepository):
+            return None
+
     def commit(self, branch: str, add: Mapping[str, Moment], delete: Sequence[str], title: str) -> str:
         """Contents first, then one commit on top of the head that was looked at, or none where that has it all."""
         for tries in range(1, _MOST_TRIES + 1):

@@ -26,10 +26,8 @@ LOOK_S = 120.0
 def repos_of(settings: HubSettings) -> dict[str, list[str]]:
     """The repositories, and what goes to each."""
     found: dict[str, list[str]] = {}
-    for kind in KINDS:
-        repo = settings.repo(kind)
-        if repo is not None:
-            found.setdefault(repo, []).append(kind)
+    for kind, repo in settings.repos.items():
+        found.setdefault(repo, []).append(kind)
     return found
 
 

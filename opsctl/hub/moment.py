@@ -20,6 +20,14 @@ class Changed(Exception):
     """The file is no longer what it was at its moment; the text says what happened, without its name."""
 
 
+def open_bytes(data: bytes) -> int:
+    """An open file of these bytes that is in no folder."""
+    fd = os.memfd_create("opsctl-moment")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    return fd
+
+
 class Moment(io.BufferedIOBase):
     """The first `size` bytes of an open file, or its whole lines, for whoever reads a file.
 

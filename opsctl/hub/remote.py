@@ -59,6 +59,9 @@ class Remote(Protocol):
     def listed(self, revision: str, paths: Sequence[str] | None = None) -> dict[str, Far]:
         """The files of a revision, or those of `paths` that are there."""
 
+    def read(self, path: str) -> bytes | None:
+        """A small file of main; None where there is none."""
+
     def commit(self, branch: str, add: Mapping[str, Moment], delete: Sequence[str], title: str) -> str:
         """Bring the branch to where all of `add` is there as given and nothing of `delete`, in one commit or none.
 

@@ -40,14 +40,17 @@ class Sender:
     patience: Patience
     outcome: Outcome
 
-    def send(self, remote: Remote, batch: Batch, title: str) -> None:
-        """Send what can be read of a batch; a file that cannot is left and named. Raises what a Remote raises."""
+    def send(self, remote: Remote, batch: Batch, title: str, beside: Mapping[str, Moment]) -> None:
+        """Send what can be read of a batch; a file that cannot is left and named. Raises what a Remote raises.
+
+        beside: what goes in the same commit and is none of the run's files.
+        """
         with self._opened(batch.add) as moments:
             self._announce(batch, moments)
             commit = None
-            while commit is None and (moments or batch.delete):
+            while commit is None and (moments or batch.delete or beside):
                 try:
-                    commit = remote.commit(batch.branch, moments, batch.delete, title)
+                    commit = remote.commit(batch.branch, {**beside, **moments}, batch.delete, title)
                 except Changed:
                     self._drop_the_changed(moments)
             if commit is None:

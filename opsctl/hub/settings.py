@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from opsctl.records.run_view import RunView
-from opsctl.runs.kinds import CHECKPOINTS
+from opsctl.runs.kinds import CHECKPOINTS, KINDS
 from opsctl.runs.profile import profile, profile_files
 from opsctl.runs.schema import HubTable
 from opsctl.runs.toml_file import read_toml
@@ -31,6 +31,12 @@ class HubSettings:
             return None
         own: str | None = getattr(self.table, f"{kind}_repo")
         return own or self.table.repo
+
+    @property
+    def repos(self) -> dict[str, str]:
+        """Kind -> where it goes, of those that go anywhere."""
+        found = {kind: self.repo(kind) for kind in KINDS}
+        return {kind: repo for kind, repo in found.items() if repo is not None}
 
     def named_by(self, repo: str) -> list[Path]:
         """The files that name a repository."""

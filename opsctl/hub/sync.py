@@ -6,8 +6,10 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from opsctl.errors import OpsctlError, file_problem
+from opsctl.hub.belonging import Claimed, claim, note_of
 from opsctl.hub.due import Due, due_checkpoints
 from opsctl.hub.ledger import Place, Sent, compact_ledger, sent_files
 from opsctl.hub.patience import OutOfTime, Patience
@@ -115,13 +117,10 @@ class Syncing:
     def _send_all(self, plan: Plan, sender: Sender, uploader: Uploader) -> None:
         """Everything, one after another. What fails in one repository keeps nothing from another."""
         stuck: dict[str, str] = {}
-        begun: dict[str, Remote] = {}
-        steps: list[tuple[str, str, Callable[[Remote], None]]] = [
-            *((one.repo, _words(one), lambda remote, one=one: self._send(sender, remote, one)) for one in plan.batches),
-            *(
-                (one.repo, one.name, lambda remote, one=one: send_checkpoint(sender, remote, one))
-                for one in plan.checkpoints
-            ),
+        begun: dict[str, Claimed] = {}
+        steps: list[tuple[str, str, Callable[[Claimed], None]]] = [
+            *((one.repo, _words(one), partial(self._send, sender, one)) for one in plan.batches),
+            *((one.repo, one.name, partial(self._send_checkpoint, sender, one)) for one in plan.checkpoints),
         ]
         for repo, what, step in steps:
             if repo in stuck:
@@ -143,13 +142,21 @@ class Syncing:
             except OSError as error:
                 sender.outcome.left.append(f"{what} to {repo}: {file_problem(error)}")
 
-    def _begun(self, repo: str) -> Remote:
+    def _begun(self, repo: str) -> Claimed:
+        own = note_of(self.paths, self.name, self.settings)
         remote = self.opening(self.settings, repo, self.patience)
         remote.begin(MAIN, self.settings.table.private)
-        return remote
+        return claim(remote, own)
 
-    def _send(self, sender: Sender, remote: Remote, batch: Batch) -> None:
-        sender.send(remote, batch, f"{self.name}: {_words(batch)}")
+    def _send(self, sender: Sender, batch: Batch, to: Claimed) -> None:
+        with to.note() as note:
+            sender.send(to.remote, batch, f"{self.name}: {_words(batch)}", note)
+
+    def _send_checkpoint(self, sender: Sender, due: Due, to: Claimed) -> None:
+        with to.note() as note:
+            if note:
+                to.remote.commit(MAIN, note, [], f"{self.name}: whose this is")
+        send_checkpoint(sender, to.remote, due)
 
 
 def _new(files: Sequence[SeenFile], repo: str, sent: dict[Place, Sent]) -> list[SeenFile]:

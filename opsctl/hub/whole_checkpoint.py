@@ -7,7 +7,6 @@ is held to the checksum that the manifest has of it, so that what lies under a m
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from opsctl.amounts import bytes_words
 from opsctl.errors import OpsctlError
 from opsctl.hub.due import Due
 from opsctl.hub.ledger import Place, Sent, sent_files
-from opsctl.hub.moment import Changed, Moment
+from opsctl.hub.moment import Changed, Moment, open_bytes
 from opsctl.hub.plan import FILES_PER_COMMIT
 from opsctl.hub.remote import MAIN, Far, Remote
 from opsctl.hub.sending import Sender, sent_line
@@ -210,14 +209,6 @@ def _as_sent(due: Due, found: dict[str, Moment]) -> Iterator[dict[str, Moment]]:
         raise Changed(str(error)) from None
     if whole.files != due.manifest.files:
         raise Changed(f"{MANIFEST} is another one")
-    with Moment(_unnamed(manifest_text(without_optimizer(whole)))) as made:
+    with Moment(open_bytes(manifest_text(without_optimizer(whole)))) as made:
         made.stat = here.stat  # so that the ledger tells whether the one here changes
         yield {path: made}
-
-
-def _unnamed(data: bytes) -> int:
-    """An open file of these bytes that is in no folder."""
-    fd = os.memfd_create("opsctl-manifest")
-    with open(fd, "wb", closefd=False) as file:
-        file.write(data)
-    return fd

@@ -123,6 +123,16 @@ def read_run_id(paths: RunPaths) -> str | None:
     return identity.id if identity else None
 
 
+def is_same_run(one: tuple[str, str], own: tuple[str, str]) -> bool:
+    """Whether a place that says it is of the run `one` is of `own`, each its name and its id or nothing.
+
+    Where the place has an id and `own` has none they are not: so is a restored copy, which may have its original's
+    name.
+    """
+    (name, run_id), (own_name, own_id) = one, own
+    return run_id == own_id if run_id else name == own_name
+
+
 def make_run_id(paths: RunPaths) -> str:
     """Give the run its id. The caller holds the run's lock and has seen that there is none."""
     run_id = secrets.token_hex(8)

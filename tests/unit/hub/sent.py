@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from opsctl.hub.belonging import NOTE
 from opsctl.hub.patience import Patience
 from opsctl.hub.sending import Outcome
 from opsctl.hub.settings import HubSettings
@@ -63,7 +64,7 @@ class Desk:
         self.hub.requests.clear()
 
     def downloaded(self, revision: str = "main") -> dict[str, bytes]:
-        """What the client's own download of the repository has, by name."""
+        """What the client's own download of the repository has of the run's files, by name."""
         from huggingface_hub import snapshot_download
 
         cache = self.folder / "cache"
@@ -71,7 +72,12 @@ class Desk:
             REPO, revision=revision, endpoint=self.hub.endpoint, token=TOKEN, cache_dir=cache, force_download=True
         )
         root = Path(found)
-        return {str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file()}
+        there = {str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file()}
+        return {name: content for name, content in there.items() if name != NOTE}
+
+    def files_there(self) -> set[str]:
+        """What main has of the run's own files."""
+        return set(self.hub.files(REPO)) - {NOTE}
 
     def opsctl(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """The command as a process of its own."""

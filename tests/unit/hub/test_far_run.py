@@ -144,3 +144,37 @@ def test_records_that_cannot_be_fetched_leave_the_rest_to_be_told(hub: Hub, tmp_
     hub.commit(REPO, {LOG: log_of(20), "codecarbon/emissions-7-x00-a.csv": record(tmp_path, 0)})
     hub.faults = [Fault("resolve", status=503, after=2, times=None)]
     assert "carbon       not told now" in screen(look())
+
+
+def note_of(**repos: str) -> bytes:
+    return json.dumps({"run": "tiny", "run_id": "0" * 16, "repos": repos, "checkpoints": "folder"}).encode()
+
+
+def test_the_repositories_of_other_kinds_are_named_and_looked_at(hub: Hub, tmp_path: Path) -> None:
+    there = note_of(logs=REPO, checkpoints="lab/weights", carbon="lab/energy", tensorboard="https://host/lab/t.git")
+    hub.commit(REPO, {LOG: log_of(20), "opsctl.json": there})
+    hub.make_repo("lab/weights")
+    hub.commit("lab/weights", checkpoint_of(10, FILES))
+    hub.make_repo("lab/energy")
+    hub.commit("lab/energy", {"codecarbon/emissions-7-x01-a.csv": record(tmp_path, 1)})
+    run = look()
+    assert "iteration 10, complete in checkpoints/global_step10 of lab/weights" in screen(run)
+    assert "elsewhere    checkpoints in lab/weights\n" in screen(run) and "carbon in lab/energy" in screen(run)
+    assert "tensorboard in https://host/lab/t.git\n" in screen(run)
+    assert run.energy is not None and "3.10 kWh" in run.energy.told, "2.5 of GPUs, 0.6 of the rest"
+    assert [one.repo for one in printed_far(run).elsewhere] == ["lab/weights", "lab/energy", "https://host/lab/t.git"]
+
+
+@pytest.mark.parametrize("repo", ["lab/hidden", "https://host/lab/x.git", "nonsense"])
+def test_one_that_cannot_be_seen_is_named_all_the_same(hub: Hub, repo: str) -> None:
+    hub.make_repo("lab/hidden", private=True)
+    hub.commit(REPO, {LOG: log_of(20), "opsctl.json": note_of(checkpoints=repo)})
+    run = look()
+    assert f"checkpoints in {repo}: " in " ".join(screen(run).split()) and "none that is complete there" in screen(run)
+    assert run.elsewhere[0].problem
+
+
+@pytest.mark.parametrize("content", [b"", b"[1, 2]", b'{"run": 3, "repos": ["x"]}'])
+def test_whatever_somebody_wrote_into_the_note_the_rest_is_told(hub: Hub, content: bytes) -> None:
+    hub.commit(REPO, {LOG: log_of(20), "opsctl.json": content})
+    assert "iteration 20 of 1000" in screen(look()) and look().elsewhere == ()

@@ -65,7 +65,7 @@ def test_what_was_on_its_way_when_that_was_killed_and_then_went_here_goes_there_
     desk.hub.faults = []
     (desk.paths.output / CURVES).unlink()
     desk.asks(mirror=["tensorboard"])
-    assert not desk.sync().left and set(desk.hub.files(REPO)) == {"logs/main_log.txt"}
+    assert not desk.sync().left and desk.files_there() == {"logs/main_log.txt"}
     assert desk.sync().commits == []
     assert desk.opsctl("status").returncode == 0
 

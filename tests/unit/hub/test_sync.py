@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.hub.belonging import NOTE
 from opsctl.hub.ledger import sent_files
 from opsctl.records.errand_progress import PROGRESS_VARIABLE
 from tests.hub_server import Fault
@@ -74,8 +75,8 @@ def test_a_growing_log_is_sent_by_whole_lines_and_to_its_end_once_it_rests(desk:
 
 def test_each_kind_may_have_a_repository_of_its_own(desk: Desk) -> None:
     desk.asks(tensorboard_repo="lab/curves").sync()
-    assert set(desk.hub.files(REPO)) == {LOG}
-    assert set(desk.hub.files("lab/curves")) == {CURVES}
+    assert desk.files_there() == {LOG}
+    assert set(desk.hub.files("lab/curves")) == {CURVES, NOTE}
     assert desk.hub.repos["lab/curves"].private
 
 
@@ -96,7 +97,7 @@ def test_a_commit_has_no_more_files_than_so_many(desk: Desk, monkeypatch: pytest
     for number in range(7):
         desk.write(f"logs/{number}.txt", b"%d\n" % number)
     desk.sync()
-    assert [len(one.files) for one in desk.hub.commits(REPO)] == [3, 6, 9]
+    assert [len(one.files) for one in desk.hub.commits(REPO)] == [4, 7, 10], "and the note"
 
 
 @pytest.mark.parametrize("what", ["info", "create", "branch", "paths", "commit"])
@@ -332,5 +333,5 @@ def test_a_folder_that_cannot_be_looked_into_holds_up_nothing_else_and_deletes_n
         closed.setattr("os.scandir", scandir)
         outcome = desk.sync()
     assert outcome.left == ["logs/closed: it cannot be listed by this account"] and outcome.files == 1
-    assert set(desk.hub.files(REPO)) == {LOG, CURVES, "logs/closed/a.txt", "logs/gone.txt", "logs/new.txt"}
+    assert desk.files_there() == {LOG, CURVES, "logs/closed/a.txt", "logs/gone.txt", "logs/new.txt"}
     assert desk.sync().deleted == 1 and "logs/closed/a.txt" in desk.hub.files(REPO)

@@ -95,8 +95,8 @@ def test_the_manifest_goes_after_all_files_and_a_checkpoint_is_marked_as_being_r
     marks: list[set[int]] = []
     desk.hub.faults = [Fault("put", "call", call=lambda _: marks.append(set(being_read(desk.paths))), times=None)]
     desk.asks(checkpoints="folder").sync(["checkpoints"])
-    assert [len(one.files) for one in desk.hub.commits(REPO)] == [1, 2, 3, 4]
-    assert called_whole(desk) == [4]
+    assert [len(one.files) for one in desk.hub.commits(REPO)] == [1, 2, 3, 4, 5], "the note first"
+    assert called_whole(desk) == [5]
     assert marks == [{10}] * 2 and being_read(desk.paths) == {}
 
 
@@ -188,7 +188,7 @@ def test_no_manifest_goes_to_files_that_the_storage_has_lost(desk: Desk, monkeyp
     monkeypatch.setattr("opsctl.hub.whole_checkpoint.FILES_PER_COMMIT", 1)
     desk.checkpoint(10, FILES)
     lost = "checkpoints/global_step10/mp_rank_00_model_states.pt"
-    desk.hub.faults = [Fault("commit", "call", after=2, call=lambda _: desk.hub.lose(REPO, lost))]
+    desk.hub.faults = [Fault("commit", "call", after=3, call=lambda _: desk.hub.lose(REPO, lost))]
     outcome = desk.asks(checkpoints="folder").sync(["checkpoints"])
     assert "is not there any more" in outcome.left[0] and called_whole(desk) == []
     assert not desk.sync(["checkpoints"]).left

@@ -24,7 +24,7 @@ OTHERS = {
     "opsctl.environments.looking": "a lock file that a person names",
     "opsctl.environments.recipe": "requirement files, which people write",
     "opsctl.hub.far_carbon": "records of energy fetched from the hub, in a folder of the moment",
-    "opsctl.hub.whole_checkpoint": "a manifest made for the hub, in memory",
+    "opsctl.hub.moment": "what is made for the hub, in memory",
     "opsctl.job.followed": "the output folder, only to hold it",
     "opsctl.localcluster.daemons": "the daemons' logs",
     "opsctl.localcluster.layout": "Slurm's configuration and keys",
