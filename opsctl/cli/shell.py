@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -14,6 +14,7 @@ from opsctl.cli.selection import cluster_option, pick, run_argument
 if TYPE_CHECKING:
     from opsctl.records.run_view import RunView
     from opsctl.runs.schema import RunFile
+    from opsctl.slurm.cluster import Cluster
     from opsctl.slurm.types import Job
 
 _LIVE = "live"
@@ -54,24 +55,46 @@ def command(
     """
     import shlex
 
-    from opsctl.errors import UsageError
     from opsctl.output import message, show_text
-    from opsctl.programs import find_program
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
-    from opsctl.render.shell import ShellRequest, into_job, new_job, shell_script
+    from opsctl.render.shell import into_job, new_job
     from opsctl.slurm.commands import client_for
 
-    asked = {"--nodes": nodes, "--time": time, "--partition": partition}
-    if into is not None and (wrong := next((name for name, value in asked.items() if value is not None), None)):
-        raise click.UsageError(f"{wrong} is of a job of its own: leave it out with --into")
-    if node is not None and into is None:
-        raise click.UsageError("--node is of a job that is there: give --into too")
+    _refuse_mixed({"--nodes": nodes, "--time": time, "--partition": partition}, into, node)
     seen = view(pick(run_argument, run))
     where = choose_cluster(cluster, seen.paths)
     file, of_what = _file(seen)
+    script = _script(seen, file, where)
+    terminal = os.isatty(0) and os.isatty(1)
+    if into is not None:
+        job = _job(seen, client_for(where).jobs(), into)
+        of_what += f", in job {job.display_id}"
+        line = into_job(script, rest(), job.job_id, node, gpus, terminal)
+    else:
+        line = new_job(script, rest(), _options(file, nodes, time, partition, gpus), terminal)
+    if dry_run:
+        show_text(shlex.join(line))
+        return
+    message(f"{file.run.name}: environment of {of_what}")
+    _become(line, _environment(where.environment()))
+
+
+def _refuse_mixed(of_own_job: dict[str, object], into: str | None, node: str | None) -> None:
+    """Raises UsageError for options of a job of its own beside `--into`, and the other way round."""
+    wrong = next((name for name, value in of_own_job.items() if value is not None), None)
+    if into is not None and wrong:
+        raise click.UsageError(f"{wrong} is of a job of its own: leave it out with --into")
+    if node is not None and into is None:
+        raise click.UsageError("--node is of a job that is there: give --into too")
+
+
+def _script(seen: RunView, file: RunFile, where: Cluster) -> str:
+    """What the shell begins with: the run's environment, in its folder."""
+    from opsctl.render.shell import ShellRequest, shell_script
+
     folder = seen.loaded.folder if seen.loaded is not None else seen.paths.output
-    script = shell_script(
+    return shell_script(
         ShellRequest(
             run_file=str(seen.loaded.path if seen.loaded is not None else folder),
             folder=str(folder),
@@ -81,20 +104,16 @@ def command(
             cluster=where,
         )
     )
-    terminal = os.isatty(0) and os.isatty(1)
-    if into is not None:
-        job = _job(seen, client_for(where).jobs(), into)
-        line = into_job(script, rest(), job.job_id, node, gpus, terminal)
-    else:
-        line = new_job(script, rest(), _options(file, nodes, time, partition, gpus), terminal)
-    if dry_run:
-        show_text(shlex.join(line))
-        return
-    environment = _environment(where.environment())
+
+
+def _become(line: list[str], environment: dict[str, str]) -> NoReturn:
+    """Let Slurm's program take this one's place. Raises UsageError where it is not to be found."""
+    from opsctl.errors import UsageError
+    from opsctl.programs import find_program
+
     path = find_program(line[0], environment)
     if path is None:
         raise UsageError(f"{line[0]} is not on PATH: opsctl shell needs a machine with Slurm's commands")
-    message(f"{file.run.name}: environment of {of_what}" + (f", in job {job.display_id}" if into is not None else ""))
     sys.stdout.flush()
     _forget()
     os.execve(path, line, environment)

@@ -79,12 +79,17 @@ def execute(
             place.write(errand.ended("failed", f"{error.filename or sys.executable}: {error.strerror}", _CANNOT_RUN))
             raise
         code = _waited_for(child, told, warning_s(errand.limit_s))
-        with place.locked(f"end {name}"):
-            errand = place.read(name) or errand
-            if not errand.is_open:
-                return code
-            at_limit = told.warned_at is not None or time.monotonic() - began >= errand.limit_s
-            return _ended(place, client, errand, code, at_limit=at_limit, told_to_end=told.ended_at is not None)
+        at_limit = told.warned_at is not None or time.monotonic() - began >= errand.limit_s
+        try:
+            with place.locked(f"end {name}"):
+                errand = place.read(name) or errand
+                if not errand.is_open:
+                    return code
+                return _ended(place, client, errand, code, at_limit=at_limit, told_to_end=told.ended_at is not None)
+        except OSError as error:  # a full disk must not cost the exit code, by which Slurm's word closes it
+            with contextlib.suppress(OSError):
+                message(f"opsctl: the end of {name} is not on record: {error.filename}: {error.strerror}")
+            return code
 
 
 def _begun(place: Errands, name: str, number: int, job_id: int, host: str) -> Errand:

@@ -19,6 +19,8 @@ from trainer.formats.json_text import Moment
 _LAST_BYTES = 4096
 _COLUMNS = ("ID", "JOB", "STATE", "SINCE", "JOBS", "EXIT", "COMMAND")
 _GAP = "  "
+#: What is longer is cut where people read it.
+_WIDEST = 160
 
 
 class PrintedErrand(Struct, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ def errand_lines(printed: Sequence[PrintedErrand]) -> list[str]:
     told = [lines[0]]
     for line, one in zip(lines[1:], printed, strict=True):
         told.append(line)
-        told += [f"    {printable(text)[:160]}" for text in (one.detail, one.last_line) if text]
+        told += [f"    {printable(text)[:_WIDEST]}" for text in (one.detail, one.last_line) if text]
     return told
 
 
@@ -121,5 +123,9 @@ def _row(one: PrintedErrand) -> tuple[str, ...]:
         iso(since, "minutes"),
         str(one.jobs) if one.jobs == one.starts or not one.starts else f"{one.jobs}, {one.starts} starts",
         exit_code,
-        printable(one.command),
+        _shortened(printable(one.command)),
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}... ({len(text):,} characters)"

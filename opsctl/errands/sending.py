@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -120,7 +121,8 @@ def start(place: Errands, client: SlurmClient, errand: Errand) -> Errand:
             place.forget(errand.errand)
             raise
         errand = errand.with_last(job_id=job_id)
-        place.write(errand)
+        with contextlib.suppress(OSError):  # Slurm has it, and the queue tells its id to whoever looks
+            place.write(errand)
     return errand
 
 

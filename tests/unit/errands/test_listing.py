@@ -24,3 +24,11 @@ def test_a_command_is_shown_as_a_shell_takes_it_and_steers_no_terminal(tmp_path:
     assert printed.command == "opsctl data prepare 'a b' '\x1b[2J'"
     text = "\n".join(errand_lines([printed]))
     assert "\x1b" not in text and "why\\nso" in text and "failed" in text
+
+
+def test_a_command_line_that_fills_screens_is_cut_for_people_and_whole_for_programs(tmp_path: Path) -> None:
+    place, errand = a_place(tmp_path), an_errand(tmp_path, "data", "prepare", "x" * 100_000)
+    printed = printed_errand(place, Seen(errand))
+    assert printed.command.endswith("x" * 100_000)
+    (line,) = [one for one in errand_lines([printed]) if errand.errand in one]
+    assert len(line) < 400 and line.endswith("... (100,020 characters)")
