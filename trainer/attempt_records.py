@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -97,15 +97,16 @@ def _gpus_of_this_node() -> list[str]:
 
 def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | None, error: Any) -> int:
     """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail."""
-    deaths = [death for death in deaths_seen if ended_at is None or death.at < ended_at]
+    told = None if error is None else _death_known_to_the_agent(error)
+    deaths = [death for death in _all_seen(deaths_seen, told) if ended_at is None or death.at < ended_at]
     left = sorted(node.own_folder.glob("*/attempt_*/*/error.json"))
     error_files = {int(path.parent.name): path for path in left if path.parent.name.isdecimal()}
 
     def message_of(local_rank: int) -> str:
         return read_error_file(error_files[local_rank]) if local_rank in error_files else ""
 
-    if not deaths and error is not None:
-        deaths = [_death_known_to_the_agent(error)]
+    if not deaths and told is not None:
+        deaths = [told]
     found = first_to_fail(deaths, message_of)
     if found is None:
         return 1
@@ -129,6 +130,15 @@ def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | No
     where = f"rank {node.global_rank(death.local_rank)} (local rank {death.local_rank} on {node.node_name})"
     complain(f"{where} failed: {message}")
     return death.exit_code if death.exit_code else 128 + (death.signal or 1)
+
+
+def _all_seen(deaths: list[Death], told: Death | None) -> list[Death]:
+    """The deaths whose end is known, where the agent reaped one by what it has `told`."""
+    filled = [
+        replace(told, at=one.at) if told and not one.is_seen and one.local_rank == told.local_rank else one
+        for one in deaths
+    ]
+    return [one for one in filled if one.is_seen]
 
 
 def _death_known_to_the_agent(error: Any) -> Death:

@@ -30,12 +30,17 @@ _SAME_MOMENT_S = 2.0
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that ended otherwise than with exit status 0."""
+    """A rank that ended otherwise than with exit status 0, or nobody here saw how."""
 
     local_rank: int
     at: datetime  # with zone
     exit_code: int | None  # None when a signal ended it
     signal: int | None
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is known here how it ended. Else torch's agent has reaped it, and knows."""
+        return self.exit_code is not None or self.signal is not None
 
 
 class DeathWatch:
@@ -85,8 +90,9 @@ class DeathWatch:
                         self._on_pid(local_rank, pid)
                         try:
                             pidfd = os.pidfd_open(pid)
-                        except ProcessLookupError:
-                            continue  # dead and reaped already: the agent knows its status
+                        except ProcessLookupError:  # dead and reaped already
+                            self._note(local_rank, None, None)
+                            continue
                         ranks[pidfd] = local_rank
                         poll.register(pidfd, select.POLLIN)
                 else:
@@ -107,17 +113,20 @@ class DeathWatch:
         try:
             # WNOWAIT: the agent must still find the process to reap.
             status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            return  # reaped between the poll and here
+        except ChildProcessError:  # reaped between the poll and here
+            self._note(local_rank, None, None)
+            return
         if status is None or (status.si_code == os.CLD_EXITED and status.si_status == 0):
             return
-        now = datetime.now().astimezone()
         exited = status.si_code == os.CLD_EXITED
         code, number = (status.si_status, None) if exited else (None, status.si_status)
-        if not self._deaths:
+        if not any(one.is_seen for one in self._deaths):
             self._kill_at = time.monotonic() + self._follow_within_s
+        self._note(local_rank, code, number)
+
+    def _note(self, local_rank: int, exit_code: int | None, signal_number: int | None) -> None:
         with self._lock:
-            self._deaths.append(Death(local_rank, now, code, number))
+            self._deaths.append(Death(local_rank, datetime.now().astimezone(), exit_code, signal_number))
 
 
 def first_to_fail(deaths: list[Death], message_of: Callable[[int], str]) -> tuple[Death, str] | None:

@@ -110,3 +110,16 @@ def test_real_deaths_are_seen_in_their_order_with_status_and_signal() -> None:
     assert pids == dict(enumerate(children))
     for child in children:  # the watch has left them for their parent to reap
         assert os.waitpid(child, 0)[0] == child
+
+
+def test_a_rank_that_is_reaped_before_it_was_looked_at_has_died_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reaped(*_: object) -> None:
+        raise ChildProcessError
+
+    monkeypatch.setattr(os, "waitid", reaped)
+    watch = DeathWatch()
+    watch.start()
+    child = fork(watch, 1, lambda: os._exit(7))
+    (found,) = wait_for_deaths(watch, 1)
+    assert (found.local_rank, found.is_seen) == (1, False)
+    os.waitpid(child, 0)
