@@ -25,8 +25,8 @@ from opsctl.environments.activation import activation_script, current_script
 from opsctl.environments.asking import account_environment, ask_script
 from opsctl.environments.installing import fetched_into, installers_environment, stages
 from opsctl.environments.lock import lock_text
-from opsctl.environments.recipe import ACTIVATE, BUILT, FROZEN, LOCK, Places, Recipe
-from opsctl.errors import OpsctlError
+from opsctl.environments.recipe import ACTIVATE, BUILT, CURRENT, FROZEN, LOCK, Places, Recipe
+from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
 from opsctl.programs import Ended, Overdue, find_program, run_program
 from opsctl.records.group_folder import Kind, open_to
@@ -92,9 +92,16 @@ def build(recipe: Recipe, offline: bool, again: bool, say: Callable[[str], None]
             return Built(in_use, False, _others(places, in_use))
         _clear_what_was_cut_off(places)
         folder = places.built / f"{now():%Y%m%d-%H%M%S}-{recipe.digest}-{secrets.token_hex(2)}"
+        _refuse_what_no_path_can_hold(folder)
+        script = activation_script(recipe, folder)  # raises for what no script can hold, before anything is fetched
         make_folder(places.folder, folder)
-        _fill(recipe, folder, offline, say)
-        _let_it_be_used(places, folder)
+        try:
+            _fill(recipe, folder, script, offline, say)
+            _let_it_be_used(places, folder)
+        except OSError as error:
+            raise OpsctlError(
+                f"cannot build it: {file_problem(error, folder)}; what is in use was not changed"
+            ) from None
         return Built(folder, True, _others(places, folder))
 
 
@@ -128,8 +135,13 @@ def would_do(recipe: Recipe, offline: bool, again: bool) -> list[str]:
     ]
 
 
-def _fill(recipe: Recipe, folder: Path, offline: bool, say: Callable[[str], None]) -> None:
-    """Everything up to the mark that it is whole."""
+def _refuse_what_no_path_can_hold(folder: Path) -> None:
+    if os.pathsep in str(folder):
+        raise OpsctlError(f"{folder} has a colon in it, which no PATH can hold: write another [environment] folder")
+
+
+def _fill(recipe: Recipe, folder: Path, text: str, offline: bool, say: Callable[[str], None]) -> None:
+    """Everything up to the mark that it is whole. text: its script's."""
     places, table = recipe.places, recipe.table
     umask = 0o007 if recipe.group is not None else 0o077
     environment = installers_environment(recipe, os.environ)
@@ -141,7 +153,7 @@ def _fill(recipe: Recipe, folder: Path, offline: bool, say: Callable[[str], None
         _keep_fetched(folder, places)
     _close_to_others(folder)
     script = folder / ACTIVATE
-    write_atomically(places.folder, script, activation_script(recipe, folder))
+    write_atomically(places.folder, script, text)
     if table.hub and not offline:
         say(f"fetch {', '.join(table.hub)} from the hub")
         command = (sys.executable, "-P", "-c", _FETCH, " ".join(_FETCHED), *table.hub)
@@ -158,6 +170,8 @@ def _fill(recipe: Recipe, folder: Path, offline: bool, say: Callable[[str], None
     asked = ask_script(script, {})
     if asked.found is None:
         raise OpsctlError(f"what is in {folder} cannot be told: {asked.problem}; nothing in use was changed")
+    if Path(asked.found.executable).parent.resolve() != (folder / "venv" / "bin").resolve():
+        raise OpsctlError(f"{script} starts {asked.found.executable}, not what was built; nothing in use was changed")
     frozen = msgspec.structs.replace(asked.found, took_s=0.0)
     if table.tool == "pip":
         write_atomically(places.folder, folder / LOCK, lock_text(frozen, places.wheels))
@@ -225,6 +239,9 @@ def _others(places: Places, folder: Path) -> int:
 
 def _clear_what_was_cut_off(places: Places) -> None:
     """Whoever holds the lock is the only one who builds: what has no mark nobody will finish."""
+    for one in places.folder.iterdir():
+        if one.name.startswith((f".{CURRENT}.", f".{ACTIVATE}.")):
+            remove(places.folder, one)
     in_use = places.current.resolve()
     for one in places.built.iterdir() if places.built.is_dir() else ():
         if not (one / BUILT).is_file() and not one.is_symlink() and one != in_use:

@@ -15,13 +15,20 @@ from opsctl.runs.load import LoadedRun, load_run_file
 from tests.tiny_run import write_run
 from tests.tiny_wheel import make_wheel
 
-#: An "extension" that is one file; the second kills whoever builds, the first time.
+#: An "extension" that is one file; one that leaves no room for another; one that kills whoever builds, the first time.
 COMPILES = """
 import os, pathlib, signal
 def compile():
     place = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"]) / "adam" / "adam.so"
     place.parent.mkdir(parents=True)
     place.write_bytes(b"for " + os.environ["TORCH_CUDA_ARCH_LIST"].encode())
+def fill_the_disk():
+    with pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "filling").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
 def kill_once():
     flag = pathlib.Path(os.environ["HOME"]) / "killed"
     if not flag.exists():

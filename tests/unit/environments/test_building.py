@@ -36,8 +36,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("tool", ["uv", "pip"])
 def test_one_is_built_locked_by_hashes_and_named_and_can_be_built_again_without_a_network(
-    tmp_path: Path, tool: str
+    tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A person's own settings of the installers change nothing.
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("UV_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     loaded = write_built_run(tmp_path, tool, 'imports = ["tiny"]')
     first = built(loaded)
     places = recipe_of(loaded).places
@@ -55,6 +59,7 @@ def test_one_is_built_locked_by_hashes_and_named_and_can_be_built_again_without_
     again = built(loaded, offline=True, again=True)
     assert again.is_new and again.others == 1 and again.folder != first.folder
     assert seen_by(places.activate, WHAT) == "1.0 1.5"
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_who_trains_keeps_the_environment_it_started_with(tmp_path: Path) -> None:
@@ -79,7 +84,7 @@ def test_who_trains_keeps_the_environment_it_started_with(tmp_path: Path) -> Non
 def test_one_that_fails_says_why_in_a_line_and_what_is_in_use_stays(
     tmp_path: Path, tool: str, more: str, requirements: str, told: str
 ) -> None:
-    loaded = write_built_run(tmp_path, tool)
+    loaded = write_built_run(tmp_path)
     first = built(loaded)
     loaded = write_built_run(tmp_path, tool, more)
     (tmp_path / "requirements.txt").write_text(requirements)
@@ -89,31 +94,18 @@ def test_one_that_fails_says_why_in_a_line_and_what_is_in_use_stays(
     places = recipe_of(loaded).places
     assert places.newest() == first.folder and seen_by(places.activate, WHAT) == "1.0 1.5"
     (tmp_path / "requirements.txt").write_text("tiny\n")
-    done = built(write_built_run(tmp_path, tool), again=True)
+    done = built(write_built_run(tmp_path), again=True)
     assert {one for one in places.built.iterdir() if (one / BUILT).is_file()} == {first.folder, done.folder}
     assert len(list(places.built.iterdir())) == 2  # what had failed is gone
-
-
-def test_one_that_was_killed_in_its_middle_is_never_named_and_the_next_build_is_whole(tmp_path: Path) -> None:
-    loaded = write_built_run(tmp_path, more='extensions = ["tiny:kill_once"]')
-    child = os.fork()
-    if not child:
-        built(loaded)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 9
-    places = recipe_of(loaded).places
-    assert places.newest() is None and len(list(places.built.iterdir())) == 1 and not places.activate.exists()
-    done = built(loaded)
-    assert [done.folder] == list(places.built.iterdir()) and seen_by(places.activate, WHAT) == "1.0 1.5"
 
 
 def test_half_a_wheel_that_a_full_disk_has_left_is_taken_for_none_by_the_next_build(tmp_path: Path) -> None:
     """pip writes wheels in place, and takes one that is there."""
     loaded = write_built_run(tmp_path, "pip")
-    make_wheel(tmp_path / "links", "dep", "1.5", text="#" + "x" * 3_000_000)
+    make_wheel(tmp_path / "links", "dep", "1.5", text="#" + "x" * 600_000)
     if (child := os.fork()) == 0:
         try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
             built(loaded)
         except OpsctlError:
             os._exit(3)
@@ -194,19 +186,6 @@ def test_with_a_group_it_is_the_groups_and_nobody_elses(tmp_path: Path) -> None:
             mode = (Path(at) / name).lstat().st_mode
             if not stat.S_ISLNK(mode) and "downloads" not in at:
                 assert mode & 0o040 and not mode & 0o007, (at, name, oct(mode))
-
-
-def test_a_persons_own_settings_of_the_installers_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("UV_INDEX_URL", "http://127.0.0.1:1/simple")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    for tool in ("uv", "pip"):
-        loaded = write_built_run(tmp_path / tool, tool)
-        built(loaded, offline=tool == "uv")
-        assert seen_by(recipe_of(loaded).places.activate, WHAT) == "1.0 1.5"
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_dry_run_says_every_step_and_changes_nothing(tmp_path: Path) -> None:
