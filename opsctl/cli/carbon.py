@@ -82,7 +82,6 @@ def report(
     Reads the trackers' files of a run, or with --folder any that codecarbon's releases 1 to 3 have written, one for
     each rank too. Where nothing was measured, the attempts' GPU hours at --gpu-power-w are told, as assumed.
     """
-    from opsctl.carbon.estimate import HOUR_S
     from opsctl.carbon.found import find
     from opsctl.carbon.glance import remember
     from opsctl.carbon.placed import Placing
@@ -95,21 +94,18 @@ def report(
         raise click.UsageError("--country, or --intensity: give one of them")
     chosen = pick(run_argument, run)
     view = None if folders and chosen is None else _view(chosen)
-    table = view.loaded.file.carbon if view is not None and view.loaded is not None else CarbonTable()
-    idle_node_w = idle_w if idle_w is not None else table.idle_node_w
-    if idle and idle_node_w is None:
-        raise click.UsageError("--idle: nobody says what a node takes: give --idle-w W, or [carbon] idle_node_w")
-    if gpus_per_node is None and view is not None and view.loaded is not None:
-        gpus_per_node = view.loaded.file.slurm.gpus_per_node
+    file = view.loaded.file if view is not None and view.loaded is not None else None
+    table = CarbonTable() if file is None else file.carbon
+    if gpus_per_node is None and file is not None:
+        gpus_per_node = file.slurm.gpus_per_node
     if embodied and gpus_per_node is None:
         raise click.UsageError("--embodied: nobody says how many GPUs a node has: give --gpus-per-node N")
     attempts = [] if view is None or folders else _attempts(view)
+    known_node_s, known_from = _known(node_hours, attempts, extrapolate)
+    idle_node_w = _idle_w(idle_w, table) if idle else None
     found = find([Path(one) for one in folders] or ([view.paths.codecarbon] if view else []))
     assert found is not None
     grams, grams_from = _grams(country, intensity, table, bool(found.readings))
-    known_node_s = node_hours * HOUR_S if node_hours is not None else _node_s(attempts)
-    if extrapolate and known_node_s is None:
-        raise click.UsageError("--extrapolate: nobody says how many node hours there were: give --node-hours H")
     told = report_of(
         found,
         Asked(
@@ -118,11 +114,11 @@ def report(
             g_per_kwh_from=grams_from,
             pue=table.pue if pue is None else pue,
             known_node_s=known_node_s,
-            known_from="--node-hours" if node_hours is not None else "the attempts on record",
+            known_from=known_from,
             gpus_per_node=gpus_per_node,
             extrapolate=extrapolate,
             gpu_power_w=gpu_power_w if gpu_power_w is not None else table.gpu_power_w,
-            idle_node_w=idle_node_w if idle else None,
+            idle_node_w=idle_node_w,
             building=_building(table) if embodied else None,
             slurm_kwh=_slurm_kwh(view, attempts, cluster) if ask_slurm and view is not None else None,
         ),
@@ -132,10 +128,10 @@ def report(
         remember(view.paths, told)
     if as_json:
         print_json("carbon", told)
-    else:
-        show_lines(report_lines(told))
-        for problem in told.problems:
-            message(f"opsctl: {problem}")
+        return
+    show_lines(report_lines(told))
+    for problem in told.problems:
+        message(f"opsctl: {problem}")
 
 
 def _view(chosen: str | None) -> RunView:
@@ -148,6 +144,28 @@ def _attempts(view: RunView) -> list[Attempt]:
     from opsctl.attempts.events import read
 
     return read(view.paths)
+
+
+def _known(node_hours: float | None, attempts: list[Attempt], is_needed: bool) -> tuple[float | None, str]:
+    """All node-seconds, and whose word they are."""
+    from opsctl.carbon.estimate import HOUR_S
+
+    if node_hours is not None:
+        return node_hours * HOUR_S, "--node-hours"
+    known = _node_s(attempts)
+    if is_needed and known is None:
+        raise click.UsageError(
+            "--extrapolate: no attempt on record says how many node hours there were: give --node-hours H, of all nodes"
+        )
+    return known, "the attempts on record"
+
+
+def _idle_w(idle_w: float | None, table: CarbonTable) -> float:
+    """What a node takes beside what trackers see."""
+    watts = table.idle_node_w if idle_w is None else idle_w
+    if watts is None:
+        raise click.UsageError("--idle: nobody says what a node takes: give --idle-w W, or [carbon] idle_node_w")
+    return watts
 
 
 def _node_s(attempts: list[Attempt]) -> float | None:

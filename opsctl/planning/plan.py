@@ -190,15 +190,19 @@ class PlannedTime(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PlannedCarbon(Struct, frozen=True, kw_only=True):
-    """Electricity and CO2e of the whole training, from the fewest to the most GPU hours that are expected."""
+    """Electricity and CO2e of the whole training, with an interval: of the power that is assumed and of the hours."""
 
     gpu_power_w: Annotated[float, Meta(description="Watts that are assumed of a GPU with its share of the node.")]
+    gpu_power_low_w: Annotated[float, Meta(description="The least that is assumed.")]
+    gpu_power_high_w: Annotated[float, Meta(description="The most.")]
     pue: Annotated[float, Meta(description="By what that is multiplied for cooling and losses.")]
     g_per_kwh: Annotated[float | None, Meta(description="Grams of CO2e of a kWh; null where nobody says.")]
-    low_kwh: Annotated[float, Meta(description="Electricity in kWh at the fewest GPU hours.")]
-    high_kwh: Annotated[float, Meta(description="Electricity in kWh at the most.")]
-    low_kg: Annotated[float | None, Meta(description="CO2e in kg at the fewest; null without `g_per_kwh`.")]
-    high_kg: Annotated[float | None, Meta(description="CO2e in kg at the most.")]
+    kwh: Annotated[float, Meta(description="Electricity in kWh, at `gpu_power_w` and the mean of the hours expected.")]
+    low_kwh: Annotated[float, Meta(description="Electricity in kWh at the least power and the fewest GPU hours.")]
+    high_kwh: Annotated[float, Meta(description="Electricity in kWh at the most power and the most GPU hours.")]
+    kg: Annotated[float | None, Meta(description="CO2e in kg of `kwh`; null without `g_per_kwh`.")]
+    low_kg: Annotated[float | None, Meta(description="CO2e in kg of `low_kwh`.")]
+    high_kg: Annotated[float | None, Meta(description="CO2e in kg of `high_kwh`.")]
 
 
 class PlannedThroughput(Struct, frozen=True, kw_only=True):

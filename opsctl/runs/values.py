@@ -40,6 +40,7 @@ _CARBON = {
     "intensity_g_per_kwh": (0, 1e5),
     "pue": (1, 10),
     "gpu_power_w": (1, 1e5),
+    "gpu_power_off_percent": (0, 99),
     "idle_node_w": (0, 1e6),
     "node_kg": (0, 1e6),
     "gpu_kg": (0, 1e6),

@@ -150,16 +150,23 @@ def test_of_more_records_than_a_look_reads_status_tells_what_the_last_report_fou
     assert "carbon       6.00 kWh, 0.60 kg CO2e in 2.00 node hours, as of 20" in capsys.readouterr().out
 
 
-def test_plan_says_kwh_and_kg_ahead(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_says_kwh_and_kg_ahead_with_an_interval_of_what_is_assumed(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_file = Path("run.toml")
-    run_file.write_text(run_file.read_text() + "gpu_power_w = 400\nintensity_g_per_kwh = 57\n")
-    assert call("plan", "--json") == 0
-    told = printed("plan", capsys.readouterr().out)
-    hours = told["time"]["gpu_hours_at_expected_seconds"]
-    assert told["carbon"]["low_kwh"] == told["carbon"]["high_kwh"] == pytest.approx(hours * 0.4 * 1.5)
-    assert told["carbon"]["low_kg"] == pytest.approx(hours * 0.4 * 1.5 * 0.057)
+    before = run_file.read_text()
+    for line, low_w, high_w in (("", 300, 500), ("gpu_power_off_percent = 10\n", 360, 440)):
+        run_file.write_text(f"{before}gpu_power_w = 400\nintensity_g_per_kwh = 57\n{line}")
+        assert call("plan", "--json") == 0
+        told = printed("plan", capsys.readouterr().out)
+        hours, carbon = told["time"]["gpu_hours_at_expected_seconds"], told["carbon"]
+        for name, power_w in (("low_", low_w), ("", 400), ("high_", high_w)):
+            assert carbon[f"{name}kwh"] == pytest.approx(hours * power_w / 1000 * 1.5)
+            assert carbon[f"{name}kg"] == pytest.approx(hours * power_w / 1000 * 1.5 * 0.057)
     assert call("plan") == 0
-    assert "Electricity and CO2e of the whole training" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "Electricity and CO2e of the whole training" in text
+    assert "400 W a GPU with its share of the node, 360 to 440 W in the interval" in text
 
 
 def test_the_trainer_is_told_to_measure_where_the_run_file_says_so(paths: RunPaths) -> None:
@@ -175,6 +182,7 @@ def test_the_trainer_is_told_to_measure_where_the_run_file_says_so(paths: RunPat
     [
         ('country = "France"', "[carbon] country"),
         ("gpu_power_w = 0", "[carbon] gpu_power_w"),
+        ("gpu_power_off_percent = 100", "[carbon] gpu_power_off_percent"),
         ("intensity_g_per_kwh = nan", "[carbon] intensity_g_per_kwh"),
         ('region = "x"', "[carbon] region"),
         ("watts = 3", "[carbon] watts is not known"),

@@ -47,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_one_that_is_killed_in_any_of_its_commands_is_never_named_and_the_next_build_is_whole(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In turn: the virtual environment made in part, the versions settled, the packages installed, half an extension."""
+    """In turn: half the virtual environment, half the versions, half the packages, half an extension."""
     loaded = write_built_run(tmp_path, more='extensions = ["tiny:kill_once"]')
     places = recipe_of(loaded).places
     (tmp_path / "bin").mkdir()
