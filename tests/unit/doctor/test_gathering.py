@@ -17,6 +17,7 @@ from opsctl.slurm.cluster import Cluster
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import opsctl
+from tests.unit.slurm.test_process import fake
 
 
 @pytest.fixture
@@ -158,6 +159,28 @@ def test_a_source_that_hangs_or_fails_blinds_only_its_own_checks(folder: Path, m
     assert time.monotonic() - began < 60
     assert found.problems["home"] == "no answer within 3 s" and found.problems["host"] == "RuntimeError: unforeseen"
     assert found.software is not None and found.output is not None and found.output.has_locks
+
+
+def test_a_slurm_that_never_answers_is_given_up_and_said_and_blinds_nothing_else(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every one of its commands hangs; what it has started is ended with it."""
+    (tmp_path / "slurm").mkdir()
+    for name in ("scontrol", "sinfo", "squeue", "sacct"):
+        fake(tmp_path / "slurm", name, f"echo $$ >> {tmp_path}/asked; exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'slurm'}:{os.environ['PATH']}")
+    monkeypatch.setattr(sources, "_SLURM_S", 1.0)
+    found = states(capsys)
+    assert found["controller"][0] == "unknown" and "1 s" in found["controller"][1], found["controller"]
+    assert found["output folder"][0] == found["environment script"][0] == "ok"
+    assert not {"partition", "accounting"} & found.keys()  # the first of those that are blind says why
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked and not [pid for pid in asked if Path("/proc", pid, "cmdline").exists() and is_sleeping(pid)]
+    assert opsctl("doctor") == 1
+
+
+def is_sleeping(pid: str) -> bool:
+    return b"sleep" in Path("/proc", pid, "cmdline").read_bytes()
 
 
 def test_a_token_is_found_where_huggingface_hub_looks_and_never_read(tmp_path: Path) -> None:
