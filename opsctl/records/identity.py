@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from opsctl.errors import OpsctlError
+from opsctl.records.birth import Mark, mark_of_folder
 from opsctl.records.state_files import make_folder, read_state, read_text, remove, write_atomically, write_state
 from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
@@ -43,6 +44,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     folder: str  # the run's output folder, absolute
     inode: int | None = None  # of that folder; its device's number is not the same on two hosts
+    born_ns: int | None = None  # when it was made, where its file system says: a removed one's inode is given to others
     was: str = ""  # the folder that the run was moved from last
 
 
@@ -88,14 +90,17 @@ class Place:
         return said.get(self.standing, "")
 
 
-def judged(identity: Identity | None, here: Path, inode: int, there: There) -> Place:
-    """How the folder `here` stands to the one that `identity` names, where `there` is. Pure."""
+def judged(identity: Identity | None, here: Path, mark: Mark | None, there: There) -> Place:
+    """How the folder `here` stands to the one that `identity` names, where `there` is. Pure.
+
+    mark: of `here`; None: it was made just now, so that it is no other one that was moved.
+    """
     if identity is None:
         return Place(Standing.UNBOUND)
     was = Path(identity.folder)
     if was == here or there.is_here:
         return Place(Standing.SAME, was)
-    is_the_one = inode == identity.inode
+    is_the_one = mark is not None and mark.may_be(identity.inode, identity.born_ns)
     is_told = is_the_one or there.is_seen or identity.inode is None
     if there.exists and there.id == identity.id:
         return Place(Standing.UNCLEAR if is_the_one else Standing.COPY, was)
@@ -106,12 +111,13 @@ def place_of(paths: RunPaths) -> Place:
     """How the run's folder stands now. An identity that cannot be read is none."""
     identity = _read(paths) or _published(paths)
     try:
-        inode = paths.output.stat().st_ino
+        paths.output.stat()
+        if identity is None or Path(identity.folder) == paths.output:
+            return judged(identity, paths.output, None, There(exists=True, is_here=True))
+        mark = mark_of_folder(paths.output)
     except OSError:
         return Place(Standing.UNBOUND)
-    if identity is None or Path(identity.folder) == paths.output:
-        return judged(identity, paths.output, inode, There(exists=True, is_here=True))
-    return judged(identity, paths.output, inode, _look(Path(identity.folder), paths.output))
+    return judged(identity, paths.output, mark, _look(Path(identity.folder), paths.output))
 
 
 def read_run_id(paths: RunPaths) -> str | None:
@@ -144,11 +150,14 @@ def bind(paths: RunPaths, run_id: str, was: str = "") -> None:
     """Write down that this folder is the run of that id; `was`: from where it was moved. The caller holds the lock."""
     if (read_text(paths.output, paths.run_id) or "").strip() != run_id:
         write_atomically(paths.output, paths.run_id, run_id + "\n")
-    before = _read(paths)
+    before, mark = _read(paths), mark_of_folder(paths.output)
+    if before and before.folder == str(paths.output) and mark == Mark(before.inode or 0):
+        mark = Mark(mark.inode, before.born_ns)  # of two hosts that have it mounted, one may not be told
     identity = Identity(
         id=run_id,
         folder=str(paths.output),
-        inode=paths.output.stat().st_ino,
+        inode=mark.inode,
+        born_ns=mark.born_ns,
         was=was or (before.was if before else ""),
     )
     if before != identity:
@@ -160,7 +169,7 @@ def stands_for(paths: RunPaths, folder: Path) -> Place:
     identity = _read(paths)
     if identity is None or Path(identity.folder) == folder:
         return Place(Standing.UNBOUND if identity is None else Standing.SAME, folder)
-    return judged(identity, folder, paths.output.stat().st_ino, _look(Path(identity.folder), folder))
+    return judged(identity, folder, None, _look(Path(identity.folder), folder))
 
 
 def take_over(paths: RunPaths, folder: Path) -> None:
@@ -168,8 +177,10 @@ def take_over(paths: RunPaths, folder: Path) -> None:
     identity = _read(paths)
     if identity is not None:
         was = "" if Path(identity.folder) == folder else identity.folder
-        inode = paths.output.stat().st_ino
-        value = Identity(id=identity.id, folder=str(folder), inode=inode, was=was or identity.was)
+        mark = mark_of_folder(paths.output)
+        value = Identity(
+            id=identity.id, folder=str(folder), inode=mark.inode, born_ns=mark.born_ns, was=was or identity.was
+        )
         write_state(paths.output, paths.identity, value)
 
 

@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opsctl.backups.bringing_back import Asked, BroughtBack, bring_back, with_output
 from opsctl.backups.rest import back_up_rest
 from opsctl.checkpoints.rollbacks import read_rollbacks
 from opsctl.errors import OpsctlError
-from opsctl.records.identity import Standing, place_of, read_run_id
+from opsctl.records.identity import Identity, Standing, place_of, read_run_id
+from opsctl.records.state_files import read_state, write_state
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import BackupTable
 from opsctl.stores.flow import Flow
@@ -84,6 +86,25 @@ def test_where_nobody_can_tell_who_restores_has_to_say(folder: Path, disk: Path,
     assert back(disk, tmp_path / "here", Asked(stands_as="same")).checkpoint == 20
     assert place_of(seen(tmp_path / "here").paths).standing is Standing.SAME
     assert back(disk, tmp_path / "too", Asked(stands_as="copy")).standing.startswith("a run of its own")
+
+
+def test_a_new_folder_that_has_got_the_number_of_the_removed_one_is_not_taken_for_it(
+    folder: Path, disk: Path, tmp_path: Path
+) -> None:
+    around = (tmp_path / "there").rename(tmp_path / "away")
+    with pytest.raises(OpsctlError, match="cannot be seen from here"):
+        back(disk, tmp_path / "here")
+    (made,) = tmp_path.glob(".here.restoring-*/output")  # what the next try goes on with
+    around.rename(tmp_path / "there")
+    paths = seen(folder).paths
+    identity = read_state(paths.output, paths.identity, Identity)
+    assert identity is not None
+    write_state(paths.output, paths.identity, replace(identity, inode=made.stat().st_ino, born_ns=None))
+    with destination(folder, disk) as place:
+        back_up_rest(place, BackupTable(), folder / "run.toml")
+    shutil.rmtree(tmp_path / "there")
+    with pytest.raises(OpsctlError, match="cannot be seen from here"):
+        back(disk, tmp_path / "here")
 
 
 def test_nothing_is_overwritten_and_nothing_comes_from_where_nothing_is(

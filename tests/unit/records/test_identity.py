@@ -6,10 +6,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opsctl.errors import OpsctlError, UsageError
 from opsctl.records import chains
+from opsctl.records.birth import Mark, mark_of_folder
 from opsctl.records.identity import (
     OF_THE_ORIGINAL,
     Identity,
@@ -28,7 +30,7 @@ from opsctl.records.identity import (
 )
 from opsctl.records.own_jobs import recorded
 from opsctl.records.revisions import publish
-from opsctl.records.state_files import write_state
+from opsctl.records.state_files import read_state, write_state
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from tests.tiny_run import ready, write_run
@@ -55,15 +57,33 @@ ID = Identity(id="5eed", folder="/a", inode=7)
 def test_what_a_folder_is_follows_from_what_is_where_its_id_was_made(
     inode: int, there: There, standing: Standing
 ) -> None:
-    assert judged(ID, Path("/b"), inode, there) == Place(standing, Path("/a"))
+    assert judged(ID, Path("/b"), Mark(inode), there) == Place(standing, Path("/a"))
+
+
+@pytest.mark.parametrize(
+    ("recorded_ns", "born_ns", "standing"),
+    [
+        (5, 5, Standing.MOVED),
+        (5, 6, Standing.UNCLEAR),  # the number of one that was removed
+        (5, None, Standing.MOVED),  # this host is not told
+        (None, 6, Standing.MOVED),  # an earlier release did not write it down
+    ],
+)
+def test_of_two_folders_with_one_number_the_time_of_birth_tells_which(
+    recorded_ns: int | None, born_ns: int | None, standing: Standing
+) -> None:
+    identity = Identity(id="5eed", folder="/a", inode=7, born_ns=recorded_ns)
+    nowhere = There(exists=False, is_seen=False)
+    assert judged(identity, Path("/b"), Mark(7, born_ns), nowhere).standing is standing
+    assert judged(identity, Path("/b"), None, nowhere).standing is Standing.UNCLEAR  # made just now
 
 
 def test_at_its_own_place_it_is_the_run_whatever_disk_it_was_restored_to() -> None:
-    assert judged(ID, Path("/a"), 8, There(exists=True)).standing is Standing.SAME
+    assert judged(ID, Path("/a"), Mark(8), There(exists=True)).standing is Standing.SAME
 
 
 def test_a_run_of_an_earlier_release_is_bound_to_nothing() -> None:
-    assert judged(None, Path("/a"), 8, There(exists=False)) == Place(Standing.UNBOUND)
+    assert judged(None, Path("/a"), Mark(8), There(exists=False)) == Place(Standing.UNBOUND)
 
 
 @pytest.fixture
@@ -154,6 +174,23 @@ def test_a_folder_with_all_around_it_moved_is_the_same_run(tmp_path: Path) -> No
     make_run_id(paths)
     (tmp_path / "project").rename(tmp_path / "renamed")
     assert place_of(RunPaths(tmp_path / "renamed" / "run" / "output")).standing is Standing.MOVED
+
+
+def test_a_copy_that_has_got_the_number_of_the_removed_original_is_not_taken_for_it(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "project" / "output")
+    paths.state.mkdir(parents=True)
+    make_run_id(paths)
+    if mark_of_folder(paths.output).born_ns is None:
+        pytest.skip("this file system does not say when a folder was made")
+    copy = RunPaths(Path(shutil.copytree(paths.output, tmp_path / "copy")))
+    identity = read_state(copy.output, copy.identity, Identity)
+    assert identity is not None
+    inode = copy.output.stat().st_ino  # as a file system gives it that has it free again
+    write_state(copy.output, copy.identity, msgspec.structs.replace(identity, inode=inode))
+    shutil.rmtree(tmp_path / "project")
+    assert place_of(copy).standing is Standing.UNCLEAR
+    with pytest.raises(OpsctlError, match="which cannot be told from here"):
+        settle_identity(copy)
 
 
 def test_the_same_folder_by_another_name_is_no_move(run: RunPaths) -> None:
