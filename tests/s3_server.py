@@ -164,7 +164,8 @@ class Proxy:
     ) -> None:
         does = fault.does if fault else ""
         if does == "flip":
-            body = bytes([body[0] ^ 1]) + body[1:]
+            middle = len(body) // 2  # of several parts in one body none has its frame there
+            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
         connection.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
         for name, value in handler.headers.items():
             connection.putheader(name, value)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
 from opsctl.stores.opening import open_store
 from opsctl.stores.types import ANYTHING, PART, Expected, FileFault, StoreError
 from tests.free_port import free_port
+from tests.s3_server import Fault, Proxy, proxied
 from tests.unit.stores.test_folder import files_of, names_in, same
 
 _EMULATOR = """
@@ -42,6 +47,20 @@ def emulator() -> Iterator[str]:
             yield endpoint
         finally:
             process.kill()
+
+
+@pytest.fixture
+def gcs(emulator: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What stands before the emulator, with the client's own waits between two tries left out."""
+
+    async def at_once(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("gcsfs.retry.asyncio", SimpleNamespace(sleep=at_once))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with proxied(emulator) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        yield proxy
 
 
 @pytest.fixture(params=["gs", "memory"])
@@ -131,3 +150,57 @@ def test_a_bucket_that_is_not_there_is_an_error_in_a_line(
     with open_store("gs://never-made/x") as store, pytest.raises(StoreError, match=r"^gs://never-made/x: [^\n]+$"):
         store.put(here, {"a b": ANYTHING})
     assert names_in(here)
+
+
+def there(emulator: str, name: str) -> bytes:
+    """What the emulator has under a name of the bucket, asked without a client."""
+    with urllib.request.urlopen(f"{emulator}/download/storage/v1/b/bucket1/o/{quote(name, '')}?alt=media") as answer:
+        return bytes(answer.read())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("^POST", "answer", 1, 503),
+        Fault("^POST", "answer", 1, 429),
+        Fault("^POST", "cut request"),
+        Fault("^POST", "lost answer"),
+        Fault("^POST", "cut answer"),
+        Fault("^GET", "answer", 2, 503),
+        Fault("^GET", "lost answer"),
+    ],
+    ids=lambda fault: f"{fault.pattern} {fault.does} {fault.status}",
+)
+def test_what_passes_at_gcs_is_waited_for(here: Path, gcs: Proxy, emulator: str, fault: Fault, tmp_path: Path) -> None:
+    gcs.faults.append(replace(fault))
+    back, place = tmp_path / "back", f"{fault.does.replace(' ', '-')}{fault.status}{fault.pattern[1:]}"
+    back.mkdir()
+    names = {"layer_01/shard 1.pt": ANYTHING, "manifest.json": ANYTHING}
+    with open_store(f"gs://bucket1/{place}") as store:
+        outcome = store.put(here, names, "x", last=["manifest.json"])
+        outcome.raise_faults()
+        assert not gcs.faults[0].times
+        store.get({name: Expected(one.bytes, one.xxh64) for name, one in outcome.moved.items()}, back, "x")
+    for name in names:
+        assert there(emulator, f"{place}/x/{name}") == (back / name).read_bytes() == (here / name).read_bytes()
+
+
+def test_what_arrives_otherwise_at_gcs_is_refused_by_name_and_nothing_is_called_whole(here: Path, gcs: Proxy) -> None:
+    gcs.faults.append(Fault("^POST", "flip", 100))
+    with open_store("gs://bucket1/flipped") as store:
+        names = {"line\nbreak": ANYTHING, "manifest.json": ANYTHING}
+        outcome = store.put(here, names, "x", last=["manifest.json"])
+        assert list(outcome.faults) == ["line\nbreak"] and "arrived otherwise in gs://" in outcome.faults["line\nbreak"]
+        assert "manifest.json" not in store.list("x")
+        gcs.faults.clear()
+        store.put(here, names, "x", last=["manifest.json"]).raise_faults()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_gcs_that_refuses_is_one_line_without_what_the_server_said(here: Path, gcs: Proxy, status: int) -> None:
+    gcs.faults.append(Fault("^POST", "answer", 100, status, "AccessDenied"))
+    with (
+        open_store("gs://bucket1/refused") as store,
+        pytest.raises(StoreError, match=r"^gs://bucket1/refused: [^\n]+$"),
+    ):
+        store.put(here, {"a b": ANYTHING})
