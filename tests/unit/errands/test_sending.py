@@ -3,12 +3,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from opsctl.errands.sending import TRIES, go_on, script_of, start
+from opsctl.errands.sending import TRIES, go_on, job_of, script_of, start
 from opsctl.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.runs.schema import JobsTable
-from tests.unit.cron.slurm_in_memory import SlurmInMemory
+from opsctl.slurm.cluster import Cluster
+from tests.unit.cron.slurm_in_memory import SlurmInMemory, a_job
 from tests.unit.errands.sent import a_place, an_errand
 
 
@@ -74,6 +76,34 @@ def test_the_same_twice_is_refused_while_it_is_under_way_and_not_after(tmp_path:
     assert len({first.errand, other.errand, again.errand}) == 3
     ended = place.read(first.errand)
     assert ended is not None and (ended.state, ended.exit_code) == ("failed", 3)
+
+
+def test_the_same_words_in_another_folder_or_for_another_cluster_are_something_else(tmp_path: Path) -> None:
+    place, slurm, first = a_place(tmp_path), SlurmInMemory(), an_errand(tmp_path)
+    start(place, slurm, first)
+    elsewhere = msgspec.structs.replace(an_errand(tmp_path), folder="/another")
+    other_cluster = msgspec.structs.replace(an_errand(tmp_path), cluster=Cluster(name="another"))
+    assert [start(place, slurm, one).last.job_id for one in (elsewhere, other_cluster)] == [102, 103]
+
+
+def test_somebody_elses_comment_is_not_the_job_whose_answer_got_lost(tmp_path: Path) -> None:
+    errand = an_errand(tmp_path)
+    assert job_of(errand, [a_job(7, errand.comment, user="mallory")]) is None
+    own = a_job(8, errand.comment)
+    assert job_of(errand, [a_job(7, errand.comment, user="mallory"), own]) == own
+
+
+def test_the_next_job_is_on_record_before_slurm_is_asked_for_it(tmp_path: Path) -> None:
+    place = a_place(tmp_path)
+    errand = start(place, SlurmInMemory(), an_errand(tmp_path))
+
+    class Looks(SlurmInMemory):
+        def submit(self, script: str) -> int:
+            (known,) = place.all()
+            assert len(known.jobs) == 2 and known.comment in script
+            return super().submit(script)
+
+    assert len(go_on(place, Looks(), errand).jobs) == 2
 
 
 def test_it_is_on_record_before_slurm_is_asked_and_nothing_is_left_of_a_refused_one(tmp_path: Path) -> None:
