@@ -26,6 +26,8 @@ settings.load_profile("untimed")
 def pytest_configure() -> None:
     # Tests change the queue behind the back of whoever looks: each look asks Slurm. Those of the sharing set it.
     os.environ["OPSCTL_ANSWERS_AGE"] = "0"
+    # Folders that tests make for other Unix users are looked into by these.
+    os.umask(0o022)
     # A shell that starts us in the background has SIGINT ignored, and so would every program that a test interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

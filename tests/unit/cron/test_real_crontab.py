@@ -33,7 +33,7 @@ def test_the_machines_crontab_takes_our_line_and_gives_all_else_back_as_it_was(u
     def begin(folder: Path) -> str:
         cron = a_cron(folder, SlurmInMemory())
         chain.start(cron, "crontab", 3600, False, time.time)
-        chain.start(cron, "crontab", 1200, True, time.time)
+        chain.start(cron, "crontab", 900, True, time.time)
         found = read_chain(cron.paths)
         assert found is not None
         return found.token
@@ -43,7 +43,7 @@ def test_the_machines_crontab_takes_our_line_and_gives_all_else_back_as_it_was(u
         token = as_user(name, lambda: begin(folder))
         assert table().startswith(MINE)
         (line,) = [line for line in table().removeprefix(MINE).splitlines() if not line.startswith("#")]
-        assert line.startswith("0,20,40 * * * * ") and f"--token {token} " in line and f"'{folder}'" in line
+        assert line.startswith("0,15,30,45 * * * * ") and f"--token {token} " in line and f"'{folder}'" in line
         # As cron runs it: by sh, with hardly a variable.
         words = line.split(" ", 5)[5]
         assert subprocess.run(["sh", "-n", "-c", words], timeout=20).returncode == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,8 @@ def test_the_profile_names_the_kind_and_whose(tmp_path: Path, monkeypatch: pytes
     profile.parent.mkdir(parents=True)
     profile.write_text('[watch]\nquota = "lustre"\nquota_of = ["user:ann", "group:six", "project:1001"]\n')
     (tmp_path / "lfs").write_text(
-        f'#!/bin/sh\ncd {OUTPUTS}\ncase "$2" in\n-u) cat lustre-user.txt; exit 1;;\n-p) cat lustre-project.txt;;\n'
-        "*) echo 'cannot find group' >&2; exit 2;;\nesac\n"
+        f'#!/bin/sh\ncd {shlex.quote(str(OUTPUTS))}\ncase "$2" in\n-u) cat lustre-user.txt; exit 1;;\n'
+        "-p) cat lustre-project.txt;;\n*) echo 'cannot find group' >&2; exit 2;;\nesac\n"
     )
     (tmp_path / "lfs").chmod(0o755)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
