@@ -15,7 +15,8 @@ _HEAD = ("WHAT", "GB", "SENT", "PROVEN", "STATE", "TO")
 def backup_table(lines: Sequence[BackedUp], named: Collection[str] | None = None) -> list[str]:
     """Lines of a table, by destination and iteration. named: what [backup] to names; None where nobody can tell."""
     in_order = sorted(lines, key=lambda line: (line.to, line.iteration, line.what))
-    rows = [_HEAD, *(_row(line, named is None or line.to in named) for line in in_order)]
+    # data sets may have places of their own
+    rows = [_HEAD, *(_row(line, named is None or line.to in named or line.what is What.DATA) for line in in_order)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) for row in rows
@@ -23,7 +24,7 @@ def backup_table(lines: Sequence[BackedUp], named: Collection[str] | None = None
 
 
 def _row(line: BackedUp, is_named: bool) -> tuple[str, ...]:
-    what = line.what.words if line.what is What.REST else f"{line.iteration} {line.what.words}"
+    what = f"{line.iteration} {line.what.words}" if line.what.is_checkpoint else line.what.words
     what += ", in one tar" * (line.form == Form.TAR)
     return (
         what,

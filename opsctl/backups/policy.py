@@ -19,6 +19,16 @@ class Policy:
     table: BackupTable
     warnings: tuple[str, ...] = ()
 
+    @property
+    def data_to(self) -> tuple[str, ...]:
+        """Where data sets go."""
+        return self.table.data_to or self.table.to
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Everywhere where something of the run goes, each once."""
+        return tuple(dict.fromkeys((*self.table.to, *(self.data_to if self.table.data else ()))))
+
 
 def policy_of(run: RunView, to: str | None = None, limit: str | None = None) -> Policy:
     """What is published counts, as for everything that a cron does; before that the run file.
@@ -38,6 +48,7 @@ def policy_of(run: RunView, to: str | None = None, limit: str | None = None) -> 
     table = msgspec.structs.replace(
         table,
         to=(plain_url(to),) if to else tuple(plain_url(one) for one in table.to),
+        data_to=() if to else tuple(plain_url(one) for one in table.data_to),
         limit=limit or table.limit,
     )
     if not table.to:

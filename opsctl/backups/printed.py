@@ -14,7 +14,10 @@ class PrintedBackup(Struct, frozen=True, kw_only=True):
     """One thing that is backed up somewhere."""
 
     to: Annotated[str, Meta(description="The destination.")]
-    what: Annotated[str, Meta(description="`full`, `weights`, without optimizer states, or `rest`, logs and records.")]
+    what: Annotated[
+        str,
+        Meta(description="`full`; `weights`: without optimizer states; `rest`: logs and records; `data`: data sets."),
+    ]
     iteration: Annotated[int | None, Meta(description="The checkpoint's; null for what is none.")]
     form: Annotated[str, Meta(description="`files`, each by itself there, or `tar`: one for all of them.")]
     files: Annotated[int, Meta(description="How many files it has there.")]
@@ -69,6 +72,26 @@ class RestoredRun(Struct, frozen=True, kw_only=True):
     checkpoint: Annotated[int | None, Meta(description="Iteration of the checkpoint that came along.")]
     standing: Annotated[str, Meta(description="Whether it is the same run or another one, in words.")]
     warnings: Annotated[list[str], Meta(description="What is to be looked at.")]
+
+
+class RestoredDataSet(Struct, frozen=True, kw_only=True):
+    """One data set that is there again."""
+
+    options: Annotated[list[str], Meta(description="The run file's keys that named it.")]
+    was: Annotated[str, Meta(description="Where the run had it: a prefix, a folder or a file.")]
+    path: Annotated[str, Meta(description="Where it is now.")]
+    files: Annotated[int, Meta(description="Files fetched.")]
+    bytes: Annotated[int, Meta(description="Their size together.")]
+    there: Annotated[int, Meta(description="Files that were there already, the same.")]
+
+
+class RestoredData(Struct, frozen=True, kw_only=True):
+    """What `restore --data` brought."""
+
+    run: Annotated[str, Meta(description="The run's name.")]
+    run_id: Annotated[str, Meta(description="Its id; empty where it had none.")]
+    sets: Annotated[list[RestoredDataSet], Meta(description="Each data set.")]
+    changes: Annotated[list[str], Meta(description="What has to be changed, as they are not where they were.")]
 
 
 class VerifiedBackups(Struct, frozen=True, kw_only=True):

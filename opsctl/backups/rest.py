@@ -36,7 +36,7 @@ KEPT = 3
 _OF_THE_MOMENT = frozenset(
     (
         *("lock", "lease.jsonl", "submitting.json", "reading", "walk.json", "kill-switch.reserve", "alerts.sending"),
-        *("backups.jsonl", "backups-read.jsonl"),
+        *("backups.jsonl", "backups-read.jsonl", "data-sums.json"),
     )
 )
 _LARGEST_LOOK_BYTES = 1 << 28

@@ -84,7 +84,7 @@ def claim(place: Destination, anew: bool = False) -> None:
     Raises OpsctlError where it is another run's, the run's own folder, or empty though the ledger knows copies there,
     as where a disk is not mounted; StoreError.
     """
-    _refuse_the_runs_own_folder(place)
+    refuse_the_runs_own_folder(place)
     run_id, there = read_run_id(place.paths) or "", read_run(place.store)
     refuse_another_runs(there, place.name, run_id, place.store.where)
     if there is not None and there.run_id and not run_id:  # as of a restored copy, which may have its name
@@ -102,8 +102,8 @@ def claim(place: Destination, anew: bool = False) -> None:
         place.say(NOTE, json_file_text(wanted).encode())
 
 
-def _refuse_the_runs_own_folder(place: Destination) -> None:
-    """A copy there would be the checkpoint itself, or go with it."""
+def refuse_the_runs_own_folder(place: Destination) -> None:
+    """A copy there would be the original itself, or go with it. Raises OpsctlError."""
     if not isinstance(place.store.backend, FolderStore):
         return
     to = Path(place.store.where).resolve()

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from opsctl.backups import forms
 from opsctl.backups.checkpoints import line_of
+from opsctl.backups.data_far import FOLDER as DATA
+from opsctl.backups.data_far import FarRunData, read_data_of
 from opsctl.backups.far import NOTE, Found, find_all, read_run, refuse_another_runs
 from opsctl.backups.rest import FOLDER, Look, newest_look, numbers_there
 from opsctl.backups.sampling import Drawn, Round, draw
@@ -51,12 +53,13 @@ def verify(place: Destination, sample: tuple[float, int] | None, say: Callable[[
             raise OpsctlError(f"nothing is verified: {file_problem(error, place.paths.backups)}") from None
         whose = read_run(place.store)
         refuse_another_runs(whose, place.name, read_run_id(place.paths) or "", place.store.where)
-        if whose is None and lines:
+        if whose is None and any(line.what is not What.DATA for line in lines.values()):
             done.problems.append(f"has no {NOTE}: is it mounted, or was it emptied?")
         look = newest_look(place.store, numbers_there(place.store))
-        for line in _missing(found, look, list(lines.values())):
+        data = read_data_of(place.store, place.name, read_run_id(place.paths) or "")
+        for line in _missing(found, look, data, list(lines.values())):
             _tell(place, lines, line, done, say)
-        parts = [*map(_checkpoint, found), *([_look(look)] if look else [])]
+        parts = [*map(_checkpoint, found), *([_look(look)] if look else []), *([_data(data)] if data else [])]
         drawn = None if sample is None else _drawn(place, parts, sample)
         for part in parts:
             fault = _read(place, part, drawn, done)
@@ -95,11 +98,26 @@ def _look(look: Look) -> _Part:
     return _Part(FOLDER, {file.at: Expected(file.bytes, file.xxh64) for file in look.files.values()}, line)
 
 
-def _missing(found: list[Found], look: Look | None, lines: list[BackedUp]) -> list[BackedUp]:
+def _data(data: FarRunData) -> _Part:
+    line = BackedUp(
+        to="",
+        what=What.DATA,
+        of=data.of,
+        files=len(data.files),
+        bytes=sum(part.bytes for part in data.files.values()),
+        sent_at=data.at,
+        by=data.by,
+    )
+    return _Part(DATA, {name: Expected(part.bytes, part.xxh64) for name, part in data.files.items()}, line)
+
+
+def _missing(found: list[Found], look: Look | None, data: FarRunData | None, lines: list[BackedUp]) -> list[BackedUp]:
     """Those on record of which nothing whole is there."""
     there = {(one.note.iteration, one.note.what) for one in found}
     if look is not None:
         there.add((0, What.REST))
+    if data is not None:
+        there.add((0, What.DATA))
     return [
         replace(line, lost=line.lost or f"no whole backup of {_thing(line)} is there")
         for line in lines
@@ -167,8 +185,8 @@ def _round_of(place: Destination) -> Round:
 
 def _told(line: BackedUp) -> str:
     state = f"LOST: {line.lost}" if line.lost else "as it was sent" if line.verified_at else "its sizes are right"
-    return f"{_thing(line)}{'' if line.what is What.REST else f' {line.what.words}'}: {state}"
+    return f"{_thing(line)}{f' {line.what.words}' if line.what.is_checkpoint else ''}: {state}"
 
 
 def _thing(line: BackedUp) -> str:
-    return line.what.words if line.what is What.REST else tag_of(line.iteration)
+    return tag_of(line.iteration) if line.what.is_checkpoint else line.what.words

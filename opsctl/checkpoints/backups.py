@@ -31,11 +31,25 @@ class What(StrEnum):
     FULL = "full"  # a checkpoint with all its files
     WEIGHTS = "weights"  # one without optimizer states
     REST = "rest"  # logs, curves, state
+    DATA = "data"  # data sets, all that the options name
 
     @property
     def words(self) -> str:
         """For people."""
-        return {What.FULL: "whole", What.WEIGHTS: "without optimizer states", What.REST: "logs and records"}[self]
+        return _WORDS[self]
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether it is one of several, each with its iteration."""
+        return self in (What.FULL, What.WEIGHTS)
+
+
+_WORDS = {
+    What.FULL: "whole",
+    What.WEIGHTS: "without optimizer states",
+    What.REST: "logs and records",
+    What.DATA: "data sets",
+}
 
 
 class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

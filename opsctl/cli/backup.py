@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import all_runs_option, json_option, run_option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opsctl.backups.policy import Policy
     from opsctl.backups.printed import BackedUpRun, VerifiedBackups
     from opsctl.errors import OpsctlError
     from opsctl.records.run_view import RunView
@@ -26,13 +29,21 @@ class _LongGroup(LongCommand, click.Group):
 @all_runs_option
 @to_option
 @anew_option
+@click.option("--data", is_flag=True, help="The data sets too that the options name, as with [backup] data = true.")
 @limit_option
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, run: str | None, all_runs: bool, to: str | None, anew: bool, limit: str | None, as_json: bool
+    ctx: click.Context,
+    run: str | None,
+    all_runs: bool,
+    to: str | None,
+    anew: bool,
+    data: bool,
+    limit: str | None,
+    as_json: bool,
 ) -> None:
-    """Copy logs, curves, energy, records and the run file to another place.
+    """Copy logs, curves, energy, records and the run file to another place, and data sets where that is asked for.
 
     What of these says [backup]. Checkpoints are for `opsctl checkpoints backup`. Only what has changed is sent, and
     nothing there is written over: the last looks are kept whole. With --all-runs only runs that are yours and have a
@@ -47,7 +58,7 @@ def command(
         raise click.UsageError("--all-runs, or one run with --to and --anew: give one of them")
 
     def act(seen: RunView) -> list[BackedUpRun]:
-        return _back_up(seen, to, limit, anew)
+        return _back_up(seen, to, limit, anew, data)
 
     done, is_well = for_runs(run, all_runs, act)
     if as_json:
@@ -55,7 +66,7 @@ def command(
     ctx.exit(0 if is_well and not any(one.problems for one in done) else 1)
 
 
-def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool) -> list[BackedUpRun]:
+def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool, data: bool) -> list[BackedUpRun]:
     from opsctl.backups.policy import policy_of
     from opsctl.backups.printed import BackedUpRun, PrintedBackup
     from opsctl.backups.rest import back_up_rest
@@ -100,8 +111,57 @@ def _back_up(run: RunView, to: str | None, limit: str | None, anew: bool) -> lis
                     dry_run=False,
                 )
             )
+    if data or policy.table.data:
+        with kept_going(failed):
+            done += _back_up_data(run, policy, anew, failed)
     raise_first(failed)
     return done
+
+
+def _back_up_data(run: RunView, policy: Policy, anew: bool, failed: list[OpsctlError]) -> list[BackedUpRun]:
+    from functools import partial
+
+    from opsctl.backups.data_sending import back_up_data
+    from opsctl.backups.data_sets import named_sets
+    from opsctl.backups.printed import BackedUpRun, printed
+    from opsctl.cli.backing_up import kept_going, opened
+    from opsctl.output import message
+
+    name, done, sets = run.table.name, [], named_sets(_options(run))
+    for url in policy.data_to:
+        with kept_going(failed), opened(run, policy, url) as place:
+            is_shared = url not in policy.table.to
+            sent = back_up_data(place, sets, partial(_say, f"{name}: {url}: "), is_shared, anew)
+            for problem in sent.problems:
+                message(f"{name}: {problem}")
+            words = f"{sent.files} files, {bytes_words(sent.bytes)}" if sent.is_new or sent.files else "nothing is new"
+            message(f"{name}: {url}: {len(sets)} data sets{'' if sent.line else ', NOT ALL WHOLE there'}: {words}")
+            lines = [printed(sent.line)] if sent.line and sent.is_new else []
+            one = BackedUpRun(
+                run=name, to=url, due=[], sent=lines, there=[], left={}, problems=sent.problems, dry_run=False
+            )
+            done.append(one)
+    return done
+
+
+def _say(before: str, line: str) -> None:
+    from opsctl.output import message
+
+    message(before + line)
+
+
+def _options(run: RunView) -> Mapping[str, Any]:
+    """The trainer's, as published, before that as in the run file. Raises OpsctlError, RunFileError."""
+    from opsctl.errors import OpsctlError, RunFileError
+    from opsctl.runs.checks import check_run
+
+    if run.revision is None:
+        if run.loaded is None:
+            raise RunFileError(run.problem)
+        return check_run(run.loaded)[0].options
+    if run.options is None:
+        raise OpsctlError(f"{run.table.name} was published by another release, whose options this one does not know")
+    return run.options
 
 
 @command.command("list")
@@ -178,7 +238,7 @@ def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None)
         raise click.UsageError(f"--sample {error}") from None
     policy, done = policy_of(run, to, limit), []
     failed: list[OpsctlError] = []
-    for url in policy.table.to:
+    for url in policy.places:
         with kept_going(failed), opened(run, policy, url) as place:
             found = read_again(place, share, lambda line: message(line))
             done.append(

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from opsctl.alerts.listing import PrintedAlerts, PrintedSending
 from opsctl.attempts.table import PrintedAttempt
-from opsctl.backups.printed import BackedUpRun, PrintedBackup, RestoredCheckpoint, RestoredRun, VerifiedBackups
+from opsctl.backups.printed import (
+    BackedUpRun,
+    PrintedBackup,
+    RestoredCheckpoint,
+    RestoredData,
+    RestoredRun,
+    VerifiedBackups,
+)
 from opsctl.carbon.report import CarbonReport
 from opsctl.checkpoints.listing import ListedCheckpoint
 from opsctl.checkpoints.shown import ShownCheckpoint
@@ -101,6 +108,7 @@ PRINTED = (
     Printed("backup list", "backups", list[PrintedBackup]),
     Printed("backup verify", "verified", list[VerifiedBackups]),
     Printed("restore", "restored", RestoredRun),
+    Printed("restore", "restored_data", RestoredData, "with `--data`"),
     Printed("checkpoints rollback", "rolled_back", RolledBackRun),
     *(
         Printed(f"kill-switch {verb}", "kill_switch", PrintedKillSwitch)

@@ -1,4 +1,4 @@
-"""`opsctl restore`: a whole run from where it is backed up."""
+"""`opsctl restore`: a whole run, or its data sets, from where they are backed up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opsctl.cli.selection import json_option
 
 @click.command(cls=LongCommand, internet=True)
 @from_option
-@click.option("--to", "to", metavar="FOLDER", required=True, help="The run's folder, which is not there yet.")
+@click.option("--to", "to", metavar="FOLDER", help="The run's folder, which is not there yet.")
 @click.option(
     "--step", type=click.IntRange(min=0), metavar="ITERATION", help="Which checkpoint [default: the newest whole one]."
 )
@@ -26,19 +26,28 @@ from opsctl.cli.selection import json_option
     type=click.Choice(["same", "copy"]),
     help="Whether this is the run, in its old place's stead, or another one [default: as that place shows].",
 )
+@click.option("--data", is_flag=True, help="Its data sets instead, to where the run had them.")
+@click.option("--into", metavar="FOLDER", help="With --data: below this folder, each in one of its own.")
+@click.option("--run", "of_run", metavar="NAME", help="With --data: whose, where several runs' are there.")
 @limit_option
 @json_option
 def command(
     from_: str,
-    to: str,
+    to: str | None,
     step: int | None,
     no_checkpoint: bool,
     weights_only: bool,
     stands_as: str | None,
+    data: bool,
+    into: str | None,
+    of_run: str | None,
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """Bring a whole run back, on a machine that has nothing of it.
+    """Bring a whole run back, on a machine that has nothing of it; or with --data the data sets that it names.
+
+    Nothing of data is overwritten, what is there as it was is left alone, and it says what has to be changed where
+    they are somewhere else now.
 
     Run file, records, logs, curves, and one checkpoint, which is the latest. FOLDER has its name when all of it is
     there and proven: an interrupted restore is typed again.
@@ -49,6 +58,14 @@ def command(
     from opsctl.output import message, print_json
     from opsctl.records.locate import RUN_FILE_NAME, known_runs, remember_run
 
+    if data:
+        if to or no_checkpoint or stands_as or weights_only or step is not None:
+            raise click.UsageError("--data brings data sets alone: give --into, --run and --limit with it")
+        _bring_data(from_, into, of_run, limit, as_json)
+        return
+    if to is None or into or of_run:
+        missing = "Missing option '--to'" if to is None else "--into and --run are of --data"
+        raise click.UsageError(missing)
     if no_checkpoint and (step is not None or weights_only):
         raise click.UsageError("--no-checkpoint, or which one: give one of them")
     folder = Path(os.path.abspath(to))  # noqa: PTH100 - links stay as written
@@ -76,3 +93,26 @@ def command(
             warnings=list(done.warnings),
         )
         print_json("restored", answer)
+
+
+def _bring_data(from_: str, into: str | None, of_run: str | None, limit: str | None, as_json: bool) -> None:
+    from opsctl.backups.data_far import choose
+    from opsctl.backups.data_restoring import bring_data_back, changes_to_make
+    from opsctl.backups.printed import RestoredData, RestoredDataSet
+    from opsctl.cli.backing_up import far_store, flow_of
+    from opsctl.output import message, print_json
+
+    with far_store(from_) as store:
+        chosen = choose(store, of_run)
+        done = bring_data_back(store, chosen, Path(into) if into else None, flow_of(limit), message)
+    changes = changes_to_make(done)
+    for line in changes:
+        message(f"change: {line}")
+    if as_json:
+        sets = [
+            RestoredDataSet(
+                options=list(one.options), was=one.was, path=one.path, files=one.files, bytes=one.bytes, there=one.there
+            )
+            for one in done
+        ]
+        print_json("restored_data", RestoredData(run=chosen.run, run_id=chosen.run_id, sets=sets, changes=changes))

@@ -187,6 +187,11 @@ class RunPaths:
         return self.state / "backups-read.jsonl"
 
     @property
+    def data_sums(self) -> Path:
+        """What was in the files of data sets when a backup last read them whole."""
+        return self.state / "data-sums.json"
+
+    @property
     def backups_lock(self) -> Path:
         """Held for the moment in which that file changes."""
         return self.state / "backups.lock"

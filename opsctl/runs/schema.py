@@ -77,6 +77,8 @@ class BackupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensorboard: bool = True
     carbon: bool = True
     state: bool = True  # the run file and all records
+    data: bool = False  # the data sets that the trainer's options name
+    data_to: tuple[str, ...] = ()  # where these go, shared by several runs; none: to each of `to`
 
 
 class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -196,11 +196,11 @@ def _backup(file: RunFile) -> str | None:
     table = file.backup
     if table is None:
         return None
-    for one in table.to:
+    for key, one in (*(("to", one) for one in table.to), *(("data_to", one) for one in table.data_to)):
         if not one.startswith("/") and not _DESTINATION.fullmatch(one):
-            return f"[backup] to = {shown(one)}: allowed are an absolute folder and a URL such as s3://bucket/prefix"
+            return f"[backup] {key} = {shown(one)}: allowed are an absolute folder and a URL such as s3://bucket/prefix"
         if "@" in one.partition("://")[2].partition("/")[0] or "?" in one:
-            return "[backup] to: a URL here has no password or key in it: those belong into the store's own files"
+            return f"[backup] {key}: a URL here has no password or key in it: those belong into the store's own files"
     for key in ("full_every", "weights_every"):
         if getattr(table, key) < 0:
             return f"[backup] {key} = {shown(getattr(table, key))}: allowed is a whole number from 0 on"

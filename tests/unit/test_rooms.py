@@ -35,7 +35,7 @@ OPSCTL = {
         *("attempts", "checkpoints", "environments", "logs", "planning", "records", "render", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
     },
-    "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats"},
+    "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats", "trainer.recipe"},
     "hub": {"carbon", "checkpoints", "logs", "records", "runs", "slurm", "stores", "trainer.formats"},
     "watch": {
         *("attempts", "backups", "checkpoints", "hub", "logs", "records", "runs", "slurm", "walks"),

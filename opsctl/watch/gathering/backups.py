@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opsctl.backups.schedule import Here, choose
-from opsctl.checkpoints.backups import What, digest_here, plain_url, read_backups, where_full
+from opsctl.checkpoints.backups import digest_here, plain_url, read_backups, where_full
 from opsctl.checkpoints.inventory import latest_iteration
 from opsctl.runs.paths import RunPaths
 from opsctl.watch.gathering.asked import Asked, changed_at
@@ -36,7 +36,7 @@ def look(seen: Snapshot, asked: Asked) -> Snapshot:
                 bool(where_full(ledger, line.iteration, line.of)),
             )
             for line in ledger
-            if line.to == to and line.lost and line.what is not What.REST
+            if line.to == to and line.lost and line.what.is_checkpoint
         ]
         overdue = [Overdue(name, moment) for name, moment in at if moment is not None]
         copies.append(FarCopies(to, tuple(overdue), tuple(lost)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,55 @@ def test_a_place_that_is_down_keeps_no_other_back(folder: Path, disk: Path) -> N
     shutil.rmtree(disk / "checkpoints")
     assert opsctl("backup", "verify") == 1
     assert opsctl("checkpoints", "backup") == 1 and "checkpoints/global_step20" in whole_there(disk)
+
+
+def test_data_sets_go_where_they_are_shared_are_verified_and_come_back(
+    folder: Path, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = disk / "data sets"
+    shared.mkdir()
+    run_file = folder / "run.toml"
+    table = f'data = true\ndata_to = ["{shared}"]\nfull_every'
+    run_file.write_text(run_file.read_text().replace("full_every", table, 1))
+    publish(ready(load_run_file(run_file)))
+    rest, data = answer(capsys, "backup")
+    assert (rest["to"], data["to"], data["problems"]) == (str(disk), str(shared), [])
+    assert [(one["what"], one["files"]) for one in data["sent"]] == [("data", 2)]
+    assert [one["sent"] for one in answer(capsys, "backup")][1:] == [[]], "nothing is new"
+    listed = answer(capsys, "backup list")
+    assert {(one["what"], one["to"]) for one in listed} == {("rest", str(disk)), ("data", str(shared))}
+    assert opsctl("backup", "list") == 0 and re.search(
+        r"^data sets +\S+ .* there +\S", capsys.readouterr().out, re.MULTILINE
+    )
+    assert [one["lost"] for one in answer(capsys, "backup verify", "--sample", "1")] == [[], []]
+
+    was = {end: (folder / f"data{end}").read_bytes() for end in (".bin", ".idx")}
+    for end in was:
+        (folder / f"data{end}").unlink()
+    done = answer(capsys, "restore", "--data", "--from", str(shared))
+    assert (done["run"], done["changes"], done["sets"][0]["files"]) == ("tiny", [], 2)
+    assert {end: (folder / f"data{end}").read_bytes() for end in was} == was
+    done = answer(capsys, "restore", "--data", "--from", str(shared), "--into", str(tmp_path / "new"))
+    (one,) = done["sets"]
+    assert done["changes"] == [f"[data] data_path: {folder / 'data'} is {one['path']} now"]
+    assert Path(f"{one['path']}.bin").read_bytes() == was[".bin"]
+    (far,) = shared.glob("data/data-*/data.bin")
+    far.write_bytes(b"\xff" + was[".bin"][1:])
+    (lost,) = [line for one in answer(capsys, "backup verify", code=1) for line in one["lost"]]
+    assert (lost["what"], lost["to"]) == ("data", str(shared))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--data", "--to", "x"), "--data brings data sets alone"),
+        ((), "Missing option '--to'"),
+        (("--to", "x", "--into", "y"), "--into and --run are of --data"),
+        (("--data", "--run", "nobody"), "has no data sets; --run says whose"),
+    ],
+)
+def test_restores_that_cannot_be_meant_are_refused(
+    folder: Path, disk: Path, words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opsctl("restore", "--from", str(disk), *words) in (1, 2)
+    assert why in capsys.readouterr().err
