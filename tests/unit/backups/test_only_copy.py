@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from opsctl.backups.asking import ask
 from opsctl.backups.checkpoints import Wish
 from opsctl.backups.restoring import choose, restore_to_run
 from opsctl.backups.verifying import verify
-from opsctl.checkpoints.backups import read_backups
+from opsctl.checkpoints.backups import read_backups, record
 from opsctl.control.prune_plan import plan_prune
 from opsctl.errors import OpsctlError
 from opsctl.records.revisions import publish
@@ -223,9 +226,10 @@ def test_an_object_store_is_asked_by_listings_and_what_it_has_lost_stays_here(
     assert done.removed == (40,) and "'layer_01-model_00-model_states.pt' is not there" in done.problems[0]
     assert not proxy.count("[.]pt") and len(proxy.requests) < 10  # no file is read
     assert back_up_now(folder, url).problems == []
-    proxy.faults.append(Fault("", "answer", 100, 403, "AccessDenied"))
+    proxy.faults.append(Fault("list-type", "answer", 100, 403, "AccessDenied"))  # in the middle of the questions
     (problem,) = prune_now(folder).problems
     assert "cannot be asked now: " in problem and "denies access" in problem and there(folder) == [20, 50, 60]
+    assert all(line.counts for line in read_backups(seen(folder).paths))
     proxy.faults.clear()
     assert prune_now(folder).removed == (20,)
 
@@ -250,3 +254,12 @@ def test_what_comes_on_record_after_the_question_was_not_asked_for(folder: Path,
     assert back_up_now(folder, disk).problems == []
     reasons = plan_prune(seen(folder), {}).verdicts[1].reasons
     assert reasons == (f"a multiple of 20, not backed up ({disk}: was not asked)",)
+
+
+def test_what_was_put_on_record_since_the_question_is_not_called_lost(folder: Path, disk: Path) -> None:
+    assert back_up_now(folder, disk, wish=Wish((20,))).problems == []
+    (line,) = plan_prune(seen(folder)).relied_on
+    record(seen(folder).paths, [replace(line, verified_at=line.verified_at and line.verified_at + timedelta(hours=1))])
+    _lose_a_file(disk / "checkpoints" / "global_step20")
+    assert "is not there" in ask([line], lambda to: destination(folder, to))[line]
+    assert all(one.counts for one in read_backups(seen(folder).paths))
