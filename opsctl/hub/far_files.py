@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 from opsctl.errors import UsageError
 from opsctl.hub.answers import Absent, NotNow, understood
+from opsctl.hub.client import import_client
 
 TIMEOUT_S = 30.0
 #: What one request fetches at most, and so what is held in memory.
@@ -63,7 +62,7 @@ class FarFiles:
 
     def look(self, path: str) -> Look | None:
         """The file as it is now; None where there is none. One request, no content."""
-        hub = _library()
+        hub = import_client()
         with understood(str(self.repo)):
             try:
                 found = hub.get_hf_file_metadata(self._url(path, self.repo.revision), timeout=TIMEOUT_S)
@@ -80,7 +79,7 @@ class FarFiles:
 
         Raises `NotNow` also where that state is gone meanwhile: look again.
         """
-        hub = _library()
+        hub = import_client()
         while start < end:
             stop = min(start + BLOCK_BYTES, end)
             wanted = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{stop - 1}"}
@@ -107,7 +106,7 @@ class FarFiles:
 
     def sizes(self, below: str = "", revision: str | None = None) -> dict[str, int]:
         """Path -> bytes of every file, or of those in the folder `below`; none where there is no such folder."""
-        hub = _library()
+        hub = import_client()
         with understood(str(self.repo)):
             try:
                 tree = hub.HfApi().list_repo_tree(
@@ -123,7 +122,7 @@ class FarFiles:
 
     def changed_at(self, paths: Sequence[str], commit: str) -> dict[str, datetime]:
         """When each file was last changed there, where the hub tells."""
-        hub = _library()
+        hub = import_client()
         with understood(str(self.repo)):
             try:
                 found = hub.HfApi().get_paths_info(
@@ -135,13 +134,13 @@ class FarFiles:
 
     def references(self) -> list[str]:
         """The names of its branches and tags."""
-        hub = _library()
+        hub = import_client()
         with understood(str(self.repo)):
             refs = hub.HfApi().list_repo_refs(self.repo.name, repo_type=self.repo.kind)
         return [one.name for one in (*refs.branches, *refs.tags)]
 
     def _url(self, path: str, revision: str) -> str:
-        url: str = _library().hf_hub_url(self.repo.name, path, repo_type=self.repo.kind, revision=revision)
+        url: str = import_client().hf_hub_url(self.repo.name, path, repo_type=self.repo.kind, revision=revision)
         return url
 
 
@@ -150,14 +149,3 @@ def _clock_of(headers: Mapping[str, str]) -> datetime | None:
         return parsedate_to_datetime(headers.get("date") or "")
     except (TypeError, ValueError):
         return None
-
-
-def _library() -> Any:
-    """huggingface_hub, told before it is imported not to report to anybody what is done with it."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import huggingface_hub
-    import huggingface_hub.errors
-    import huggingface_hub.hf_api
-    import huggingface_hub.utils
-
-    return huggingface_hub
