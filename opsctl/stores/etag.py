@@ -8,7 +8,8 @@ from typing import Any
 
 from opsctl.stores.sources import Source
 
-_LEAST_PART_BYTES = 8 << 20
+_LEAST_PART_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 20
 _MOST_PARTS = 10_000
 _MIB = 1 << 20
 
@@ -28,16 +29,32 @@ def whole_etag(parts: Sequence[bytes]) -> str:
     return f"{md5(b''.join(parts)).hex()}-{len(parts)}"
 
 
-def etag_of(source: Source) -> tuple[str, str]:
-    """(the ETag that the source would get, its xxh64); it is read for that. Raises FileFault."""
-    size = part_bytes(source.bytes)
-    view = memoryview(bytearray(min(size, max(1, source.bytes))))
-    parts = []
-    while count := source.read_into(view):
-        parts.append(md5(view[:count]))
-    return (
-        md5(b"").hex() if not parts else parts[0].hex() if source.bytes <= size else whole_etag(parts)
-    ), source.finish()
+def next_md5(source: Source, count: int) -> bytes:
+    """The MD5 of the next `count` bytes of a source. Raises FileFault."""
+    found = hashlib.md5(usedforsecurity=False)
+    view = memoryview(bytearray(min(count, _PIECE_BYTES)))
+    while count:
+        read = source.read_into(view[:count])
+        if not read:
+            break
+        found.update(view[:read])
+        count -= read
+    return found.digest()
+
+
+def etag_of(source: Source, told: str) -> tuple[str, str]:
+    """(the ETag that the source would get if it came as what has the ETag `told`, its xxh64). Raises FileFault.
+
+    It is read for that. What came in parts has their number behind a dash.
+    """
+    if "-" not in told:
+        return next_md5(source, source.bytes).hex(), source.finish()
+    size, left, parts = part_bytes(source.bytes), source.bytes, []
+    while left:
+        count = min(size, left)
+        parts.append(next_md5(source, count))
+        left -= count
+    return whole_etag(parts), source.finish()
 
 
 def is_of_contents(answer: Mapping[str, Any]) -> bool:

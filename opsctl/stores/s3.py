@@ -64,9 +64,10 @@ class S3Store:
         noted = head.get("Metadata", {}).get("xxh64")
         if source.xxh64 is not None and noted is not None:
             return source.xxh64 if noted == source.xxh64 else None
-        etag, found = etag_of(source)
+        told = head["ETag"].strip('"')
+        etag, found = etag_of(source, told)
         source.rewind()
-        is_same = head["ETag"].strip('"') == etag if is_of_contents(head) else noted == found
+        is_same = told == etag if is_of_contents(head) else noted == found
         return found if is_same else None
 
     def send(self, source: Source, name: str, flow: Flow) -> str:

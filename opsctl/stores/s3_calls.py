@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from opsctl.stores.flow import Flow
+from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.patience import Passing, Patience
 from opsctl.stores.types import Access, FileFault, StoreError
 
 #: Codes that pass, beside every 429 and 5xx.
-_PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests", "BadDigest"}
+_PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
 _MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchUpload"}
 _FULL = "takes no more: it is full"
 _DENIED = "denies access"
@@ -53,10 +53,23 @@ class S3Calls:
         self._patience = Patience(where, access.patience_s, passing)
 
     def __call__(self, operation: str, name: str, flow: Flow, **arguments: Any) -> dict[str, Any]:
-        """The answer to `operation`. Raises S3Missing, S3Fault, StoreError, Stopped."""
+        """The answer to `operation`. Raises S3Missing, S3Fault, StoreError, Stopped, and what a body raises."""
         ask = getattr(self._client, operation)
+        body: Any = arguments.get("Body")
+
+        def once() -> Any:
+            if hasattr(body, "seek"):
+                body.seek(0)
+            try:
+                return ask(Bucket=self._bucket, **arguments)
+            except Exception as error:
+                of_body = getattr(error, "kwargs", {}).get("error")
+                if isinstance(of_body, FileFault | Stopped):
+                    raise of_body from None
+                raise
+
         try:
-            return dict(self._patience(lambda: ask(Bucket=self._bucket, **arguments), flow))
+            return dict(self._patience(once, flow))
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("botocore", "urllib3"):
                 raise

@@ -1,4 +1,4 @@
-"""Sending one object to S3: whole when it is small, else in parallel parts, going on where a killed upload ended."""
+"""Sending one object to S3: whole up to some size, else in parallel parts, going on where a killed upload ended."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from opsctl.stores.etag import is_of_contents, md5, part_bytes, whole_etag
+from opsctl.stores.etag import is_of_contents, part_bytes, whole_etag
 from opsctl.stores.flow import Flow
 from opsctl.stores.memory import Memory
+from opsctl.stores.s3_body import Body, FileBody, next_body
 from opsctl.stores.s3_calls import S3Calls, S3Fault, S3Missing
-from opsctl.stores.sources import Source
+from opsctl.stores.sources import FileSource, Source
 from opsctl.stores.types import FileFault
 
+#: A file up to here is one request: half of what parts cost a server, and what a killed upload has to send again.
+_MOST_WHOLE_BYTES = 100 << 20
 _MOST_MEMORY_BYTES = 96 << 20
+#: Parts of files are not held in memory; so far ahead of their sending they are read, and in the page cache then.
+_MOST_AHEAD_BYTES = 256 << 20
 #: How often an object, or a part, is sent anew that arrived otherwise, or whose upload somebody else ended.
 _TRIES = 3
 _ENDED_BY_OTHERS = ("NoSuchUpload", "InvalidPart", "InvalidPartOrder", "EntityTooSmall")
@@ -43,6 +48,7 @@ class Upload:
     def __init__(self, calls: S3Calls, workers: int) -> None:
         self._calls = calls
         self._memory = Memory(_MOST_MEMORY_BYTES)
+        self._ahead = Memory(_MOST_AHEAD_BYTES)
         self._pool = ThreadPoolExecutor(workers)
 
     def close(self) -> None:
@@ -51,7 +57,7 @@ class Upload:
 
     def send(self, source: Source, key: str, name: str, flow: Flow) -> tuple[str, str]:
         """(xxh64, ETag) of the object, which is there then; the caller looks for it once more."""
-        if source.bytes <= part_bytes(source.bytes):
+        if source.bytes <= (_MOST_WHOLE_BYTES if isinstance(source, FileSource) else part_bytes(source.bytes)):
             return self._whole(source, key, name, flow)
         for number in range(_TRIES):
             try:
@@ -77,14 +83,14 @@ class Upload:
             self._calls("abort_multipart_upload", key, flow, Key=key, UploadId=upload)
 
     def _whole(self, source: Source, key: str, name: str, flow: Flow) -> tuple[str, str]:
-        self._memory.take(source.bytes, flow)
+        in_memory = 0 if isinstance(source, FileSource) else source.bytes
+        self._memory.take(in_memory, flow)
         try:
-            body = bytearray(source.bytes)
-            source.read_into(memoryview(body))
+            body, own = next_body(source, source.bytes, flow)
             found = source.finish()
-            own = self._checked("put_object", name, body, flow, Key=key, Metadata={"xxh64": found})
+            self._checked("put_object", name, body, own, flow, Key=key, Metadata={"xxh64": found})
         finally:
-            self._memory.give_back(source.bytes)
+            self._memory.give_back(in_memory)
         flow.done(source.bytes)
         return found, own.hex()
 
@@ -137,45 +143,47 @@ class Upload:
             return None
 
     def _read_out(self, source: Source, parts: _Parts, flow: Flow) -> None:
-        """Read the source part by part, each handed to a worker while there is memory for it."""
+        """Read the source part by part, each handed to a worker while not too many wait for one."""
+        room = self._ahead if isinstance(source, FileSource) else self._memory
         size, left = part_bytes(source.bytes), source.bytes
         while left and not any(job.done() and job.exception() for job in parts.jobs):
             count = min(size, left)
-            self._memory.take(count, flow)
+            room.take(count, flow)
             try:
-                body = bytearray(count)
-                source.read_into(memoryview(body))
-                parts.jobs.append(self._pool.submit(self._part, parts, len(parts.jobs) + 1, body, flow))
+                body, own = next_body(source, count, flow)
+                parts.jobs.append(self._pool.submit(self._part, parts, len(parts.jobs) + 1, body, own, flow, room))
             except BaseException:
-                self._memory.give_back(count)
+                room.give_back(count)
                 raise
             left -= count
         for job in parts.jobs if left else ():
             job.result()
 
-    def _part(self, parts: _Parts, number: int, body: bytearray, flow: Flow) -> bytes:
+    def _part(self, parts: _Parts, number: int, body: Body, own: bytes, flow: Flow, room: Memory) -> bytes:
         """Send one part, unless it is there. Returns its MD5."""
         try:
-            own = md5(body)
             if parts.there.get(number) != own.hex():
                 where = {"Key": parts.key, "UploadId": parts.upload, "PartNumber": number}
-                self._checked("upload_part", parts.name, body, flow, own=own, **where)
+                self._checked("upload_part", parts.name, body, own, flow, **where)
             flow.done(len(body))
             return own
         finally:
-            self._memory.give_back(len(body))
+            room.give_back(len(body))
 
-    def _checked(
-        self, operation: str, name: str, body: bytearray, flow: Flow, own: bytes | None = None, **arguments: Any
-    ) -> bytes:
-        """Send a body until the server says that it has it as it is. Returns its MD5."""
-        own = own or md5(body)
+    def _checked(self, operation: str, name: str, body: Body, own: bytes, flow: Flow, **arguments: Any) -> None:
+        """Send a body until the server says that it has it as it is, with the MD5 `own`."""
         told = base64.b64encode(own).decode()
         for _ in range(_TRIES):
-            flow.take(len(body))
-            answer = self._calls(operation, name, flow, Body=body, ContentMD5=told, **arguments)
+            if not isinstance(body, FileBody):
+                flow.take(len(body))
+            try:
+                answer = self._calls(operation, name, flow, Body=body, ContentMD5=told, **arguments)
+            except S3Fault as fault:
+                if fault.code != "BadDigest":
+                    raise
+                continue
             if not is_of_contents(answer) or answer["ETag"].strip('"') == own.hex():
-                return own
+                return
         raise FileFault(f"{name!a} arrived otherwise in {self._calls.where}, {_TRIES} times")
 
     def _complete(self, parts: _Parts, own: list[bytes], etag: str, flow: Flow) -> None:

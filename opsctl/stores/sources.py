@@ -67,26 +67,37 @@ class FileSource:
 
     def rewind(self) -> None:
         """Begin again."""
-        self._at, self._digest = 0, new_digest()
+        self.at, self._digest = 0, new_digest()
 
     def read_into(self, view: memoryview) -> int:
         """The next bytes, as many as there is room for, short only at the end."""
-        view = view[: self.bytes - self._at]
+        view = view[: self.bytes - self.at]
+        self.read_at(self.at, view)
+        self._digest.update(view)
+        self.at += len(view)
+        return len(view)
+
+    def read_at(self, begin: int, view: memoryview) -> None:
+        """Fill `view` with the bytes from `begin`, whatever else is read of it, by whichever thread."""
         filled = 0
         while filled < len(view):
             try:
-                count = os.preadv(self._fd, [view[filled:]], self._at + filled)
+                count = os.preadv(self._fd, [view[filled:]], begin + filled)
             except OSError as error:
                 raise FileFault(f"{self.name!a} cannot be read: {error.strerror}") from None
             if not count:
-                raise FileFault(f"{self.name!a} shrank to {self._at + filled} bytes while it was read")
+                raise FileFault(f"{self.name!a} shrank to {os.fstat(self._fd).st_size} bytes while it was read")
             filled += count
-        self._digest.update(view)
-        self._at += filled
-        return filled
 
     def finish(self) -> str:
         """Look once more whether it is the file that was opened, as it was."""
+        self.check_unchanged()
+        found = str(self._digest.hexdigest())
+        check_digest(self.name, found, self.xxh64, "here")
+        return found
+
+    def check_unchanged(self) -> None:
+        """Raise FileFault where it is not the file that was opened, as it was."""
         now = os.fstat(self._fd)
         if now.st_size < self.bytes or (now.st_size != self._first.st_size and not self._grows):
             change = "grew" if now.st_size > self._first.st_size else "shrank"
@@ -95,9 +106,6 @@ class FileSource:
             raise FileFault(f"{self.name!a} was written to while it was read")
         if self._named() != (now.st_dev, now.st_ino):
             raise FileFault(f"{self.name!a} was replaced or removed while it was read")
-        found = str(self._digest.hexdigest())
-        check_digest(self.name, found, self.xxh64, "here")
-        return found
 
     def _named(self) -> tuple[int, int] | None:
         try:

@@ -13,16 +13,25 @@ from typing import Any
 import pytest
 import xxhash
 
-from opsctl.stores.flow import Flow
+from opsctl.stores import etag, s3_upload
+from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.opening import open_store
 from opsctl.stores.types import ANYTHING, Access, Expected, FileFault, StoreError
 from tests.s3_server import KEY, SECRET, Fault, Proxy, environment
 from tests.unit.stores.test_folder import files_of, flip, names_in, replaced, same
 
-PART = 8 << 20
+#: The least that S3 takes as a part that is not the last.
+PART = 5 << 20
 #: Three parts, the last one short.
 LARGE = 2 * PART + 5
 UPLOADS = "uploadId=.*partNumber"
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is larger than one small part goes in parts."""
+    monkeypatch.setattr(etag, "_LEAST_PART_BYTES", PART)
+    monkeypatch.setattr(s3_upload, "_MOST_WHOLE_BYTES", PART)
 
 
 @pytest.fixture
@@ -207,14 +216,16 @@ def test_a_store_that_loses_what_it_took_is_found_before_the_last_piece(
     assert keys_in(s3, bucket) == set(files_of(large))
 
 
-_PUT = """
+_PUT = f"""
 import sys
 from pathlib import Path
+from opsctl.stores import etag, s3_upload
+etag._LEAST_PART_BYTES = s3_upload._MOST_WHOLE_BYTES = {PART}
 from opsctl.stores.opening import open_store
 from opsctl.stores.types import ANYTHING
 folder = Path(sys.argv[2])
 with open_store(sys.argv[1]) as store:
-    store.put(folder, {path.name: ANYTHING for path in folder.iterdir()}, last=["manifest.json"]).raise_faults()
+    store.put(folder, {{path.name: ANYTHING for path in folder.iterdir()}}, last=["manifest.json"]).raise_faults()
 """
 
 
@@ -243,7 +254,8 @@ def test_killed_at_every_stage_nothing_half_there_is_called_whole_and_what_arriv
     assert all(content(s3, bucket, key) == (large / key).read_bytes() for key in there)
     assert "manifest.json" not in there or there == set(files_of(large))
     proxy.requests.clear()
-    subprocess.run(words, env=environment(proxy.endpoint), check=True, timeout=60)
+    with open_store(f"s3://{bucket}") as store:
+        store.put(large, files_of(large), last=["manifest.json"]).raise_faults()
     assert {key: content(s3, bucket, key) for key in keys_in(s3, bucket)} == {
         name: (large / name).read_bytes() for name in files_of(large)
     }
@@ -400,38 +412,138 @@ def test_removed_objects_are_gone(large: Path, proxy: Proxy, bucket: str, s3: An
     assert not keys_in(s3, bucket)
 
 
-#: So much may be on its way to S3 in the test, instead of `s3_upload._MOST_MEMORY_BYTES`.
-_LESS_BYTES = 24 << 20
-_PEAK = (
-    _PUT.replace(
-        "with open_store",
-        f"from opsctl.stores import s3_upload; s3_upload._MOST_MEMORY_BYTES = {_LESS_BYTES}\n"
-        "import botocore.session; botocore.session.Session().create_client('s3', region_name='x')\n"
-        "Path('/proc/self/clear_refs').write_text('5')\n"
-        "def status(field): return int(Path('/proc/self/status').read_text().partition(field + ':')[2].split()[0])\n"
-        "before = status('VmRSS')\n"
-        "with open_store",
-    )
-    + "print(status('VmHWM') - before)\n"
+_PEAK = """
+import sys
+from pathlib import Path
+import botocore.session
+from opsctl.stores import etag, s3_upload
+from opsctl.stores.opening import open_store
+from opsctl.stores.tars import put_tar
+from opsctl.stores.types import ANYTHING
+url, folder, kind = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+if kind != "whole":
+    etag._LEAST_PART_BYTES = s3_upload._MOST_WHOLE_BYTES = 5 << 20
+s3_upload._MOST_MEMORY_BYTES = 10 << 20
+botocore.session.Session().create_client("s3", region_name="x")
+Path("/proc/self/clear_refs").write_text("5")
+def status(field): return int(Path("/proc/self/status").read_text().partition(field + ":")[2].split()[0])
+before = status("VmRSS")
+files = {path.name: ANYTHING for path in folder.iterdir()}
+with open_store(url) as store:
+    (put_tar(store, folder, files, "all.tar") if kind == "tar" else store.put(folder, files)).raise_faults()
+print(status("VmHWM") - before)
+"""
+
+
+@pytest.mark.parametrize("kind", ["folder", "whole", "in parts", "tar"])
+def test_memory_is_not_that_of_a_file(tmp_path: Path, there: Path, server: str, bucket: str, kind: str) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    with (folder / "one.bin").open("wb") as file:
+        file.truncate(64 << 20)
+    words = [sys.executable, "-c", _PEAK, str(there) if kind == "folder" else f"s3://{bucket}", str(folder), kind]
+    done = subprocess.run(words, env=environment(server), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 32 << 10
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes in parts in the other tests goes whole."""
+    monkeypatch.setattr(s3_upload, "_MOST_WHOLE_BYTES", LARGE)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("^PUT", "answer", 2, 503, "SlowDown"),
+        Fault("^PUT", "answer", 2, 400, "BadDigest"),
+        Fault("^PUT", "cut request", 2),
+        Fault("^PUT", "lost answer", 2),
+        Fault("^PUT", "flip", 2),
+    ],
+    ids=lambda fault: f"{fault.does} {fault.status}",
 )
+def test_a_file_that_goes_whole_is_read_anew_for_every_try(
+    large: Path, proxy: Proxy, bucket: str, s3: Any, fault: Fault, whole: None
+) -> None:
+    proxy.faults.append(Fault(**vars(fault)))
+    with open_store(f"s3://{bucket}") as store:
+        store.put(large, {"states.pt": ANYTHING}).raise_faults()
+    assert content(s3, bucket, "states.pt") == (large / "states.pt").read_bytes()
+    assert proxy.count("^PUT") == len(proxy.requests) - 3 == 3
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
-def test_memory_does_not_grow_with_a_file(tmp_path: Path, proxy: Proxy, bucket: str, kind: str) -> None:
-    peaks_kib = []
-    for mib in (32, 96):
-        folder, there = tmp_path / f"{mib}", tmp_path / f"there{mib}"
-        folder.mkdir()
-        there.mkdir()
-        with (folder / "one.bin").open("wb") as file:
-            file.truncate(mib << 20)
-        url = str(there) if kind == "folder" else f"s3://{bucket}/{mib}"
-        words = [sys.executable, "-c", _PEAK, url, str(folder)]
-        done = subprocess.run(words, env=environment(proxy.endpoint), capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        peaks_kib.append(int(done.stdout))
-    # Both files are larger than what may be on its way, so that both meet the limit.
-    assert peaks_kib[1] - peaks_kib[0] < 12 << 10 and peaks_kib[1] < 2 * _LESS_BYTES >> 10
+def test_a_file_that_the_server_calls_changed_on_the_way_again_and_again_is_refused_by_name(
+    large: Path, proxy: Proxy, bucket: str
+) -> None:
+    proxy.faults.append(Fault("^PUT", "answer", 100, 400, "BadDigest"))
+    with open_store(f"s3://{bucket}") as store:
+        outcome = store.put(large, {"weights.pt": ANYTHING})
+    assert outcome.faults == {"weights.pt": f"'weights.pt' arrived otherwise in s3://{bucket}, 3 times"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda path: os.truncate(path, PART + 10), "shrank"),
+        (lambda path: path.open("ab").write(b"x"), "grew"),
+        (lambda path: replaced(path), "was replaced or removed"),
+    ],
+    ids=["shrinks", "grows", "replaced"],
+)
+def test_a_file_that_changes_before_it_is_sent_once_more_is_refused(
+    large: Path, proxy: Proxy, bucket: str, s3: Any, change: Callable[[Path], object], told: str, whole: None
+) -> None:
+    proxy.faults.append(Fault("^PUT", "answer", 1, 503, "SlowDown", calls=lambda: change(large / "states.pt")))
+    with open_store(f"s3://{bucket}") as store:
+        outcome = store.put(large, {"states.pt": ANYTHING})
+    assert told in outcome.faults["states.pt"] and not keys_in(s3, bucket)
+
+
+class Watched(Flow):
+    """A flow that does something when the second piece is about to go over the line."""
+
+    def __init__(self, does: Callable[[], object]) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+        self._does = does
+
+    def take(self, count: int) -> None:
+        self.counts.append(count)
+        if len(self.counts) == 2:
+            self._does()
+        super().take(count)
+
+
+@pytest.mark.parametrize("limit", [PART, LARGE], ids=["in parts", "whole"])
+def test_a_limit_is_kept_piece_by_piece(
+    large: Path, proxy: Proxy, bucket: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_upload, "_MOST_WHOLE_BYTES", limit)
+    flow = Watched(lambda: None)
+    with open_store(f"s3://{bucket}") as store:
+        store.put(large, {"states.pt": ANYTHING}, flow=flow).raise_faults()
+    assert sum(flow.counts) == LARGE and max(flow.counts) <= 1 << 20
+
+
+def test_a_file_that_shrinks_while_it_is_sent_is_refused(
+    large: Path, proxy: Proxy, bucket: str, s3: Any, whole: None
+) -> None:
+    with open_store(f"s3://{bucket}", Access(patience_s=1.0)) as store:
+        outcome = store.put(
+            large, {"states.pt": ANYTHING}, flow=Watched(lambda: os.truncate(large / "states.pt", 1000))
+        )
+    assert "shrank to 1000 bytes" in outcome.faults["states.pt"] and not keys_in(s3, bucket)
+
+
+def test_who_is_told_to_stop_in_the_midst_of_a_file_stops(
+    large: Path, proxy: Proxy, bucket: str, s3: Any, whole: None
+) -> None:
+    flow = Watched(lambda: flow.stop())
+    with open_store(f"s3://{bucket}") as store, pytest.raises(Stopped):
+        store.put(large, {"states.pt": ANYTHING}, flow=flow)
+    assert proxy.count("^PUT") == 1 and not keys_in(s3, bucket)
 
 
 def test_an_interruption_ends_it_and_the_next_goes_on(large: Path, proxy: Proxy, bucket: str, s3: Any) -> None:
