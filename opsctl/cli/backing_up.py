@@ -1,9 +1,8 @@
-"""What the commands about backups share: their runs, destinations, how far they are."""
+"""What the commands about backups share: their runs and destinations."""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,39 +16,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Nothing is said of what takes less, and then a line each so often, seconds.
-_QUIET_S = 2.0
-_LINE_EVERY_S = 30.0
-
-
-class HowFar:
-    """Says how many bytes are done, now and then; `total` is all, where that is known."""
-
-    def __init__(self, total: int | None) -> None:
-        self._total, self._next = total, time.monotonic() + _QUIET_S
-
-    def __call__(self, done: int) -> None:
-        """`done` bytes so far."""
-        from opsctl.records.errand_progress import tell_progress
-
-        tell_progress(done)
-        if time.monotonic() >= self._next:
-            from opsctl.amounts import bytes_words
-            from opsctl.output import message
-
-            self._next = time.monotonic() + _LINE_EVERY_S
-            whole = f" of {bytes_words(self._total)}" if self._total else ""
-            message(f"{bytes_words(done)}{whole}")
-
 
 def flow_of(limit: str | None, total: int | None = None) -> Flow:
     """Within the limit, telling how far it is. Raises UsageError for a limit that is none."""
+    from opsctl.cli.progress import of_bytes
     from opsctl.errors import UsageError
     from opsctl.stores.flow import Flow
     from trainer.formats.byte_sizes import size_in_bytes
 
     try:
-        return Flow(size_in_bytes(limit) if limit else None, HowFar(total))
+        return Flow(size_in_bytes(limit) if limit else None, of_bytes(total))
     except ValueError as error:
         raise UsageError(f"--limit {error}") from None
 

@@ -64,7 +64,7 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
     it is whole the numbers are the last whole one's, with their age. Growth is what came within a week; "full in" is
     how long what is left on the file system lasts for that growth alone.
     """
-    from opsctl.cli.progress import every_few_seconds
+    from opsctl.cli.progress import of_folder
     from opsctl.disk.printed import disk_lines, printed_disk
     from opsctl.disk.using import FOLDERS, USERS, gone_on, read_history
     from opsctl.moments import now
@@ -74,8 +74,7 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
     systems, told = FileSystems(), []
     where = _where(folders, run)
     for folder in where:
-        say = every_few_seconds(f"{folder}: {{}} entries counted")
-        known = gone_on(folder, budget / len(where), now(), say)
+        known = gone_on(folder, budget / len(where), now(), of_folder(folder, "entries counted"))
         told.append(printed_disk(known, read_history(folder), systems.filled(folder)))
     if as_json:
         print_json("disk", told)
@@ -154,7 +153,7 @@ def touch(
     other. Each time is on record in your account's state folder. Exits 1 when a file could not be touched, or a folder
     not looked into.
     """
-    from opsctl.cli.progress import every_few_seconds
+    from opsctl.cli.progress import of_folder
     from opsctl.disk.listing import remember_touch
     from opsctl.disk.printed import PrintedTouch, unseen_lines
     from opsctl.disk.touching import Touching, touch_all
@@ -171,8 +170,8 @@ def touch(
     before = now() + _duration(within) - _purge_after(_watch(folders, run), days)
     told = []
     for folder in _where(folders, run):
-        say = every_few_seconds(f"{folder}: {{}} files touched")
-        done, walked = touch_all(folder, Touching(before.timestamp(), read, dry_run), say)
+        touching = Touching(before.timestamp(), read, dry_run)
+        done, walked = touch_all(folder, touching, of_folder(folder, "files touched"))
         if done.files and not dry_run:
             remember_touch(folder, done, read)
         one = PrintedTouch(

@@ -83,7 +83,7 @@ def _look(
     only_counts: bool = False,
 ) -> int:
     from opsctl.account import membership_problem, unix_group
-    from opsctl.cli.progress import every_few_seconds
+    from opsctl.cli.progress import of_folder
     from opsctl.errors import RunFileError
     from opsctl.output import print_json, show_lines
     from opsctl.perms.opening import Opening
@@ -104,7 +104,7 @@ def _look(
     for folder in where or ([seen.paths.output] if seen else []):
         if folders:
             refuse_private_run(folder)
-        found.append(looked(folder, named, opening(), every_few_seconds(f"{folder}: {{}} looked at")))
+        found.append(looked(folder, named, opening(), of_folder(folder, "looked at")))
     if not folders and seen is not None and seen.loaded is not None:
         found.append(looked_at_run_file(seen.loaded.path, named, opening()))
     for one in found:
