@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from opsctl.doctor import sources
+from opsctl.doctor.keys import keys
 from opsctl.doctor.seen import Seen
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
@@ -50,6 +51,7 @@ SOURCES: dict[str, Callable[[Asked], Any]] = {
     "host": lambda _: sources.host(),
     "environment": lambda asked: sources.environment(asked.loaded),
     "desk": lambda asked: sources.desk(asked.loaded, asked.environment),
+    "keys": lambda asked: keys(asked.loaded, asked.environment),
 }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from opsctl.doctor.check import Check
-from opsctl.doctor.checks import cluster, environment, people, places, software
+from opsctl.doctor.checks import cluster, environment, keys, people, places, software
 
 CHECKS: tuple[Check, ...] = (
     *people.CHECKS,
+    *keys.CHECKS,
     *software.CHECKS,
     *cluster.CHECKS,
     *places.CHECKS,

@@ -95,6 +95,15 @@ class DeskSeen:
 
 
 @dataclass(frozen=True)
+class KeysSeen:
+    """Keys by where they are, never the keys."""
+
+    only_here: frozenset[str] = frozenset()  # variables that this environment has and a login shell has not
+    files: frozenset[str] = frozenset()  # whose files are there, of `keys.FILES`
+    token: str = ""  # the reference that [hub] names
+
+
+@dataclass(frozen=True)
 class Seen:
     """One look. A part is None where it was not looked at, or could not be: then its problem is in `problems`."""
 
@@ -111,5 +120,6 @@ class Seen:
     host: HostSeen | None = None
     environment: EnvironmentSeen | None = None
     desk: DeskSeen | None = None
+    keys: KeysSeen | None = None
     has_hub_token: bool = False
     problems: Mapping[str, str] = field(default_factory=dict)  # part -> why it could not be looked at

@@ -19,6 +19,7 @@ from opsctl.doctor.seen import (
     EnvironmentSeen,
     FolderSeen,
     HostSeen,
+    KeysSeen,
     Seen,
     SlurmSeen,
     SoftwareSeen,
@@ -53,6 +54,7 @@ HEALTHY = Seen(
     host=HostSeen("login1", 64 << 30, {"open files": 65536, "processes": -1}, "550.54", 8),
     environment=EnvironmentSeen(Path("/runs/env.sh"), held_against=Path("/runs/lock")),
     desk=DeskSeen(CronSeen("/cron", is_started=True, period_s=3600.0, heartbeat_at=NOW - timedelta(minutes=5)), 2),
+    keys=KeysSeen(only_here=frozenset({"AWS_PROFILE"}), files=frozenset({"s3"})),
     has_hub_token=True,
 )
 
@@ -81,6 +83,38 @@ def wrong(kind: Any, text: str, todo: str = "") -> tuple[Discrepancy, ...]:
 NO_SCRIPT = run_with(run=RunTable(name="tr1", group="team"))
 #: (check, what is broken, the state, words of the line, words of what to type)
 BREAKS: list[tuple[str, Seen, State, str, str]] = [
+    (
+        "the cron's keys",
+        replace(HEALTHY, keys=KeysSeen(only_here=frozenset({"HF_TOKEN"}))),
+        State.MISSING,
+        "syncs to the hub by the cron have no HF_TOKEN",
+        "opsctl hub login, which keeps it in ~/.cache/huggingface/token",
+    ),
+    (
+        "the cron's keys",
+        replace(HEALTHY, keys=KeysSeen(only_here=frozenset({"AWS_ACCESS_KEY_ID"}))),
+        State.MISSING,
+        "backups to S3 by the cron have no AWS_ACCESS_KEY_ID: only this shell has it",
+        "aws configure, which keeps it in ~/.aws/credentials",
+    ),
+    (
+        "the cron's keys",
+        replace(
+            HEALTHY,
+            tables={"backup": {"to": ["gs://bucket/p"]}},
+            keys=KeysSeen(only_here=frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})),
+        ),
+        State.MISSING,
+        "backups to GCS by the cron",
+        "application_default_credentials.json",
+    ),
+    (
+        "the cron's keys",
+        replace(HEALTHY, keys=KeysSeen(only_here=frozenset({"SECRET"}), files=frozenset({"s3"}), token="env:SECRET")),
+        State.MISSING,
+        "have no SECRET",
+        'token = "file:PATH" under [hub]',
+    ),
     (
         "run file",
         replace(HEALTHY, run=None, run_problem="run.toml: [run] nam"),
