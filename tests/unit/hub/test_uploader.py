@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -12,7 +14,7 @@ from opsctl.hub.patience import Patience
 from opsctl.hub.uploader import FILES, Busy, the_uploader, who_sends
 from opsctl.runs.kinds import CHECKPOINTS
 from opsctl.runs.paths import RunPaths
-from tests.hub_server import Fault
+from tests.hub_server import Fault, Request
 from tests.unit.hub.sent import REPO, Desk, desk
 from trainer.formats.lease import SILENT_S
 
@@ -28,6 +30,15 @@ from opsctl.runs.paths import RunPaths
 with the_uploader(RunPaths(Path(sys.argv[1])), CHECKPOINTS, Patience(0)):
     print(flush=True)
     input()
+"""
+
+
+#: opsctl where Python says that the host has another name.
+CALLED = """\
+import runpy, socket, sys
+name = sys.argv.pop(1)
+socket.gethostname = lambda: name
+runpy.run_module("opsctl", run_name="__main__")
 """
 
 
@@ -69,6 +80,39 @@ def test_a_host_whose_heart_beats_is_left_to_it(desk: Desk, monkeypatch: pytest.
     assert "@node7" in (who_sends(desk.paths) or "")
     with the_uploader(desk.paths, CHECKPOINTS, impatient()):
         pass  # a night of checkpoints keeps no log from going, nor the other way round
+
+
+def on_a_host_called(name: str, words: list[str]) -> list[str]:
+    """The words of a process on a host of that name: really, where we may; else Python's word for it stands in."""
+    really = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
+    if shutil.which("unshare") and subprocess.run([*really, "true"], capture_output=True).returncode == 0:
+        return [*really, *words]
+    return [sys.executable, "-c", CALLED, name, *words[words.index("opsctl") + 1 :]]
+
+
+def test_another_host_waits_for_one_that_sends_and_goes_on_when_that_was_killed_and_silent(desk: Desk) -> None:
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def hold(_: Request) -> None:
+        reached.set()
+        goes_on.wait(60)
+
+    desk.hub.faults = [Fault("put", "call", call=hold)]
+    first = subprocess.Popen(on_a_host_called("node7", desk.words("sync")), env=desk.environment())
+    assert reached.wait(60)
+    with pytest.raises(Busy, match="@node7"):
+        desk.sync(most_s=0.0)
+    first.kill()
+    first.wait(30)
+    goes_on.set()
+    with pytest.raises(Busy, match="@node7 is sending to the hub"):  # it may only be slow: no lock says it is dead
+        desk.sync(most_s=0.0)
+    then = time.time() - SILENT_S - 60
+    os.utime(desk.paths.hub_uploaders / "files.json", (then, then))
+    assert desk.sync().files == 2 and who_sends(desk.paths) is None
+    curves = "tensorboard/events.out.tfevents.1.node"
+    assert desk.downloaded()[curves] == (desk.paths.output / curves).read_bytes()
+    assert len(desk.hub.commits(REPO)) == 1
 
 
 def test_a_host_that_is_silent_is_gone_on_from_and_stops_when_it_wakes(
