@@ -115,6 +115,7 @@ def git(folder: Path | None, *words: str, environment: dict[str, str] | None = N
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes, and the second would wait for the first's receipt
     server_of: GitServer
     fault: Fault | None
 

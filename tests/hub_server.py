@@ -287,6 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One request: known by its route, recorded, spoiled where a fault says so, answered."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes, and the second would wait for the first's receipt
     hub: Hub
     fault: Fault | None
     where: dict[str, str]
