@@ -91,7 +91,7 @@ def wait_for_deaths(watch: DeathWatch, count: int) -> list[Death]:
 
 def test_real_deaths_are_seen_in_their_order_with_status_and_signal() -> None:
     pids: dict[int, int] = {}
-    watch = DeathWatch(pids.__setitem__)
+    watch = DeathWatch(pids.__setitem__, follow_within_s=600)  # it is not to end any of them here
     watch.start()
     children = [
         fork(watch, 0, lambda: time.sleep(120)),
