@@ -30,8 +30,10 @@ def start(
     """Start the database and slurmdbd as far as they are `missing`, and wait for each."""
     if "mariadbd" in missing:
         progress("database")
-        _make_database(places, installation, environment, user)
-        _start_database(places, installation, environment, user)
+        places.database_scratch.mkdir(mode=0o700, exist_ok=True)
+        with_scratch = {**environment, "TMPDIR": str(places.database_scratch)}
+        _make_database(places, installation, with_scratch, user)
+        _start_database(places, installation, with_scratch, user)
     if "slurmdbd" in missing:
         progress("slurmdbd")
         with_socket = {**environment, "MYSQL_UNIX_PORT": str(places.database_socket)}

@@ -80,6 +80,11 @@ class Places:
         return self.root / "db"
 
     @property
+    def database_scratch(self) -> Path:
+        """mariadbd's temporary tables, which are named by process id alone: not where other servers have theirs."""
+        return self.root / "db.tmp"
+
+    @property
     def database_socket(self) -> Path:
         """Where slurmdbd and we reach mariadbd, which listens on no port."""
         return self.root / "db.sock"

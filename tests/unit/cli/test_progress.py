@@ -31,5 +31,5 @@ def test_bytes_are_told_to_people_and_to_the_job_that_carries_the_command_out(
     monkeypatch.setattr("opsctl.cli.progress._FIRST_S", 0.0)
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "progress.json"))
     of_bytes(3 * 10**9)(1_070_000_000)
-    assert capsys.readouterr().err.strip() == "1.07 GB of 3.00 GB"
+    assert capsys.readouterr().err.strip() == "1.07 GB of 3 GB"
     assert decode((tmp_path / "progress.json").read_bytes(), dict[str, object]) == {"done": 1_070_000_000}

@@ -26,6 +26,8 @@ from tests.unit.errands.sent import a_place, an_errand
 
 LONG_S = 240
 WAITS = "touch $0.began; while :; do sleep 0.05; done"
+#: A shell whose `sleep` ends by itself just as it is interrupted would go on.
+ENDS = f"trap 'exit 130' INT; {WAITS}"
 
 
 class Job:
@@ -133,7 +135,7 @@ def test_one_that_hears_no_interrupt_is_killed_before_the_limit(job: Job) -> Non
 
 def test_one_that_would_begin_anew_is_stopped(job: Job) -> None:
     job.change(goes_on=False)
-    assert job.run(WAITS, meanwhile=tells(signal.SIGUSR1)) == 130
+    assert job.run(ENDS, meanwhile=tells(signal.SIGUSR1)) == 130
     assert job.now.state == "stopped" and "longer --time" in job.now.detail and len(job.slurm.scripts) == 1
 
 
@@ -143,7 +145,7 @@ def test_one_that_is_done_when_it_is_warned_is_done(job: Job) -> None:
 
 
 def test_told_to_end_it_ends_the_command_and_leaves_the_rest_to_slurms_word(job: Job) -> None:
-    assert job.run(WAITS, meanwhile=tells(signal.SIGTERM)) == 130
+    assert job.run(ENDS, meanwhile=tells(signal.SIGTERM)) == 130
     assert job.now.is_open and job.now.last.how == "told to end" and len(job.slurm.scripts) == 1
 
 
@@ -152,7 +154,7 @@ def test_cancelled_meanwhile_nothing_goes_on(job: Job) -> None:
         job.place.write(job.now.ended("cancelled"))
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    assert job.run(WAITS, meanwhile=cancelled) == 130
+    assert job.run(ENDS, meanwhile=cancelled) == 130
     assert (job.now.state, len(job.slurm.scripts)) == ("cancelled", 1)
 
 
@@ -163,11 +165,11 @@ def test_starts_that_told_no_progress_are_counted_and_progress_ends_the_row(job:
         write_state(job.place.root, job.place.progress(job.errand.errand), ErrandProgress(done=5))
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    assert job.run(WAITS, meanwhile=told) == 0
+    assert job.run(ENDS, meanwhile=told) == 0
     assert job.now.in_vain == 0
     job.program.with_name("program.began").unlink()
     job.change(in_vain=MOST_IN_VAIN - 1)
-    assert job.run(WAITS, number=2, job_id=102, meanwhile=tells(signal.SIGUSR1)) == 1
+    assert job.run(ENDS, number=2, job_id=102, meanwhile=tells(signal.SIGUSR1)) == 1
     assert job.now.state == "stopped" and "3 times in a row without progress" in job.now.detail
 
 
@@ -212,7 +214,7 @@ def test_where_the_next_job_cannot_be_had_it_is_stopped_with_the_reason(
         monkeypatch.setattr(job.slurm, "submit", no_answer)
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    assert job.run(WAITS, meanwhile=gone) == 130
+    assert job.run(ENDS, meanwhile=gone) == 130
     assert job.now.state == "stopped" and "no answer" in job.now.detail
 
 
