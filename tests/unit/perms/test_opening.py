@@ -164,16 +164,26 @@ def test_a_link_that_takes_a_files_place_meanwhile_opens_nothing(shared: Shared)
 
 
 def test_runs_that_are_not_the_groups_are_left_alone(shared: Shared) -> None:
+    run = shared.folder / "private run"
+
     def private() -> None:
-        open_output(RunPaths(shared.folder / "private run"), None)
-        (shared.folder / "private run" / "notes").write_text("x")
+        open_output(RunPaths(run), None)
+        (run / "notes").write_text("x")
+        (run / "checkpoints").mkdir()
+
+    def kept() -> dict[str, tuple[int, int]]:
+        return {str(path): (path.stat().st_gid, path.stat().st_mode) for path in (run, *run.rglob("*"))}
 
     shared.as_ann(private)
+    before = kept()
     found = shared.looked(shared.ann, mend=True)
     assert found.other_runs == ["private run"]
-    assert stat.S_IMODE((shared.folder / "private run").stat().st_mode) == 0o700
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700
+    # Nor is anything in it opened or looked at, also by root, to whom nothing is closed.
+    assert found.entries == shared.looked("root", mend=True).entries == 1 + 16 + 1
+    assert kept() == before and len(before) == 4
     with pytest.raises(Exception, match="shared with nobody"):
-        refuse_private_run(shared.folder / "private run" / "checkpoints")
+        refuse_private_run(run / "checkpoints")
 
 
 def test_what_a_run_keeps_to_its_makers_stays_so(shared: Shared) -> None:

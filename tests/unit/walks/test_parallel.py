@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -83,31 +83,62 @@ def hung(tmp_path: Path) -> Iterator[Path]:
         libc.umount2(os.fsencode(place), 2)
 
 
+class Ahead:
+    """A clock that can be put forward."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
 def test_a_walk_is_over_when_its_time_is_though_a_file_system_hangs(
     hung: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in "ax":
-        (hung / name / "inner").mkdir(parents=True)
+    for name in "abx":
+        (hung / name).mkdir()
+        (hung / name / "inner").touch()
+    clock, places, time_s = Ahead(), Places(), 20.0
+    monkeypatch.setattr(parallel, "time", clock)
     monkeypatch.setattr(parallel, "GRACE_S", 0.1)
-    places, began = Places(), time.monotonic()
-    done = walk(hung, Noting(), places.take_in, Budget(time_s=0.3, processes=2), elsewhere=True)
-    assert time.monotonic() - began < 5
-    assert done.hanging and set(done.hanging) <= {one.place for one in done.pending}
-    # Of what hangs nothing has counted, and the mount point can be passed by without a touch.
+
+    def take_in(found: list[str]) -> None:
+        places.take_in(found)
+        clock.ahead_s = time_s  # now that one has reported, however long it took, the time is over
+
+    began, begin = time.monotonic(), [Pending("a"), Pending("x"), Pending("b"), Pending("hung")]
+    done = walk(hung, Noting(), take_in, Budget(time_s, processes=2), begin, elsewhere=True)
+    assert time.monotonic() - began < parallel.HANGS_S - time_s  # it would be given up then in any case
+    assert done.hanging == ("x", "hung") and done.pending[:2] == (Pending("x"), Pending("hung"))
+    # Of what was dealt out to the one that hangs nothing has counted.
+    assert "b/inner" in places and set(places) <= {"a/inner", "b/inner"}
+    # And the mount point can be passed by without a touch.
     places.clear()
     walk(hung, Noting(), places.take_in)
-    assert set(places) == {".", "a", "a/inner", "x", "x/inner"}
+    assert set(places) == {".", "a", "a/inner", "b", "b/inner", "x", "x/inner"}
 
 
 def test_what_hung_comes_after_all_else_next_time(hung: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ax":
-        (hung / name / "inner").mkdir(parents=True)
-    monkeypatch.setattr(parallel, "HANGS_S", 0.3)
-    places = Places()
+        for file in "123":
+            (hung / name).mkdir(exist_ok=True)
+            (hung / name / file).touch()
+    clock, places = Ahead(), Places()
+    monkeypatch.setattr(parallel, "time", clock)
+
+    def take_in(found: list[str]) -> None:
+        places.take_in(found)
+        if {"a/1", "x/1"} <= set(places):
+            clock.ahead_s = parallel.HANGS_S  # all but the one at `hung` have reported: it is late now, and nobody else
+
+    # The three get an entry each. What hangs has used none of them up, so one is left for another.
     begin = [Pending("x"), Pending("a"), Pending("hung")]
-    done = walk(hung, Noting(), places.take_in, Budget(processes=3), begin, elsewhere=True)
-    assert set(places) == {"a/inner", "x/inner"}
-    assert done.hanging == ("hung",) and done.pending == (Pending("hung"),)
+    done = walk(hung, Noting(), take_in, Budget(entries=3, processes=3), begin, elsewhere=True)
+    assert done.hanging == ("hung",) and done.pending[0] == Pending("hung") and done.entries == 3
+    assert sorted(one.place for one in done.pending[1:]) == ["a", "x"]
+    again = walk(hung, Noting(), places.take_in, Budget(entries=3, processes=1), done.pending, elsewhere=True)
+    assert set(places) == {f"{name}/{file}" for name in "ax" for file in "123"} and set(places.values()) == {1}
+    assert again.hanging == () and again.pending[0] == Pending("hung")
 
 
 class Slow(Noting):
@@ -116,13 +147,40 @@ class Slow(Noting):
         time.sleep(0.001)
 
 
-def test_a_walk_that_has_a_time_ends_by_then_and_goes_on_later(tmp_path: Path) -> None:
-    grow(tmp_path, 10, 100)
-    places = Places()
-    done = walk(tmp_path, Slow(), places.take_in, Budget(time_s=0.1, processes=2))
-    assert not done.is_done and not done.hanging and 0 < done.entries < 1011
-    walk(tmp_path, Noting(), places.take_in, begin=done.pending)
-    assert set(places) == there(tmp_path) and set(places.values()) == {1}
+class Ticks:
+    """A clock for all processes, which a second of has gone by whenever one of them sees an entry: a byte each."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def tick(self) -> None:
+        os.write(self._fd, b".")
+
+    def monotonic(self) -> float:
+        return float(os.fstat(self._fd).st_size)
+
+
+def test_a_walk_that_has_a_time_ends_by_then_and_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    grow(root, 10, 100)
+    clock, places = Ticks(tmp_path / "ticks"), Places()
+
+    class Ticking(Noting):
+        def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+            super().see(folder, name, seen)
+            clock.tick()
+
+    with monkeypatch.context() as patch:
+        for module in (parallel, stretch):
+            patch.setattr(module, "time", clock)
+        for name in ("GRACE_S", "HANGS_S"):  # none of them hangs, however long it is kept waiting
+            patch.setattr(parallel, name, 1e6)
+        done = walk(root, Ticking(), places.take_in, Budget(time_s=100, processes=2))
+    # When it is over each of the two is in the midst of some entries at most.
+    assert not done.is_done and not done.hanging
+    assert 100 <= sum(places.values()) < 100 + 2 * stretch._LOOK_EACH
+    walk(root, Noting(), places.take_in, begin=done.pending)
+    assert set(places) == there(root) and set(places.values()) == {1}
 
 
 def test_folders_that_are_closed_to_the_reader_are_said(tmp_path: Path) -> None:
@@ -195,9 +253,9 @@ class Telling(Noting):
         return [str(os.getpid())]
 
 
-def who_walked(root: Path, budget: Budget | None = None) -> set[str]:
+def who_walked(root: Path, budget: Budget | None = None, begin: Sequence[Pending] = BEGINNING) -> set[str]:
     pids: set[str] = set()
-    walk(root, Telling(), pids.update, budget)
+    walk(root, Telling(), pids.update, budget, begin)
     return pids
 
 
@@ -213,6 +271,25 @@ def test_more_than_a_process_for_each_core_begins_only_where_a_walk_takes_long(
     assert len(who_walked(tmp_path, Budget(processes=3))) == 3
     monkeypatch.setattr(parallel, "_ALL_AFTER_S", 0.0)
     assert len(who_walked(tmp_path)) == 2
+
+
+def test_no_process_takes_all_the_entries_that_a_walk_may_see(tmp_path: Path) -> None:
+    for name in "abc":
+        for file in range(9):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / str(file)).touch()
+    assert len(who_walked(tmp_path, Budget(entries=9, processes=3), [Pending(name) for name in "abc"])) == 3
+
+
+def test_what_could_not_be_looked_into_is_counted_by_all_processes_and_told_up_to_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opsctl.walks.way.DEEPEST", 1)
+    monkeypatch.setattr(parallel, "MOST_UNREAD", 3)
+    begin = [Pending(f"{number}/deeper") for number in range(5)]
+    done = walk(tmp_path, Noting(), Places().take_in, Budget(processes=2), begin)
+    assert (done.unread_count, len(done.unread)) == (5, 3)
+    assert {one.place for one in done.unread} < {one.place for one in begin}
 
 
 def test_a_process_of_a_walk_imports_nothing_so_that_no_thread_of_the_one_that_asks_can_hold_it_up(
