@@ -17,10 +17,11 @@ __all__ = ["hung"]
 LONGEST_S = 60.0
 
 
-#: opsctl, which waits for a file server for a second only.
+#: opsctl, which waits for the file server that hangs for a second only.
 IMPATIENT = (
-    "import sys\nfrom opsctl.walks import file_system\nfrom opsctl.cli import main\n"
-    "file_system.TIMEOUT_S = 1.0\nsys.exit(main())"
+    "import sys\nfrom opsctl.programs import ask\nfrom opsctl.walks import file_system\nfrom opsctl.cli import main\n"
+    "file_system.ask = lambda command, _: ask(command, 1.0 if command[-1].endswith('/hung') else 60.0)\n"
+    "sys.exit(main())"
 )
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli.watch import command
+from opsctl.programs import Said, ask
 from opsctl.records.group_folder import open_output
 from opsctl.records.locate import remember_run
 from opsctl.records.register import KnownRun
@@ -108,15 +109,17 @@ def test_a_run_on_a_file_system_that_hangs_is_said_and_waited_for_once(
 ) -> None:
     for name in ("a", "b"):
         write_run(tmp_path / name)
-    # A stand-in: no file system that hangs is to be had here, so `stat` does.
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "stat").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\nexec sleep 60\n")
-    (tmp_path / "bin" / "stat").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr("opsctl.walks.file_system.TIMEOUT_S", 0.2)
+    asked: list[str] = []
+
+    def hanging(command: Sequence[str], _: float) -> Said:
+        # A stand-in: no file system that hangs is to be had here, so who asks for one sleeps.
+        asked.append(command[-1])
+        return ask(["sleep", "60"], 0.2)
+
+    monkeypatch.setattr("opsctl.walks.file_system.ask", hanging)
     found = looks([known(tmp_path / name) for name in ("a", "b")])
     assert ["does not answer" in one.problem for one in found] == [True, True]
-    assert len((tmp_path / "asked").read_text().splitlines()) == 1
+    assert len(asked) == 1
 
 
 def test_what_is_said_is_grouped_by_run_worst_first_and_the_well_are_one_line(tmp_path: Path) -> None:

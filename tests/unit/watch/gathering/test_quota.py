@@ -66,8 +66,12 @@ def test_the_command_is_run_for_each_folder_without_a_shell(profile: Path) -> No
 
 
 def test_one_that_hangs_or_fails_is_said(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "TIMEOUT_S", 0.2)
-    for body, words in (("exec sleep 60", "did not answer"), ("echo oh no >&2; exit 3", "oh no"), ("", "nothing that")):
+    for timeout_s, body, words in (
+        (0.2, "exec sleep 60", "did not answer"),
+        (60.0, "echo oh no >&2; exit 3", "oh no"),
+        (60.0, "", "nothing that"),
+    ):
+        monkeypatch.setattr(quota, "TIMEOUT_S", timeout_s)
         (profile.parents[2] / "quota").write_text(f"#!/bin/sh\n{body}\n")
         (one,) = quotas([Path("/a")], NOW) or [NONE]
         assert words in one.problem and one.share is None

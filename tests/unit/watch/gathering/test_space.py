@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.moments import now
+from opsctl.programs import Said, ask
 from opsctl.records.run_view import RunView, view
 from opsctl.records.space import read_space, read_walk
 from opsctl.runs.paths import RunPaths
@@ -25,6 +26,13 @@ from tests.tiny_run import write_checkpoint, write_run
 from tests.unit.watch.run_folder import slurm
 
 BOTH = Part.SPACE | Part.PURGE
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look is cut short because this machine has other work."""
+    monkeypatch.setattr(walk, "BUDGET_S", 600.0)
+    monkeypatch.setattr(file_system, "TIMEOUT_S", 600.0)
 
 
 @pytest.fixture
@@ -92,7 +100,11 @@ def test_a_file_system_that_hangs_is_waited_for_once_and_stops_no_other(
     )
     (tmp_path / "bin" / "stat").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(file_system, "TIMEOUT_S", 0.3)
+
+    def asked(command: Sequence[str], timeout_s: float) -> Said:
+        return ask(command, 0.3 if "/hung" in command[-1] else timeout_s)
+
+    monkeypatch.setattr(file_system, "ask", asked)
     monkeypatch.setattr(file_system, "mount_point_of", lambda folder: "/hung" if "hung" in str(folder) else "/")
     run = a_run(tmp_path, 'filesystems = ["/hung/a", "/hung/b"]')
     began = time.monotonic()
