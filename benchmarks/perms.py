@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,10 @@ FILES, FILES_A_FOLDER, ROUNDS = 200_000, 100, 7
 
 
 def main() -> dict[str, Any]:
-    """Measure, print and return both, in turns, on a file system in memory: the disk's cache says nothing then."""
+    """Measure, print and return both, in turns, on a file system in memory: the disk's cache says nothing then.
+
+    Beside busy neighbours a walk by two processes gets no more of two cores than find, alone, gets of one.
+    """
     base = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="ob", dir=base))
     try:
@@ -35,42 +36,23 @@ def main() -> dict[str, Any]:
             "perms": [*opsctl(), "perms", "check", "--group", group, "--", str(folder)],
         }
         taken: dict[str, list[float]] = {"find": [], "perms": [], "walk": []}
-        with _undisturbed() as alone:
-            for _ in range(ROUNDS):
-                for name, command in commands.items():
-                    began = time.perf_counter()
-                    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
-                    taken[name].append(time.perf_counter() - began)
-                    assert "file-000.bin" in told, told
-                taken["walk"].append(_walk_s(folder))
+        for _ in range(ROUNDS):
+            for name, command in commands.items():
+                began = time.perf_counter()
+                told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
+                taken[name].append(time.perf_counter() - began)
+                assert "file-000.bin" in told, told
+            taken["walk"].append(_walk_s(folder))
         usual = {name: statistics.median(times) for name, times in taken.items()}
         walk, whole = usual["find"] / usual["walk"], usual["find"] / usual["perms"]
         print(
             f"perms walk of {FILES:,} files: {usual['walk']:.2f} s, {walk:.2f}x of find ({usual['find']:.2f} s);"
             f" goal >= {TARGET:.1f}x: {met(walk >= TARGET)}; as a command, with its start: {usual['perms']:.2f} s,"
-            f" {whole:.2f}x; medians of {ROUNDS} in turns, {alone}"
+            f" {whole:.2f}x; medians of {ROUNDS} in turns"
         )
         return {**{f"{name}_s": times for name, times in taken.items()}, "walk_ratio": walk, "command_ratio": whole}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[str]:
-    """Have what is measured go before all else that runs here, where this account may; and how it is, in words.
-
-    Between two neighbours a walk by two processes gets no more of two cores than find, alone, gets of one.
-    """
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except OSError:
-        yield "beside what else runs here"
-        return
-    try:
-        yield "both before all else that runs here"
-    finally:
-        os.sched_setscheduler(0, *before)
 
 
 def _walk_s(folder: Path) -> float:
