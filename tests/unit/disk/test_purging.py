@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import time
 from datetime import timedelta
@@ -10,9 +11,10 @@ import pytest
 
 from opsctl.disk.listing import list_into
 from opsctl.disk.printed import printed_purge, purge_lines
-from opsctl.disk.purging import Going, checkpoint_of, find_purged
+from opsctl.disk.purging import Finding, Going, checkpoint_of, find_purged
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
+from opsctl.walks.stretch import Folder
 
 DAY_S = 86400.0
 
@@ -45,6 +47,15 @@ def test_reading_a_file_keeps_it(tmp_path: Path) -> None:
     path = put(tmp_path / "x", 50)
     os.utime(path, (time.time(), time.time() - 50 * DAY_S))
     assert found(tmp_path) == []
+
+
+def test_a_time_long_before_every_calendar_is_the_first_that_can_be_told() -> None:
+    """Some file systems keep any number."""
+    finding = Finding(purge_after_s=30 * DAY_S, until_s=time.time())
+    times = (-(10**12),) * 3
+    finding.see(Folder("", -1), "x", os.stat_result((stat.S_IFREG | 0o600, 1, 1, 1, 0, 0, 5, *times)))
+    (going,) = finding.take()
+    assert (going.goes_at_s, going.size_bytes) == (0.0, 5)
 
 
 def test_it_is_told_day_by_day_and_which_checkpoints_would_be_damaged(tmp_path: Path) -> None:

@@ -77,6 +77,19 @@ def test_a_walk_that_is_out_of_time_goes_on_at_the_next_call_and_counts_nothing_
     assert later.begun is not None and later.begun.began_at == NOW + 9 * DAY
 
 
+def test_what_could_not_be_looked_into_is_counted_over_all_calls(
+    tmp_path: Path, own: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcd":
+        (tmp_path / "root" / name).mkdir(parents=True)
+    monkeypatch.setattr("opsctl.walks.way.DEEPEST", 0)
+    monkeypatch.setattr(using, "Budget", lambda _: Budget(entries=2, processes=1))
+    calls, known = 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
+    while known.pending:
+        calls, known = calls + 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
+    assert known.whole is not None and known.whole.unread == 4 and calls > 1
+
+
 def counted(at: datetime, users: dict[str, tuple[int, int]]) -> Counted:
     return Counted(began_at=at, users=users)
 

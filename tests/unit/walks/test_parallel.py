@@ -141,6 +141,39 @@ def test_what_hung_comes_after_all_else_next_time(hung: Path, monkeypatch: pytes
     assert again.hanging == () and again.pending[0] == Pending("hung")
 
 
+def test_who_has_just_been_asked_is_not_given_up_with_one_that_hangs(
+    hung: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in "12":
+        (hung / "a").mkdir(exist_ok=True)
+        (hung / "a" / file).touch()
+    clock, places, end = Ahead(), Places(), parallel._end
+    may_go_on, let_go_on = os.pipe()
+
+    class Waiting(Noting):
+        def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
+            super().see(folder, name, seen)
+            if name == "2":
+                os.read(may_go_on, 1)
+
+    def take_in(found: list[str]) -> None:
+        places.take_in(found)
+        clock.ahead_s = parallel.HANGS_S  # the one at `hung` is late; what is left of the other folder is asked for now
+
+    def given_up(workers: Sequence[parallel._Worker]) -> None:
+        os.write(let_go_on, b".")
+        end(workers)
+
+    for name, stand_in in (("time", clock), ("_REPORT_ENTRIES", 1), ("_end", given_up)):
+        monkeypatch.setattr(parallel, name, stand_in)
+    begin = [Pending("a"), Pending("hung")]
+    done = walk(hung, Waiting(), take_in, Budget(processes=2), begin, elsewhere=True)
+    os.close(may_go_on)
+    os.close(let_go_on)
+    assert done.hanging == ("hung",) and done.pending == (Pending("hung"),)
+    assert places == {"a/1": 1, "a/2": 1}
+
+
 class Slow(Noting):
     def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
         super().see(folder, name, seen)
@@ -175,6 +208,7 @@ def test_a_walk_that_has_a_time_ends_by_then_and_goes_on_later(tmp_path: Path, m
             patch.setattr(module, "time", clock)
         for name in ("GRACE_S", "HANGS_S"):  # none of them hangs, however long it is kept waiting
             patch.setattr(parallel, name, 1e6)
+        patch.setattr(parallel, "_REPORT_S", 1e6)  # nor is it ended by a report that is due
         done = walk(root, Ticking(), places.take_in, Budget(time_s=100, processes=2))
     # When it is over each of the two is in the midst of some entries at most.
     assert not done.is_done and not done.hanging
