@@ -74,8 +74,9 @@ class Fault:
     """What happens to the requests whose `METHOD /target` the pattern is found in.
 
     does: `answer` (`status`, `code`, `headers`; nothing is passed on), `cut request` (half the body is passed on),
-    `cut answer` (half comes back), `lost answer` (none does), `silent` (nothing at all), `flip` (one bit of the body is
-    another one), `call` (`calls` is called after the server has answered).
+    `cut answer` (half comes back), `lost answer` (none does), `silent` (nothing at all), `drip` (an answer without end,
+    a byte at a time), `flip` (one bit of the body is another one), `call` (`calls` is called after the server has
+    answered).
     """
 
     pattern: str
@@ -141,15 +142,14 @@ class Proxy:
         body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
         fault = self._fault_for(f"{handler.command} {handler.path}")
         does = fault.does if fault else ""
-        if fault and does in ("answer", "silent"):
+        if fault and does in ("answer", "silent", "drip"):
             handler.close_connection = True
             if fault.calls:
                 fault.calls()
             if does == "answer":
                 _answer(handler, fault)
             else:
-                while self._server.socket.fileno() >= 0:  # until nobody waits any more
-                    time.sleep(0.05)
+                self._keep_waiting(handler, does == "drip")
             return
         with self.lock:
             self.sent_bytes += len(body)
@@ -158,6 +158,17 @@ class Proxy:
             self._exchange(handler, connection, body, fault)
         finally:
             connection.close()
+
+    def _keep_waiting(self, handler: BaseHTTPRequestHandler, with_bytes: bool) -> None:
+        """Until nobody waits any more."""
+        if with_bytes:
+            handler.send_response_only(200)
+            handler.send_header("Content-Length", str(1 << 30))
+            handler.end_headers()
+        while self._server.socket.fileno() >= 0:
+            if with_bytes:
+                handler.wfile.write(b" ")
+            time.sleep(0.05)
 
     def _exchange(
         self, handler: BaseHTTPRequestHandler, connection: http.client.HTTPConnection, body: bytes, fault: Fault | None

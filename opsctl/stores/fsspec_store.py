@@ -5,17 +5,25 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import logging
 import secrets
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
+from opsctl.stores.deadlines import NoAnswer, limit_s, within
 from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.keys import key_of, name_of
 from opsctl.stores.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
-from opsctl.stores.types import PART, FarFile, FileFault, StoreError
+from opsctl.stores.types import PART, Access, FarFile, FileFault, StoreError
+
+T = TypeVar("T")
 
 #: Stores in which a file comes to be when it is whole; elsewhere it is written beside and renamed.
 _WHOLE_AT_ONCE = ("gs", "gcs", "abfs", "abfss", "az", "adl")
+_GCS = ("gs", "gcs")
+#: What a client sends at once: the piece that it was given last, and what it held before.
+_MOST_AT_ONCE_BYTES = CHUNK_BYTES + (5 << 20)
 _EXTRAS = {"gs": "opsctl[gcs]", "gcs": "opsctl[gcs]"}
 
 
@@ -24,12 +32,12 @@ class FsspecStore:
 
     workers = 4
 
-    def __init__(self, where: str, scheme: str) -> None:
-        self.where = where
+    def __init__(self, where: str, scheme: str, access: Access) -> None:
+        self.where, self._patience_s = where, access.patience_s
         try:
-            from fsspec.core import url_to_fs
-
-            self._system, root = url_to_fs(where, use_listings_cache=False, skip_instance_cache=True)
+            self._system, root = self._waited_for(lambda: _opened(where, scheme, access))
+        except NoAnswer as error:
+            raise StoreError(f"{where}: {error}; try again later") from None
         except ImportError as error:
             package = f"pip install {_EXTRAS[scheme]!r}" if scheme in _EXTRAS else str(error)
             raise StoreError(f"{where} needs a package that is not here: {package}") from None
@@ -37,7 +45,7 @@ class FsspecStore:
             raise StoreError(f"{where}: fsspec knows no store {scheme}://") from None
         except Exception as error:
             raise StoreError(f"{where} cannot be used: {type(error).__name__}") from None
-        self._root = str(root).rstrip("/")
+        self._root = root.rstrip("/")
         self._is_whole_at_once = scheme in _WHOLE_AT_ONCE
 
     def close(self) -> None:
@@ -67,7 +75,7 @@ class FsspecStore:
         written = name if self._is_whole_at_once else f"{above}{slash}{PART}{secrets.token_hex(8)}"
         with self._saying(name):
             if not self._is_whole_at_once:
-                self._system.makedirs(self._path(above), exist_ok=True)
+                self._waited_for(lambda: self._system.makedirs(self._path(above), exist_ok=True))
             found, md5 = self._written(source, written, flow)
             told = (self._info(written) or {}).get("md5Hash")
             if told is None:
@@ -75,7 +83,7 @@ class FsspecStore:
             elif base64.b64decode(told) != md5:
                 raise FileFault(f"{name!a} arrived otherwise in {self.where}")
             if written != name:
-                self._system.mv(self._path(written), self._path(name))
+                self._waited_for(lambda: self._system.mv(self._path(written), self._path(name)), source.bytes)
         return found
 
     def read(self, name: str, begin: int, end: int | None) -> Iterator[memoryview]:
@@ -86,7 +94,7 @@ class FsspecStore:
         end = far.bytes if end is None else end
         while begin < end:
             with self._saying(name):
-                piece = self._system.cat_file(self._path(name), start=begin, end=min(end, begin + CHUNK_BYTES))
+                piece = self._piece(name, begin, min(end, begin + CHUNK_BYTES))
             if not piece:
                 raise FileFault(f"{name!a} in {self.where} ends after {begin} bytes")
             begin += len(piece)
@@ -95,7 +103,7 @@ class FsspecStore:
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens where there is none."""
         with self._saying(name), contextlib.suppress(FileNotFoundError):
-            self._system.rm_file(self._path(name))
+            self._waited_for(lambda: self._system.rm_file(self._path(name)))
 
     def settle(self, names: Collection[str]) -> dict[str, FarFile]:
         """Look once more: those that are there."""
@@ -117,7 +125,7 @@ class FsspecStore:
     def _info(self, name: str) -> dict[str, Any] | None:
         with self._saying(name):
             try:
-                info = dict(self._system.info(self._path(name)))
+                info = dict(self._waited_for(lambda: self._system.info(self._path(name))))
             except FileNotFoundError:
                 return None
         return info if info.get("type") == "file" else None
@@ -126,7 +134,7 @@ class FsspecStore:
         top = self._path(prefix)
         with self._saying(prefix):
             try:
-                found = self._system.find(top, detail=True)
+                found = self._waited_for(lambda: self._system.find(top, detail=True))
             except FileNotFoundError:
                 return
         for path, info in found.items():
@@ -141,25 +149,37 @@ class FsspecStore:
     def _written(self, source: Source, name: str, flow: Flow) -> tuple[str, bytes]:
         """(xxh64, MD5) of what was written under `name`; where it fails, nothing comes to be."""
         view, md5 = memoryview(bytearray(CHUNK_BYTES)), hashlib.md5(usedforsecurity=False)
-        file = self._system.open(self._path(name), "wb")
+        file = self._waited_for(lambda: self._system.open(self._path(name), "wb"))
         try:
             while count := source.read_into(view):
                 flow.take(count)
                 md5.update(view[:count])
-                file.write(bytes(view[:count]))
+                self._waited_for(partial(file.write, bytes(view[:count])), count)
                 flow.done(count)
             found = source.finish()
-        except BaseException:
-            with contextlib.suppress(Exception):
-                file.discard()
+            self._waited_for(file.close, min(source.bytes, _MOST_AT_ONCE_BYTES))
+        except BaseException as error:
+            if not isinstance(error, NoAnswer):  # or each of these would wait as long again
+                self._let_go(file, name)
             with contextlib.suppress(AttributeError):
                 file.closed = True  # or its destructor would make a file of the half
-            if not self._is_whole_at_once:
-                with contextlib.suppress(Exception):
-                    self._system.rm_file(self._path(name))
             raise
-        file.close()
         return found, md5.digest()
+
+    def _let_go(self, file: Any, name: str) -> None:
+        with contextlib.suppress(Exception):
+            self._waited_for(file.discard)
+        if not self._is_whole_at_once:
+            with contextlib.suppress(Exception):
+                self._waited_for(lambda: self._system.rm_file(self._path(name)))
+
+    def _piece(self, name: str, begin: int, end: int) -> bytes:
+        read = partial(self._system.cat_file, self._path(name), start=begin, end=end)
+        return bytes(self._waited_for(read, end - begin))
+
+    def _waited_for(self, do: Callable[[], T], count: int = 0) -> T:
+        """What `do` returns, which carries `count` bytes. Raises NoAnswer."""
+        return within(limit_s(self._patience_s, count), do)
 
     @contextlib.contextmanager
     def _saying(self, name: str) -> Iterator[None]:
@@ -168,11 +188,35 @@ class FsspecStore:
             yield
         except (StoreError, FileFault, Stopped):
             raise
+        except NoAnswer as error:
+            raise StoreError(f"{self.where}: {error} about {name!a}; try again later") from None
         except FileNotFoundError:
             raise StoreError(f"{self.where}: there is no such bucket or folder: make it, or correct the URL") from None
         except Exception as error:
             what = " ".join(str(one) for one in (type(error).__name__, getattr(error, "code", "")) if one)
             raise StoreError(f"{self.where}: {what} about {name!a}") from None
+
+
+def _opened(where: str, scheme: str, access: Access) -> tuple[Any, str]:
+    """fsspec's own system, and the path in it. Raises what it raises."""
+    from fsspec.core import url_to_fs
+
+    # What is wrong is raised too: without a handler it would be printed, with its traceback, as the library's warning.
+    logging.getLogger("gcsfs").addHandler(logging.NullHandler())
+    limits = {"requests_timeout": _of_each_request(access)} if scheme in _GCS else {}
+    system, root = url_to_fs(where, use_listings_cache=False, skip_instance_cache=True, **limits)
+    return system, str(root)
+
+
+def _of_each_request(access: Access) -> Any:
+    """What gcsfs gives a request, which has no limit otherwise and is not repeated while it is silent."""
+    from aiohttp import ClientTimeout
+
+    return ClientTimeout(
+        total=limit_s(access.patience_s, _MOST_AT_ONCE_BYTES),
+        sock_connect=access.connect_timeout_s,
+        sock_read=access.answer_timeout_s,
+    )
 
 
 def _far(info: dict[str, Any]) -> FarFile:

@@ -27,7 +27,7 @@ def open_store(url: str, access: Access | None = None) -> Store:
     if parts.scheme == "s3" and parts.netloc:
         return Store(S3Store(url, parts.netloc, parts.path.strip("/"), access or Access()))
     if parts.scheme and parts.netloc and parts.scheme not in ("s3", "file"):
-        return Store(FsspecStore(url, parts.scheme))
+        return Store(FsspecStore(url, parts.scheme, access or Access()))
     raise StoreError(f"{url!a} names no store: {_FORMS}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from opsctl.stores.opening import open_store
-from opsctl.stores.types import ANYTHING, PART, Expected, FileFault, StoreError
+from opsctl.stores.types import ANYTHING, PART, Access, Expected, FileFault, StoreError
 from tests.free_port import free_port
 from tests.s3_server import Fault, Proxy, proxied
 from tests.unit.stores.test_folder import files_of, names_in, same
@@ -204,3 +205,34 @@ def test_gcs_that_refuses_is_one_line_without_what_the_server_said(here: Path, g
         pytest.raises(StoreError, match=r"^gs://bucket1/refused: [^\n]+$"),
     ):
         store.put(here, {"a b": ANYTHING})
+
+
+def test_gcs_that_is_silent_for_once_is_asked_again(here: Path, gcs: Proxy, emulator: str) -> None:
+    gcs.faults += [Fault("^POST", "silent"), Fault("^GET", "silent")]
+    with open_store("gs://bucket1/silent-once", Access(answer_timeout_s=1.0, patience_s=20.0)) as store:
+        store.put(here, {"a b": ANYTHING}).raise_faults()
+    assert not any(fault.times for fault in gcs.faults)
+    assert there(emulator, "silent-once/a b") == (here / "a b").read_bytes()
+
+
+@pytest.mark.parametrize("does", ["silent", "drip"])
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_an_answer_that_never_ends_is_waited_for_in_vain_only_so_long(
+    here: Path, gcs: Proxy, method: str, does: str
+) -> None:
+    gcs.faults.append(Fault(f"^{method}", does, 100))
+    told = r"^gs://bucket1/never: no answer came in \d s about 'a b'; try again later$"
+    with open_store("gs://bucket1/never", Access(patience_s=0.6)) as store, pytest.raises(StoreError, match=told):
+        store.put(here, {"a b": ANYTHING})
+    assert gcs.faults[0].times < 100
+
+
+def test_a_cut_answer_to_a_piece_of_an_upload_holds_up_no_longer_than_its_server_may_and_is_told_once(
+    here: Path, gcs: Proxy, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("gcsfs"), "propagate", False)  # as where nobody listens to the root's
+    gcs.faults.append(Fault("upload_id", "cut answer", 2))
+    access = Access(answer_timeout_s=0.3, patience_s=20.0)
+    with open_store("gs://bucket1/cut", access) as store, pytest.raises(StoreError, match="no answer came in"):
+        store.put(here, {"large.bin": ANYTHING})
+    assert "Traceback" not in capfd.readouterr().err
