@@ -78,9 +78,9 @@ class Overdue:
 class LostCopy:
     """A backup that was found lost or damaged."""
 
-    name: str  # of the checkpoint
+    name: str  # of the checkpoint, or what else it is
     why: str
-    is_here: bool  # the checkpoint itself, so that it can be sent again
+    is_here: bool  # what it is a copy of, so that it can be sent again
     is_elsewhere: bool = False  # whole, at another destination
 
 
@@ -91,6 +91,8 @@ class FarCopies:
     to: str
     overdue: tuple[Overdue, ...] = ()
     lost: tuple[LostCopy, ...] = ()
+    data_lost: LostCopy | None = None  # of the data sets
+    data_wanted_since: datetime | None = None  # None: they are not wanted there, or are there
 
 
 @dataclass(frozen=True)

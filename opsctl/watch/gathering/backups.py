@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from opsctl.backups.data_sets import named_sets
+from opsctl.backups.policy import policy_of
 from opsctl.backups.schedule import Here, choose
-from opsctl.checkpoints.backups import digest_here, plain_url, read_backups, where_full
+from opsctl.checkpoints.backups import BackedUp, What, digest_here, read_backups, where_full
 from opsctl.checkpoints.inventory import latest_iteration
+from opsctl.errors import OpsctlError
+from opsctl.records.revision import Revision
 from opsctl.runs.paths import RunPaths
 from opsctl.watch.gathering.asked import Asked, changed_at
 from opsctl.watch.seen import FarCopies, LostCopy, Overdue
@@ -14,33 +19,59 @@ from opsctl.watch.snapshot import Snapshot
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import MANIFEST, checkpoint_folders, read_manifest, tag_of
 from trainer.formats.resumable import NO_OPTIMIZER
+from trainer.recipe.options import OptionsError
 
 
 def look(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.BACKUPS. What is published counts, as for the cron. Raises what cannot be read."""
     revision = asked.run.revision
-    table = revision.file.backup if revision is not None and not revision.damage else None
-    if table is None:
+    if revision is None or revision.damage or revision.file.backup is None:
         return seen
-    paths, found, ledger = asked.paths, _here(asked.paths), read_backups(asked.paths)
-    numbers, latest = {one.iteration for one in found}, latest_iteration(paths.checkpoints)
+    policy, found, ledger = policy_of(asked.run), _here(asked.paths), read_backups(asked.paths)
+    table, latest = policy.table, latest_iteration(asked.paths.checkpoints)
     copies = []
-    for to in map(plain_url, table.to):
-        due = [one.iteration for one in choose(found, ledger, table, to, latest).due]
-        at = [(tag_of(one), changed_at(paths.checkpoints / tag_of(one) / MANIFEST)) for one in due]
-        lost = [
-            LostCopy(
-                tag_of(line.iteration),
-                line.lost,
-                line.iteration in numbers,
-                bool(where_full(ledger, line.iteration, line.of)),
-            )
-            for line in ledger
-            if line.to == to and line.lost and line.what.is_checkpoint
-        ]
-        overdue = [Overdue(name, moment) for name, moment in at if moment is not None]
-        copies.append(FarCopies(to, tuple(overdue), tuple(lost)))
+    for to in dict.fromkeys((*table.to, *policy.data_to)):
+        due = [one.iteration for one in choose(found, ledger, table, to, latest).due] if to in table.to else []
+        far = FarCopies(to, _overdue(asked.paths, due), _lost(to, found, ledger))
+        copies.append(_with_data(far, revision, ledger, table.data and to in policy.data_to))
     return replace(seen, copies=tuple(copies))
+
+
+def _overdue(paths: RunPaths, due: Sequence[int]) -> tuple[Overdue, ...]:
+    at = [(tag_of(one), changed_at(paths.checkpoints / tag_of(one) / MANIFEST)) for one in due]
+    return tuple(Overdue(name, moment) for name, moment in at if moment is not None)
+
+
+def _lost(to: str, found: Sequence[Here], ledger: Sequence[BackedUp]) -> tuple[LostCopy, ...]:
+    numbers = {one.iteration for one in found}
+    return tuple(
+        LostCopy(
+            tag_of(line.iteration),
+            line.lost,
+            line.iteration in numbers,
+            bool(where_full(ledger, line.iteration, line.of)),
+        )
+        for line in ledger
+        if line.to == to and line.lost and line.what.is_checkpoint
+    )
+
+
+def _with_data(far: FarCopies, revision: Revision, ledger: Sequence[BackedUp], is_wanted: bool) -> FarCopies:
+    """With what is known of the data sets there. is_wanted: whether `[backup]` sends them there."""
+    of_data = [line for line in ledger if line.what is What.DATA]
+    line = next((one for one in of_data if one.to == far.to), None)
+    if line is not None and line.lost:
+        is_elsewhere = any(one.of == line.of and one.counts for one in of_data)
+        return replace(far, data_lost=LostCopy(What.DATA.words, line.lost, _is_data_here(revision), is_elsewhere))
+    return replace(far, data_wanted_since=revision.created_at if is_wanted and line is None else None)
+
+
+def _is_data_here(revision: Revision) -> bool:
+    try:
+        named_sets(revision.options())
+    except (OpsctlError, OptionsError, OSError):  # gone, or nobody can tell
+        return False
+    return True
 
 
 def _here(paths: RunPaths) -> list[Here]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import backups
@@ -43,6 +44,26 @@ def test_a_lost_copy_is_worse_where_it_was_the_only_one() -> None:
     (two,) = found(lost=(here, gone))
     assert two.severity is Severity.CRITICAL
     assert two.text == f"the backup of global_step10 at {TO} no longer counts (and 1 more)"
-    assert two.evidence == ("is not there", "global_step10 is nowhere else, as the ledger has it")
+    assert two.evidence == ("is not there", "global_step10: whole nowhere else, as the ledger has it")
     (three,) = found(lost=(LostCopy("global_step10", "is not there", False, True),))
     assert three.severity is Severity.WARNING
+
+
+def data(**of_data: Any) -> list[Finding]:
+    return backups.find(Snapshot(NOW, copies=(FarCopies(TO, **of_data),)), Settings("demo", "us"))
+
+
+def test_data_sets_that_two_daily_backups_have_missed_are_told() -> None:
+    assert data(data_wanted_since=NOW - timedelta(hours=48)) == []
+    (one,) = data(data_wanted_since=NOW - timedelta(hours=49))
+    assert (one.key, one.severity) == (f"backups:{TO} data", Severity.WARNING)
+    assert one.text == f"the data sets should be backed up at {TO} and are not"
+
+
+def test_lost_data_sets_are_worse_where_nobody_has_them() -> None:
+    (one,) = data(data_lost=LostCopy("data sets", "has 3 bytes", True))
+    assert (one.key, one.severity) == (f"backups:{TO} data lost", Severity.WARNING)
+    assert one.text == f"the backup of data sets at {TO} no longer counts"
+    assert one.todo == "opsctl backup --data sends them again"
+    (two,) = data(data_lost=LostCopy("data sets", "has 3 bytes", False))
+    assert two.severity is Severity.CRITICAL

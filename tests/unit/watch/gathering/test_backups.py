@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.backups.checkpoints import Wish
+from opsctl.backups.data_sending import back_up_data
+from opsctl.backups.data_sets import named_sets
 from opsctl.backups.verifying import verify
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
@@ -80,3 +82,32 @@ def test_what_a_verification_missed_is_lost_and_whether_it_is_still_somewhere(
         ("global_step40", False, True),
     ]
     assert "no whole backup" in one.lost[0].why
+
+
+def test_data_sets_are_wanted_until_they_are_there_and_lost_when_a_verification_says_so(
+    folder: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    for one in (tmp_path / "far", shared):
+        one.mkdir()
+    path = folder / "run.toml"
+    table = f'[backup]\nto = ["{tmp_path}/far"]\ndata = true\ndata_to = ["{shared}/"]\n'
+    path.write_text(f"{path.read_text()}\n{table}")
+    publish(ready(load_run_file(path)))
+    revision = seen(folder).revision
+    assert revision is not None
+    far, there = copies(folder)
+    assert far.data_wanted_since is None and (there.to, there.overdue) == (str(shared), ())
+    assert there.data_wanted_since == revision.created_at
+    with destination(folder, shared) as place:
+        sets = named_sets(revision.options())
+        back_up_data(place, sets, lambda _line: None, is_shared=True)
+        assert copies(folder)[1].data_wanted_since is None
+        next(shared.glob("data/*/*.bin")).unlink()
+        verify(place, None, lambda _line: None)
+    lost = copies(folder)[1].data_lost
+    assert lost is not None and (lost.name, lost.is_here, lost.is_elsewhere) == ("data sets", True, False)
+    for file in sets[0].files.values():
+        file.unlink()
+    lost = copies(folder)[1].data_lost
+    assert lost is not None and not lost.is_here
