@@ -83,6 +83,7 @@ def index(run_argument: str | None, run: str | None, dry_run: bool, as_json: boo
     """
     from opsctl.cli.trainer_program import run_trainer_program
     from opsctl.errors import RunFileError
+    from opsctl.records.errand_progress import tell_progress
     from opsctl.records.run_view import glance
     from opsctl.runs.checks import check_run
 
@@ -91,4 +92,6 @@ def index(run_argument: str | None, run: str | None, dry_run: bool, as_json: boo
         raise RunFileError(chosen.problem)
     expanded, _ = check_run(chosen.loaded)
     arguments = [f"--world-size={expanded.layout.world_size}", *["--dry-run"] * dry_run, *["--json"] * as_json]
-    return run_trainer_program("trainer.data.index", [*arguments, "--", *expanded.arguments], ("numpy",))
+    return run_trainer_program(
+        "trainer.data.index", [*arguments, "--", *expanded.arguments], ("numpy",), steps=tell_progress
+    )

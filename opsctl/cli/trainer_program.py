@@ -4,31 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from opsctl.errors import OpsctlError
 
 
-def run_trainer_program(module: str, arguments: Sequence[str], needed: Sequence[str]) -> int:
+def run_trainer_program(
+    module: str, arguments: Sequence[str], needed: Sequence[str], steps: Callable[[int], None] | None = None
+) -> int:
     """Run a module of the trainer in a Python of its own, on this terminal; its exit code.
 
+    steps: told about every second how many steps it has done for good, of a module that has the option `--steps-to`.
     Raises OpsctlError when packages are missing.
     """
     _refuse_missing(needed)
-    # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
-    child = subprocess.Popen([sys.executable, "-P", "-m", module, *arguments])
-    previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+    with _heard(steps) as (words, descriptors, hear):
+        # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
+        child = subprocess.Popen([sys.executable, "-P", "-m", module, *words, *arguments], pass_fds=descriptors)
+        previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+        try:
+            while True:
+                # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
+                # A Ctrl-C reached the child as well, which tidies up.
+                with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                    return child.wait(timeout=1.0)
+                hear()
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+            hear()
+
+
+@contextlib.contextmanager
+def _heard(
+    steps: Callable[[int], None] | None,
+) -> Iterator[tuple[tuple[str, ...], tuple[int, ...], Callable[[], None]]]:
+    """(the program's words for it, descriptors that it needs, what passes on how many steps there are by now)."""
+    if steps is None:
+        yield (), (), lambda: None
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    done = 0
+
+    def hear() -> None:
+        nonlocal done
+        with contextlib.suppress(BlockingIOError):
+            done += len(os.read(read_end, 1 << 16))
+        steps(done)
+
     try:
-        while True:
-            # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
-            # A Ctrl-C reached the child as well, which tidies up.
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                return child.wait(timeout=1.0)
+        yield (f"--steps-to={write_end}",), (write_end,), hear
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        os.close(read_end)
+        os.close(write_end)
 
 
 def output_of_trainer_program(module: str, arguments: Sequence[str], needed: Sequence[str]) -> str:

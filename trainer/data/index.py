@@ -7,6 +7,8 @@ would come to where it begins now, so that it finds every one of them and builds
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import signal
 import sys
 from collections import defaultdict
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--world-size", type=int, required=True, help="the ranks that it will have")
     result.add_argument("--dry-run", action="store_true", help="say what would be built")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
+    result.add_argument("--steps-to", type=int, metavar="FD", help="write a byte to this descriptor when one is built")
     result.add_argument("options", nargs="*", metavar="OPTION", help="after --: the training's own")
     return result
 
@@ -108,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupted)
     try:
         options = parse_to_start(arguments.options, arguments.world_size)
-        done = index(options, arguments.dry_run, lambda one: None if arguments.json else print(_line(one), flush=True))
+        done = index(options, arguments.dry_run, lambda one: _tell(one, arguments.json, arguments.steps_to))
     except (OptionsError, DataError, ValueError) as error:
         return _failed(str(error), 2)
     except CheckpointError as error:
@@ -120,6 +123,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.json:
         sys.stdout.write(json_file_text({"schema_version": 1, "indexed": done}))
     return 1 if any(one.state == "not kept" for one in done.indices) else 0
+
+
+def _tell(one: KeptIndex, as_json: bool, steps_to: int | None) -> None:
+    if not as_json:
+        print(_line(one), flush=True)
+    if one.state == "built" and steps_to is not None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(steps_to, b".")
 
 
 def _line(one: KeptIndex) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import main
+from opsctl.records.errand_progress import PROGRESS_VARIABLE
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into
@@ -105,13 +106,16 @@ def test_what_the_training_would_refuse_is_one_line(
     assert line.startswith("opsctl: ") and why in line
 
 
-def test_the_command_builds_for_the_runs_own_lengths_and_layout_without_torch(folder: Path) -> None:
+def test_the_command_builds_for_the_runs_own_lengths_and_layout_without_torch_and_tells_a_job(folder: Path) -> None:
     (folder / "torch.py").write_text("raise SystemExit('torch')")
+    told = folder / "progress.json"
+    environment = {**os.environ, "PYTHONPATH": ".", PROGRESS_VARIABLE: str(told)}
     ran = subprocess.run(
         [sys.executable, "-m", "opsctl", "data", "index", "--json"],
-        capture_output=True, text=True, timeout=60, check=False, cwd=folder, env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True, text=True, timeout=60, check=False, cwd=folder, env=environment,
     )  # fmt: skip
     (built,) = printed("data index", ran.stdout)["indices"]
+    assert json.loads(told.read_text())["done"] == 1
     assert (built["samples"], built["state"], ran.returncode) == (4000, "built", 0), ran.stderr
 
 
