@@ -53,6 +53,11 @@ def backed_up(checkpoints: Path, *places: tuple[str, What, str]) -> list[ListedC
     return listed(checkpoints, lines, {"/archive/me", "s3://bucket/me"})
 
 
+def test_a_backup_of_another_save_of_that_iteration_is_none_of_it(checkpoints: Path) -> None:
+    line = BackedUp(to="/archive/me", what=What.FULL, iteration=10, of="another", verified_at=now())
+    assert not any(one.backups for one in listed(checkpoints, [line]))
+
+
 def test_where_it_is_backed_up_is_said_by_numbers_and_what_these_are_below(checkpoints: Path) -> None:
     found = backed_up(
         checkpoints,
