@@ -88,7 +88,7 @@ def _data_behind(copies: FarCopies, snapshot: Snapshot) -> list[Finding]:
             subject=f"{copies.to} data",
             since=since,
             evidence=(f"the revision that wants them there was published {length_words(snapshot.now - since)} ago",),
-            todo="opsctl backup says why; opsctl cron status shows whether checkpoint-backup runs",
+            todo="what it says: opsctl backup; opsctl cron status shows whether checkpoint-backup runs",
         )
     ]
 

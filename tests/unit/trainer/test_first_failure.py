@@ -71,6 +71,7 @@ def test_an_exit_status_without_a_word_is_told_as_such() -> None:
 def fork(watch: DeathWatch, local_rank: int, act: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a rank that has only begun
         watch.report(local_rank)
         act()
         os._exit(0)
