@@ -76,7 +76,8 @@ class Shared:
 
 
 @pytest.fixture
-def shared(unix_user: Callable[..., str]) -> Iterator[Shared]:
+def shared(unix_user: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
+    monkeypatch.setattr(os, "nice", lambda _: 0)  # the record is written here, by a process that goes on
     ann, ben = unix_user("ann", groups_of=[GROUP]), unix_user("ben", groups_of=[GROUP])
     with TemporaryDirectory(dir="/tmp") as folder:
         run = Shared(Path(folder), ann, ben)
