@@ -14,7 +14,7 @@ from typing import Any
 
 RANKS = 8
 ROUNDS = 3
-TARGET = 0.6
+TARGET = 0.35
 TIMEOUT_S = 180.0
 _FIRST_STEP = " iteration        1/"
 _MODEL = (
@@ -30,7 +30,7 @@ def main() -> dict[str, Any]:
     if not Path("/dev/nvidiactl").exists():
         environment["DS_ACCELERATOR"] = "cpu"
     imports, first_steps = [], []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # the record of the environment comes late
         prefix = _write_corpus(Path(folder))
         for number in range(ROUNDS):
             imports.append(_import_s(environment))

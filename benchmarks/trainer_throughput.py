@@ -1,4 +1,4 @@
-"""Training tokens/s on a CPU through the DeepSpeed engine, beside transformers' BLOOM and GPT-2 of the same shape.
+"""Training tokens/s on a CPU through the engine, beside transformers' BLOOM, GPT-2 and Llama of the same shape.
 
 4 layers, hidden 256, 8 heads, sequence 256, vocabulary 4096, batch 8, fp32, AdamW, clipping at 1.0, no dropout, each
 with its default attention, one process, two threads. The candidates take turns step by step and the ratios are medians
@@ -18,6 +18,17 @@ from typing import Any
 LAYERS, HIDDEN, HEADS, SEQUENCE, VOCABULARY, BATCH = 4, 256, 8, 256, 4096, 8
 LEARNING_RATE = 3e-4
 THREADS = 2
+#: As Llama's, with as many weights in a block as the others: a gate costs what shared keys and values save.
+FFN, GROUPS = 768, 4
+LLAMA: dict[str, Any] = {
+    "position_embedding_type": "rope",
+    "normalization": "RMSNorm",
+    "disable_bias_linear": True,
+    "swiglu": True,
+    "ffn_hidden_size": FFN,
+    "group_query_attention": True,
+    "num_query_groups": GROUPS,
+}
 Step = Callable[[], None]
 
 
@@ -34,10 +45,14 @@ def main(rounds: int = 16) -> dict[str, Any]:
 
     torch.set_num_threads(THREADS)
     candidates = {
-        "ours, ALiBi + embedding LayerNorm": _engine_step(alibi=True),
+        "ours, ALiBi + embedding LayerNorm": _engine_step(
+            {"position_embedding_type": "alibi", "embed_layernorm": True}
+        ),
         "transformers BloomForCausalLM": _transformers_step(_bloom()),
-        "ours, learned positions": _engine_step(alibi=False),
+        "ours, learned positions": _engine_step({}),
         "transformers GPT2LMHeadModel": _transformers_step(_gpt2()),
+        "ours, rotary, RMSNorm, gate, groups": _engine_step(LLAMA),
+        "transformers LlamaForCausalLM": _transformers_step(_llama()),
     }
     for step in candidates.values():
         step()
@@ -53,22 +68,28 @@ def main(rounds: int = 16) -> dict[str, Any]:
 
 def _report(rates: dict[str, list[float]], matrix_flops: float) -> dict[str, Any]:
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    ours_alibi, bloom, ours_learned, gpt2 = rates.values()
+    ours_alibi, bloom, ours_learned, gpt2, ours_rotary, llama = rates.values()
     to_bloom, to_gpt2 = _median_ratio(ours_alibi, bloom), _median_ratio(ours_learned, gpt2)
+    to_llama = _median_ratio(ours_rotary, llama)
     print(f"{'model':36} {'tokens/s':>10} {'least':>8} {'most':>8} {'of matrix rate':>15}")
     for name, values in rates.items():
         share = medians[name] * _flops_per_token() / matrix_flops
         print(f"{name:36} {medians[name]:10.0f} {min(values):8.0f} {max(values):8.0f} {share:15.1%}")
     print(f"this machine's fp32 matrix products: {matrix_flops / 1e9:.0f} GFLOP/s with {THREADS} threads")
     fastest_bloom, fastest_gpt2 = max(ours_alibi) / max(bloom), max(ours_learned) / max(gpt2)
-    print(f"ours / BLOOM {to_bloom:.2f}x, ours / GPT-2 {to_gpt2:.2f}x (goal: 1.00x; medians over turns)")
-    print(
-        f"ours / BLOOM {fastest_bloom:.2f}x, ours / GPT-2 {fastest_gpt2:.2f}x (each one's fastest step: no other load)"
-    )
+    fastest_llama = max(ours_rotary) / max(llama)
+
+    def ratios(bloom: float, gpt2: float, llama: float) -> str:
+        return f"ours / BLOOM {bloom:.2f}x, ours / GPT-2 {gpt2:.2f}x, ours / Llama {llama:.2f}x"
+
+    print(f"{ratios(to_bloom, to_gpt2, to_llama)} (goal: 1.00x; medians over turns)")
+    print(f"{ratios(fastest_bloom, fastest_gpt2, fastest_llama)} (each one's fastest step: no other load)")
     return {
         "tokens_per_second": medians,
         "ratio_to_bloom": to_bloom,
         "ratio_to_gpt2": to_gpt2,
+        "ratio_to_llama": to_llama,
+        "ratio_of_fastest_to_llama": fastest_llama,
         "ratio_of_fastest_to_bloom": fastest_bloom,
         "ratio_of_fastest_to_gpt2": fastest_gpt2,
         "matrix_gflops": matrix_flops / 1e9,
@@ -106,39 +127,39 @@ def _matrix_rate() -> float:
     return 2 * 1024**3 / best
 
 
-def _engine_step(alibi: bool) -> Step:
+def options(world_size: int, **others: Any) -> Any:
+    """The trainer's options for this shape, with others beside them or in their place."""
+    from trainer.recipe.options import parse, to_arguments
+
+    shape = {
+        "num_layers": LAYERS,
+        "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS,
+        "seq_length": SEQUENCE,
+        "micro_batch_size": BATCH,
+        "vocab_size": VOCABULARY,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "clip_grad": 1.0,
+        "lr": LEARNING_RATE,
+        "train_iters": 1000,
+    }
+    return parse(to_arguments({**shape, **others}), world_size=world_size)
+
+
+def _engine_step(model: dict[str, Any]) -> Step:
     import torch
 
     from trainer.engine import Vocabulary, build_engine, initialize, train_step
     from trainer.model.batch import engine_item
-    from trainer.recipe.options import parse, to_arguments
 
-    options = parse(
-        to_arguments(
-            {
-                "num_layers": LAYERS,
-                "hidden_size": HIDDEN,
-                "num_attention_heads": HEADS,
-                "seq_length": SEQUENCE,
-                "micro_batch_size": BATCH,
-                "vocab_size": VOCABULARY,
-                "attention_dropout": 0.0,
-                "hidden_dropout": 0.0,
-                "clip_grad": 1.0,
-                "lr": LEARNING_RATE,
-                "train_iters": 1000,
-                "position_embedding_type": "alibi" if alibi else "absolute",
-                "embed_layernorm": alibi,
-            }
-        ),
-        world_size=1,
-    )
-    parallel = initialize(options)
-    engine = build_engine(options, parallel, Vocabulary.unpadded(VOCABULARY))
-    batches = _batches()
+    own = options(1, **model)
+    parallel = initialize(own)
+    engine = build_engine(own, parallel, Vocabulary.unpadded(VOCABULARY))
+    of_samples = batches()
 
     def step() -> None:
-        train_step(engine, iter([engine_item(next(batches))]), LEARNING_RATE)
+        train_step(engine, iter([engine_item(next(of_samples))]), LEARNING_RATE)
 
     assert torch.get_num_threads() == THREADS
     return step
@@ -149,11 +170,11 @@ def _transformers_step(model: Any) -> Step:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    batches = _batches()
+    of_samples = batches()
     model.train()
 
     def step() -> None:
-        tokens_bs = next(batches)[:, :SEQUENCE]
+        tokens_bs = next(of_samples)[:, :SEQUENCE]
         loss = model(input_ids=tokens_bs, labels=tokens_bs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -197,13 +218,30 @@ def _gpt2() -> Any:
     )
 
 
-def _batches() -> Any:
+def _llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=FFN,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            num_key_value_heads=GROUPS,
+            tie_word_embeddings=True,
+            use_cache=False,
+        )
+    )
+
+
+def batches(size: int = BATCH) -> Any:
     """Random samples of sequence + 1 tokens, the same for every candidate."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
     while True:
-        yield torch.randint(0, VOCABULARY, (BATCH, SEQUENCE + 1), generator=generator)
+        yield torch.randint(0, VOCABULARY, (size, SEQUENCE + 1), generator=generator)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Running a program that is not ours to its end, for so long at most: then it and what it started are killed."""
+"""Running a program that is not ours to its end: for so long at most, or on this terminal for as long as it takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 #: For what was killed to be gone. What hangs in the kernel, or gave its output to another, is not waited for.
@@ -29,6 +30,33 @@ class Overdue(Exception):
     def __init__(self, out: bytes) -> None:
         super().__init__("its time was up")
         self.out = out  # what it had printed by then
+
+
+def run_on_terminal(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    descriptors: tuple[int, ...] = (),
+    to_stderr: bool = False,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> int:
+    """Run `command` with this terminal as its own, however long it takes; its exit code, negative for a signal's.
+
+    descriptors: files of ours that it has too. to_stderr: what it prints is no answer of ours. meanwhile: called every
+    second. A Ctrl-C reaches it as it reaches us, SIGTERM is passed on. Raises OSError where it cannot be started.
+    """
+    stdout = sys.stderr.fileno() if to_stderr else None
+    child = subprocess.Popen(command, env=environment, stdout=stdout, pass_fds=descriptors)
+    previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+    try:
+        while True:
+            # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
+            # A Ctrl-C reached the child as well, which tidies up.
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                return child.wait(timeout=1.0)
+            meanwhile()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def find_program(name: str, environment: Mapping[str, str]) -> str | None:

@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -60,6 +61,26 @@ def _nothing_left_to_go_off() -> Iterator[None]:
     for one in left:
         one.cancel()
     assert not left, left
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was_found() -> Iterator[None]:
+    """No test leaves a signal's handler, or this process less eager, to those that come after it."""
+    handlers, niceness = _handlers(), os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    left = {number: handler for number, handler in _handlers().items() if handler != handlers[number]}
+    for number in left:
+        signal.signal(number, handlers[number])
+    found = os.getpriority(os.PRIO_PROCESS, 0)
+    if found != niceness:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    assert not left, left
+    assert found == niceness
+
+
+def _handlers() -> dict[signal.Signals, Any]:
+    """Of every signal with a name; None where it is none of Python's."""
+    return {number: signal.getsignal(number) for number in signal.Signals}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def killed_at_every_step(do: Callable[[], object], most: int = 500) -> Iterator[
         if not child:
             code = 1
             try:
-                _die_at(step)
+                die_at(step)
                 do()
                 code = 0
             finally:
@@ -36,7 +36,8 @@ def killed_at_every_step(do: Callable[[], object], most: int = 500) -> Iterator[
     raise AssertionError(f"more than {most} steps")
 
 
-def _die_at(step: int) -> None:
+def die_at(step: int) -> None:
+    """From now on die by SIGKILL right before that step, the first being 1."""
     left = [step]
 
     def count(event: str, arguments: tuple[object, ...]) -> None:

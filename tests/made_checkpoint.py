@@ -24,9 +24,9 @@ from trainer.formats.universal import INFO, universal_checkpoint_info
 from trainer.interchange.native import NativeFiles
 from trainer.interchange.to_native import write_native
 from trainer.recipe.engine_config import engine_config
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, parse, to_arguments
-from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import Vocabulary
 
 STEP = 7

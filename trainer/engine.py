@@ -12,6 +12,7 @@ rank r being samples r*MBS ... (r+1)*MBS-1 of every MBS x DP consecutive ones.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -30,6 +31,7 @@ from trainer.parallel.process_groups import Parallel, initialize
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.recomputation import ATTENTION, BLOCK, recomputed
 from trainer.recipe.vocabulary import Vocabulary
 
 import deepspeed  # isort: skip  # process_groups has imported it the quick way
@@ -37,55 +39,77 @@ from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip
 from deepspeed.runtime.pipe.schedule import ReduceTiedGrads  # isort: skip
 
 from trainer.model.pipeline import GPTPipeline  # isort: skip
+from trainer.optim.held_update import Decides, held_update  # isort: skip
 from trainer.optim.parameters import build_optimizer  # isort: skip
+from trainer.optim.step_numbers import StepNumbers, Votes, measure_once  # isort: skip
+from trainer.parallel.sends import send_meanwhile  # isort: skip
 
 __all__ = [
+    "Decides",
+    "PipelineEngine",
     "StepResult",
     "Vocabulary",
     "build_engine",
     "build_model",
     "configuration_notices",
+    "count_skipped_step",
     "evaluate_step",
     "gradient_norm",
     "initialize",
     "masks_notices",
     "parameters_norm",
+    "replica_loss",
     "train_step",
 ]
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step measured; the same on every rank. Skipped: fp16 overflowed and no weight changed."""
+    """What one step measured; the same on every rank. Skipped: no weight changed, by an overflow or a decision.
+
+    votes: the sum over all ranks of each value that they brought into it.
+    """
 
     loss: float
     gradient_norm: float
     loss_scale: float | None
     skipped: bool
+    votes: tuple[float, ...] = ()
 
 
-def build_model(options: Options, parallel: Parallel, vocabulary: Vocabulary) -> GPTPipeline:
-    """This rank's stage of the model, on its device. Collective."""
-    recompute = options.checkpoint_activations or options.deepspeed_activation_checkpointing
+def build_model(
+    options: Options, parallel: Parallel, vocabulary: Vocabulary, draws_weights: bool = True
+) -> GPTPipeline:
+    """This rank's stage of the model, on its device. Collective. Without `draws_weights` matrices are 0."""
+    shape = ModelShape.of(options, vocabulary)
+    recompute = recomputed(options)
     return GPTPipeline(
-        ModelShape.of(options, vocabulary),
+        shape if draws_weights else dataclasses.replace(shape, init_std=0.0),
         parallel,
         options.pp_partition_method,
-        blocks_per_checkpoint=options.checkpoint_num_layers if recompute else 0,
+        blocks_per_checkpoint=options.checkpoint_num_layers if recompute == BLOCK else 0,
+        recompute_attention=recompute == ATTENTION,
         synchronize_replicated=options.sync_tp_duplicated_parameters,
         split_checkpoints=options.partition_activations or options.distribute_checkpointed_activations,
         masks_labels=options.eod_mask_loss,
     )
 
 
-def build_engine(options: Options, parallel: Parallel, vocabulary: Vocabulary) -> PipelineEngine:
-    """DeepSpeed's pipeline engine over the model. Collective. Raises OptionsError for fp16 without a GPU."""
+def build_engine(
+    options: Options, parallel: Parallel, vocabulary: Vocabulary, draws_weights: bool = True
+) -> PipelineEngine:
+    """DeepSpeed's pipeline engine over the model. Collective. Raises OptionsError for fp16 without a GPU.
+
+    draws_weights: whether the training begins with these; a checkpoint's are read over them all.
+    """
     if options.fp16 and parallel.device.type != "cuda":
         raise OptionsError("--fp16 needs a GPU, and there is none here: use --bf16 or neither")
-    model = build_model(options, parallel, vocabulary)
+    model = build_model(options, parallel, vocabulary, draws_weights)
     optimizer, config = build_optimizer(model, options), _configuration(options)
     with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory, which on a CPU is none
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+    send_meanwhile(engine)
+    engine.numbers = measure_once(engine, parallel)
     if options.fp16 and options.accumulate_allreduce_grads_in_fp32:
         engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, ReduceTiedGrads: _add_up_tied_gradients}
     return engine
@@ -101,20 +125,51 @@ def _add_up_tied_gradients(engine: PipelineEngine) -> None:
         dist.all_reduce(engine.optimizer.get_param_gradient_attribute(weight), group=group)
 
 
-def train_step(engine: PipelineEngine, items: Iterator[EngineItem] | None, learning_rate: float) -> StepResult:
+def train_step(
+    engine: PipelineEngine,
+    items: Iterator[EngineItem] | None,
+    learning_rate: float,
+    decides: Decides | None = None,
+    votes: Votes = tuple,
+    consumed_samples: int | None = None,
+) -> StepResult:
     """One optimizer step at `learning_rate` on the next global batch. Collective.
 
-    Micro-batches for a model with dropout carry the index of their first sample. The batch size is the engine's:
+    decides: asked before the update, on every rank, what to do with it; on every rank alike. votes: asked right before
+    that, on every rank for its own; the step's one small collective carries them.
+    Micro-batches for a model with dropout carry the index of their first sample. It is read off the device, one by one,
+    unless `consumed_samples` says how many came before this global batch. The batch size is the engine's:
     `engine.set_train_batch_size` changes it.
     """
     _expect(engine, training=True)
     for group in engine.optimizer.param_groups:
         group["lr"] = learning_rate
     engine.module.begin_step()
+    engine.module.places = None if consumed_samples is None else _places(engine, consumed_samples)
     skipped_before = engine.skipped_steps
-    loss = engine.train_batch(data_iter=_counted(engine, items, engine.micro_batches))
+    numbers: StepNumbers = engine.numbers
+    numbers.begin(votes)
+    with held_update(engine, numbers, decides):
+        engine.train_batch(data_iter=_counted(engine, items, engine.micro_batches))
     scale = float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None
-    return StepResult(float(loss), gradient_norm(engine), scale, engine.skipped_steps > skipped_before)
+    skipped = engine.skipped_steps > skipped_before
+    return StepResult(numbers.loss, gradient_norm(engine), scale, skipped, numbers.votes)
+
+
+def _places(engine: PipelineEngine, consumed_samples: int) -> Iterator[int] | None:
+    """The index of the first sample of each of this replica's micro-batches; None where nobody asks for it."""
+    module = engine.module
+    if not module.has_dropout:
+        return None
+    size, parallel = engine.train_micro_batch_size_per_gpu(), module.parallel
+    return itertools.count(consumed_samples + parallel.data_rank * size, size * parallel.data_size)
+
+
+def count_skipped_step(engine: PipelineEngine, batch_size: int) -> None:
+    """Have the engine count a step on `batch_size` samples that nobody takes, as one that it skipped itself."""
+    engine.global_steps += 1
+    engine.global_samples += batch_size
+    engine.skipped_steps += 1
 
 
 def evaluate_step(
@@ -151,6 +206,12 @@ def gradient_norm(engine: PipelineEngine) -> float:
     """Norm over all ranks of the last step's gradients before clipping; costs nothing, the step has computed it."""
     norm = engine.get_global_grad_norm()
     return float("nan") if norm is None else float(norm)
+
+
+def replica_loss(engine: PipelineEngine) -> float:
+    """The last step's loss on this rank's data-parallel replica alone: on all ranks of its pipeline the same."""
+    numbers: StepNumbers = engine.numbers
+    return numbers.replica_loss
 
 
 def parameters_norm(engine: PipelineEngine, parallel: Parallel) -> float:

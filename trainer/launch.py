@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import ipaddress
 import logging
@@ -34,6 +35,7 @@ from trainer.environment_record import start_recording
 from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.first_failure import DeathWatch
 from trainer.preload import import_engine, set_process_defaults
+from trainer.recipe.recomputation import asks_to_recompute
 from trainer.say import complain
 from trainer.stack_signal import listen
 
@@ -65,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         complain(f"trainer.launch: {error.filename}: {error.strerror}")
         return 1
     try:
-        import_engine((node.main,))
+        import_engine((node.main,), with_compiler=asks_to_recompute(trainer_arguments))
     except ModuleNotFoundError as error:
         complain(
             f"trainer.launch: {error.name} is not installed for {sys.executable} on {node.node_name}: "
@@ -148,6 +150,7 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
     watch.start()
     # Torch opens a rank's output in the rank, before that is ours: as open as the folder; then it is the user's again.
     usual_umask = os.umask(~node.own_folder.stat().st_mode & 0o777)
+    gc.freeze()  # or each rank's collector would write to, and so copy, every page that it shares with the others
     try:
         elastic_launch(config, run_rank)(node, watch, told_to_end, usual_umask, trainer_arguments)
     except ChildFailedError as error:

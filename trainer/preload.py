@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import tempfile
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from trainer.uncompiled import COMPILER, leave_compiler_out
 
 # When this process, or the launcher that forked it, began: the exit duration counts from here.
 STARTED_AT = time.time()
@@ -19,7 +22,6 @@ _COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 # What DeepSpeed otherwise imports inside `initialize` and at the first step, and a process forked afterwards gets for
 # nothing.
 _NEEDED_LATER = (
-    "torch._dynamo",  # by every optimizer's first step, though nothing is compiled
     "deepspeed.runtime.pipe.engine",
     "deepspeed.runtime.bf16_optimizer",
     "deepspeed.runtime.fp16.fused_optimizer",
@@ -27,6 +29,10 @@ _NEEDED_LATER = (
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "deepspeed.runtime.data_pipeline.data_sampling.data_sampler",
     "deepspeed.checkpoint",
+    "deepspeed.comm.mori",
+    "deepspeed.module_inject.auto_ep_layer",
+    "torch.profiler._cupti_monitor",
+    "torch.utils.serialization.config",
 )
 
 
@@ -43,18 +49,34 @@ def set_process_defaults(ranks_on_node: int) -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
-def import_engine(module_names: tuple[str, ...] = ()) -> None:
+def import_engine(module_names: tuple[str, ...] = (), with_compiler: bool = False) -> None:
     """Import torch and DeepSpeed with all that training needs of them, and then `module_names`.
 
-    Two of DeepSpeed 0.19's habits are switched off. On a CPU it builds `deepspeed_shm_comm` with a C++ compiler at
-    the first `init_distributed`, a minute under a lock that a killed rank leaves behind. And its Muon optimizer,
-    imported by every ZeRO-1 engine, decorates three functions with `torch.compile`, which loads all of inductor for
-    functions never called here.
+    torch's compiler is left out, unless asked for: `torch.utils.checkpoint` loads it at its first call. And two of
+    DeepSpeed 0.19's habits are switched off. On a CPU it builds `deepspeed_shm_comm` with a C++ compiler at the first
+    `init_distributed`, a minute under a lock that a killed rank leaves behind. And its Muon optimizer, imported by
+    every ZeRO-1 engine, decorates three functions with `torch.compile`, which loads all of inductor for functions
+    never called here.
     """
-    with _without_a_compiler_cache():
-        _import_engine()
-    for name in module_names:
-        importlib.import_module(name)
+    with _without_looking_for_garbage():
+        with _without_a_compiler_cache():
+            _import_engine()
+            for name in COMPILER if with_compiler else ():
+                importlib.import_module(name)
+        for name in module_names:
+            importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _without_looking_for_garbage() -> Iterator[None]:
+    """Import without Python's collector, which goes a dozen times through all that has been imported so far."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextlib.contextmanager
@@ -84,11 +106,13 @@ def _import_engine() -> None:
         decorate_for_real, compiler.compile = compiler.compile, _leave_uncompiled
         try:
             for name in _NEEDED_LATER:
-                importlib.import_module(name)
+                with contextlib.suppress(ModuleNotFoundError):  # what a version does not have it does not need
+                    importlib.import_module(name)
         finally:
             compiler.compile = decorate_for_real
     finally:
         torch.compile = compile_for_real
+    leave_compiler_out(torch)
     # Set, not asked for: the first look at this table probes every operation, with compilers and the GPU.
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})["deepspeed_shm_comm"] = False
 

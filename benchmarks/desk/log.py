@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from opsctl.logs.lines import parse_lines
-from opsctl.logs.measured import WINDOW, measure
+from opsctl.logs.measured import WINDOW, Series, measure, series_of
 from opsctl.logs.records import Measured, Record
+from trainer.formats.guard_lines import GuardLine
 from trainer.formats.training_line import TrainingLine
 
 #: When every simulated world begins.
@@ -32,7 +33,8 @@ class Log:
         self._unread: deque[tuple[float, str]] = deque()
         self._records: deque[Record] = deque()
         self._iterations = 0  # training lines among them
-        self._series: deque[TrainingLine] = deque(maxlen=lines_of_series)
+        self._series: deque[Record] = deque()  # training lines and what the guard said among them
+        self._lines_of_series, self._lines = lines_of_series, 0
         self._last_text = ""
         self.written_at: datetime | None = None  # of the last line that a reader can see
         self.text: list[str] | None = None  # all that was read, where somebody wants to compare
@@ -56,13 +58,25 @@ class Log:
         for record in parse_lines(fresh):
             self._records.append(record)
             if isinstance(record, TrainingLine):
-                self._series.append(record)
                 self._iterations += 1
+            self._keep(record)
         # As far back as `recent` reads: to the line of the iteration that is so many from the end.
         while self._iterations > WINDOW + 1:
             self._iterations -= isinstance(self._records.popleft(), TrainingLine)
         while self._iterations == WINDOW + 1 and not isinstance(self._records[0], TrainingLine):
             self._records.popleft()
+
+    def _keep(self, record: Record) -> None:
+        """For the series: back to the training line that is so many from the end."""
+        if isinstance(record, TrainingLine):
+            self._lines += 1
+        elif not isinstance(record, GuardLine):
+            return
+        self._series.append(record)
+        while self._lines > self._lines_of_series or (
+            self._lines == self._lines_of_series and not isinstance(self._series[0], TrainingLine)
+        ):
+            self._lines -= isinstance(self._series.popleft(), TrainingLine)
 
     def measured(self) -> Measured:
         """As `opsctl.logs.measured.recent` finds it in the file."""
@@ -72,6 +86,6 @@ class Log:
         is_followed = not any(isinstance(one, TrainingLine) for one in parse_lines([self._last_text]))
         return msgspec.structs.replace(found, is_followed=is_followed)
 
-    def series(self) -> tuple[TrainingLine, ...]:
-        """The newest training lines, oldest first."""
-        return tuple(self._series)
+    def series(self) -> Series:
+        """The newest training lines, oldest first, and what the guard said among them."""
+        return series_of(self._series)

@@ -11,7 +11,8 @@ import math
 import random
 from dataclasses import dataclass
 
-from trainer.recipe.schedule import BatchRamp, LearningRateSchedule
+from trainer.recipe.learning_rate import LearningRateSchedule
+from trainer.recipe.schedule import BatchRamp
 
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 #: Exit margin of both: they left 10 minutes before the limit, 1190 of 1200 and 5990 of 6000 minutes.

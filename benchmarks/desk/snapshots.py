@@ -63,7 +63,7 @@ class Viewer:
         now = moment(world.clock.now)
         # What another node wrote is there within seconds on NFS; some clients keep attributes for minutes.
         world.log.read(world.clock.now, chance.uniform(60, 300) if chance.random() < 0.03 else chance.uniform(0, 30))
-        measured = world.log.measured()
+        measured, series = world.log.measured(), world.log.series()
         last = trainer.saved[-1]
         spaces = self._spaces(now)
         is_blind = desk.blind is not None
@@ -89,7 +89,8 @@ class Viewer:
             kill_switch=self._kill_switch(),
             published=Published(REVISION, moment(0.0), USER, desk.differs),
             partition=None if is_blind else PartitionNodes(PARTITION, len(world.queue.names), world.queue.healthy()),
-            series=world.log.series(),
+            series=series.iterations,
+            guarded=series.guarded,
             faulty=self._faulty(f"global_step{last.iteration}"),
             spaces=spaces,
             space_history=tuple(itertools.chain(*self._older, *self._recent)),

@@ -36,9 +36,25 @@ def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
     return row
 
 
-def brake_trips(attempts: Iterable[Attempt], since: datetime) -> bool:
-    """Whether a chain submitted at `since` must stop: three attempts in a row without a new checkpoint."""
-    return without_progress(attempts, since) >= BRAKE_ATTEMPTS
+def learned_nothing(attempts: Iterable[Attempt], since: datetime) -> bool:
+    """Whether the last attempt after `since` that says anything stopped itself, as its iterations were all in vain.
+
+    The next would begin at the same checkpoint with the same data.
+    """
+    told = [
+        one
+        for one in attempts
+        if one.closed_at is not None and one.closed_at > since and one.reason not in _NEUTRAL_REASONS
+    ]
+    return bool(told) and told[-1].reason == Ending.SKIPPED_ITERATIONS
+
+
+def brake_trips(attempts: Sequence[Attempt], since: datetime) -> bool:
+    """Whether a chain submitted at `since` must stop.
+
+    After three attempts in a row without a new checkpoint, and after one that stopped itself.
+    """
+    return without_progress(attempts, since) >= BRAKE_ATTEMPTS or learned_nothing(attempts, since)
 
 
 def waits_in_vain(attempts: Sequence[Attempt], chain: int) -> bool:

@@ -16,6 +16,7 @@ class Ending(StrEnum):
     EXIT_DURATION = Reason.EXIT_DURATION.value
     EXIT_INTERVAL = Reason.EXIT_INTERVAL.value
     EXIT_SAMPLES = Reason.EXIT_SAMPLES.value
+    SKIPPED_ITERATIONS = Reason.SKIPPED_ITERATIONS.value  # the training has stopped itself: it no longer learned
     OVERTAKEN = Reason.OVERTAKEN.value
     FINISHED = Reason.FINISHED.value
     SIGNAL = Reason.SIGNAL.value  # one ended a rank, or srun

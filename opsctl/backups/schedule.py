@@ -87,6 +87,18 @@ def never_whole(policy: BackupTable, until_backed_up: int) -> bool:
     return until_backed_up > 0 and (policy.full_every == 0 or until_backed_up % policy.full_every != 0)
 
 
+def why_none(found: Sequence[Here], policy: BackupTable) -> str:
+    """Why `choose` finds nothing that a destination should have, where no iteration was named."""
+    if not found:
+        return "there is no checkpoint here yet"
+    each = {"full_every": policy.full_every, "weights_every": policy.weights_every}
+    every = " or ".join(f"{key} = {number:,}" for key, number in each.items() if number)
+    if not every:
+        return "no schedule says which: full_every or weights_every under [backup], or --step N for a single one"
+    which = f"of {len(found)} here (the newest {found[-1].iteration:,}) none is divided by {every}"
+    return f"{which}, or pinned: --step N sends one"
+
+
 def _wanted(
     one: Here, policy: BackupTable, named: Collection[int] | None, weights_only: bool
 ) -> tuple[What, str] | None:

@@ -11,8 +11,8 @@ from trainer.formats.manifest import Found
 from trainer.formats.resumable import Identity, schedule_to_resume_with
 from trainer.formats.starting import found_at_start
 from trainer.recipe.layout import Layout
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.options import Options
-from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import Vocabulary
 
 

@@ -20,7 +20,7 @@ from trainer.formats.history import Start
 from trainer.formats.json_text import Moment
 from trainer.formats.manifest import Manifest, fault_of, latest_folder, read_manifest
 from trainer.formats.saved_parameters import parameters_of
-from trainer.recipe.schedule import LearningRateSchedule
+from trainer.recipe.learning_rate import LearningRateSchedule
 
 _LABEL_WIDTH, _WIDTH = 14, 100
 
@@ -174,7 +174,7 @@ def _parameters(manifest: Manifest) -> int | None:
 
 def _learning_rate(manifest: Manifest) -> float | None:
     try:
-        return LearningRateSchedule(**manifest.learning_rate).at(manifest.consumed_train_samples)
+        return LearningRateSchedule.of_facts(manifest.learning_rate).at(manifest.consumed_train_samples)
     except (TypeError, ValueError, ZeroDivisionError):  # imported weights have none
         return None
 

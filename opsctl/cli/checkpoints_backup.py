@@ -108,9 +108,10 @@ def backup(
 
 
 def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_run: bool) -> list[BackedUpRun]:
-    from opsctl.backups.checkpoints import back_up, ledger_of, plan, warnings_of
+    from opsctl.backups.checkpoints import back_up, here, ledger_of, plan, warnings_of
     from opsctl.backups.policy import policy_of
     from opsctl.backups.printed import BackedUpRun, DueBackup, printed
+    from opsctl.backups.schedule import why_none
     from opsctl.cli.backing_up import kept_going, opened, raise_first
     from opsctl.output import message
     from trainer.formats.manifest import tag_of
@@ -126,6 +127,8 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
                 message(f"{tag_of(due.iteration)}: {due.what.words} to {url}: {due.reason}, {due.news}")
             for left in chosen.left:
                 message(f"{tag_of(left.iteration)} is not sent: {left.reason}")
+            if not (chosen.due or chosen.there or chosen.left):
+                message(f"{name}: nothing is due: {why_none(here(run.paths), policy.table)}")
             sent = None if dry_run or not chosen.due else back_up(place, policy.table, wish, lambda line: message(line))
             problems = list(sent.problems) if sent else []
             for problem in problems:

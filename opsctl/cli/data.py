@@ -1,16 +1,22 @@
-"""`opsctl data`: text to the trainer's data files, and what a training makes of these at its start."""
+"""`opsctl data`: text to the trainer's data files, mixtures of them, and what a training makes of these."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from opsctl.cli.long_command import LongCommand
-from opsctl.cli.selection import json_option, pick, run_argument
+from opsctl.cli.selection import json_option, pick, run_argument, run_option
+
+if TYPE_CHECKING:
+    from opsctl.runs.expanded import ExpandedRun
+    from opsctl.runs.load import LoadedRun
 
 
 @click.group()
 def command() -> None:
-    """Turn text into the trainer's data files; build ahead what a training builds of them at its start."""
+    """Turn text into the trainer's data files, mix them, build ahead what a training builds of them, look into both."""
 
 
 @command.command("prepare", cls=LongCommand, goes_on=False)
@@ -82,16 +88,135 @@ def index(run_argument: str | None, run: str | None, dry_run: bool, as_json: boo
     their lengths. They lie where the training looks for them, which then builds none; what is there is left alone.
     """
     from opsctl.cli.trainer_program import run_trainer_program
-    from opsctl.errors import RunFileError
     from opsctl.records.errand_progress import tell_progress
-    from opsctl.records.run_view import glance
-    from opsctl.runs.checks import check_run
 
-    chosen = glance(pick(run_argument, run))
-    if chosen.loaded is None:
-        raise RunFileError(chosen.problem)
-    expanded, _ = check_run(chosen.loaded)
+    expanded = _expanded(pick(run_argument, run))
     arguments = [f"--world-size={expanded.layout.world_size}", *["--dry-run"] * dry_run, *["--json"] * as_json]
     return run_trainer_program(
         "trainer.data.index", [*arguments, "--", *expanded.arguments], ("numpy",), steps=tell_progress
     )
+
+
+@command.command("mix", cls=LongCommand, goes_on=False)
+@click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
+@click.option("--output", metavar="P", required=True, help="Files are named P.train.txt, P.valid.txt and P.test.txt.")
+@click.option("--alpha", type=float, metavar="A", help="Shares as tokens^A: 1 by size, 0 every set alike.")
+@click.option("--ratios", metavar="FILE", help="In place of PREFIX: a JSON list of dataset_path and ratio.")
+@click.option("--train", metavar="START:END", default="0:0.949", show_default=True, help="Documents to train on.")
+@click.option("--valid", metavar="START:END", default="0.949:0.999", show_default=True, help="To validate on, or none.")
+@click.option("--test", metavar="START:END", default="0.999:1", show_default=True, help="To test on, or none.")
+@click.option("--each", is_flag=True, help="Have every set evaluated by itself too, as a group of its own.")
+@click.option("--train-samples", type=click.IntRange(min=1), metavar="N", help="How long the training is.")
+@click.option("--train-tokens", type=click.IntRange(min=1), metavar="N", help="The same, in tokens.")
+@click.option("--seq-length", type=click.IntRange(min=1), metavar="N", help="Tokens of a sample.")
+@click.option("--most-epochs", type=float, metavar="X", default=4.0, show_default=True, help="Above this it is said.")
+@click.option("--overwrite", is_flag=True, help="Replace files that say something else.")
+@click.option("--dry-run", is_flag=True, help="Print the table; write nothing.")
+@run_option
+@json_option
+def mix(prefixes: tuple[str, ...], run: str | None, dry_run: bool, as_json: bool, **given: Any) -> int:
+    """Write the weighted split files that have a training mix the data sets PREFIX, each a .bin/.idx pair.
+
+    A set's share grows with its tokens to the power of --alpha, so that small ones count for more than their size.
+    With --run the training is as long as that run's. A run file names the files as train_weighted_split_paths_path,
+    valid_weighted_split_paths_path and test_weighted_split_paths_path.
+    """
+    from opsctl.cli.trainer_program import run_trainer_program
+
+    if (given["alpha"] is None) == (given["ratios"] is None):
+        raise click.UsageError("give --alpha or --ratios: what the shares follow from")
+    if run is not None:
+        if any(given[name] is not None for name in ("train_samples", "train_tokens", "seq_length")):
+            raise click.UsageError("--run says how long the training is; leave the other lengths out")
+        given |= _length_of(run)
+    flags = [f"--{name.replace('_', '-')}" for name in ("each", "overwrite") if given.pop(name)]
+    flags += ["--dry-run"] * dry_run + ["--json"] * as_json
+    values = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
+    return run_trainer_program("trainer.data.mix", [*flags, *values, "--", *prefixes], ("numpy",))
+
+
+@command.command("inspect", cls=LongCommand, goes_on=False)
+@click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
+@run_option
+@click.option("--samples", metavar="A:B", help="What the run reads from A samples consumed to B.")
+@click.option("--iterations", metavar="A:B", help="What its iterations A to B read, both in, counted from 1.")
+@click.option(
+    "--mixture",
+    metavar="[UP_TO]",
+    is_flag=False,
+    flag_value="",
+    help="What it has had of each data set, of UP_TO samples consumed [default: its latest checkpoint's, or all].",
+)
+@click.option("--tokens", is_flag=True, help="Print tokens, though there is a tokenizer.")
+@click.option(
+    "--width",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=200,
+    show_default=True,
+    help="Characters of each sample on the screen; 0: all.",
+)
+@json_option
+def inspect(
+    prefixes: tuple[str, ...],
+    run: str | None,
+    samples: str | None,
+    iterations: str | None,
+    mixture: str | None,
+    tokens: bool,
+    width: int,
+    as_json: bool,
+) -> int:
+    """Say what is in the data sets PREFIX, or what a run reads of its own.
+
+    With --samples or --iterations it prints the text behind them, and what was skipped is marked; with --mixture the
+    shares that came out against those that were asked for, and at which iterations each data set was through. Without
+    either and without PREFIX it says what is in the run's training data.
+    """
+    from opsctl.cli.trainer_program import run_trainer_program
+
+    asked = {"samples": samples, "iterations": iterations, "mixture": mixture}
+    given = [f"--{name}={value}" for name, value in asked.items() if value is not None]
+    flags = ["--tokens"] * tokens + ["--json"] * as_json
+    if len(given) > 1 or (given and prefixes):
+        raise click.UsageError("give one of PREFIX, --samples, --iterations and --mixture")
+    if prefixes and run is not None:
+        raise click.UsageError("--run is for what a run reads: leave it or PREFIX out")
+    if given:
+        expanded = _expanded(run)
+        words = [*given, f"--width={width}", f"--world-size={expanded.layout.world_size}", *flags]
+        return run_trainer_program("trainer.data.inspection", [*words, "--", *expanded.arguments], ("numpy",))
+    found = prefixes or _training_prefixes(run)
+    return run_trainer_program("trainer.data.inspection", [*flags, "--", *found], ("numpy",))
+
+
+def _training_prefixes(run: str | None) -> tuple[str, ...]:
+    """Each once, in the order of the options."""
+    from trainer.formats.data_sources import groups
+
+    options = _expanded(run).options
+    return tuple(dict.fromkeys(source.prefix for group in groups(options, "train") for source in group.sources))
+
+
+def _length_of(run: str) -> dict[str, int]:
+    """How long the run is, by the options of `mix`; its data may be what is to be mixed, and is not looked at."""
+    from opsctl.runs.length import length_of_run
+
+    samples, sequence_length = length_of_run(_loaded(run))
+    return {"train_samples": samples, "seq_length": sequence_length}
+
+
+def _loaded(run: str | None) -> LoadedRun:
+    from opsctl.errors import RunFileError
+    from opsctl.records.run_view import glance
+
+    chosen = glance(run)
+    if chosen.loaded is None:
+        raise RunFileError(chosen.problem)
+    return chosen.loaded
+
+
+def _expanded(run: str | None) -> ExpandedRun:
+    from opsctl.runs.checks import check_run
+
+    return check_run(_loaded(run))[0]

@@ -22,7 +22,7 @@ def command() -> None:
 @click.option("--output", metavar="DIR", required=True, help="The model's folder; with --steps the one above.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
 @click.option("--steps", metavar="A:B:C", help="From A to B every C, each to DIR/global_stepN.")
-@click.option("--format", "family", type=click.Choice(["bloom", "gpt2"]), help="[default: the one that fits]")
+@click.option("--format", "family", type=click.Choice(["bloom", "gpt2", "llama"]), help="[default: the one that fits]")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),

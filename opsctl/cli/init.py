@@ -21,7 +21,7 @@ DEFAULT_EXAMPLE = "demo"
     "--from",
     "example",
     metavar="EXAMPLE",
-    help="demo, tr1-13B, tr11-176B-ml or setup-test-n2 [default: demo]; with --rehearsal a run.",
+    help="demo, llama-1B, tr1-13B, tr11-176B-ml, tr11d-760M-ml, setup-test-n2 [default: demo]; with --rehearsal a run.",
 )
 @click.option("--rehearsal", is_flag=True, help="The small twin of a run, on two nodes, to try a change with.")
 def command(name: str, example: str | None, rehearsal: bool) -> None:
@@ -108,7 +108,7 @@ def _chosen(examples: dict[str, Path], name: str, example: str | None) -> Path:
 
     wanted = example or (name if name in examples else DEFAULT_EXAMPLE)
     if wanted not in examples:
-        near = [one for one in examples if one.startswith(wanted)][-1:] or difflib.get_close_matches(
+        near = sorted((one for one in examples if one.startswith(wanted)), key=len)[:1] or difflib.get_close_matches(
             wanted, examples, 1, 0.4
         )
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -39,10 +39,13 @@ from opsctl.doctor.check import PrintedCheck
 from opsctl.environments.checking import CheckedEnvironment
 from opsctl.environments.printed import BuiltEnvironment
 from opsctl.errands.listing import PrintedErrand
+from opsctl.evaluation.jobs import AskedEvaluation
+from opsctl.evaluation.results import EvaluatedCheckpoint
 from opsctl.hub.printed import CheckedHub, ComparedHub, SyncedRun
 from opsctl.localcluster.status import ClusterStatus
 from opsctl.perms.report import PrintedPerms
 from opsctl.planning.plan import NumbersPlan, RunPlan
+from opsctl.planning.planned_search import LayoutSearch
 from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.records.requests import Action, Audited, PrintedRequest
 from opsctl.status.all_runs import PrintedRow
@@ -53,9 +56,11 @@ from opsctl.status.queue import PrintedJob
 from opsctl.watch.all_runs import PrintedRun
 from opsctl.watch.finding import PrintedFinding
 from trainer.formats.data_indices import IndexedData
+from trainer.formats.data_inspected import InspectedSet, ReadSamples, RealisedMixture
+from trainer.formats.data_mix import MixedData
 from trainer.formats.data_notes import PreparedData
 from trainer.formats.environment import Environment
-from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, ImportedModel
+from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, GeneratedText, ImportedModel
 
 
 class Printed(NamedTuple):
@@ -75,6 +80,7 @@ def name_in_table(command: str) -> str:
 PRINTED = (
     Printed("plan", "plan", RunPlan, "from a run file"),
     Printed("plan", "plan", NumbersPlan, "from numbers"),
+    Printed("plan", "search", LayoutSearch, "with --search"),
     Printed("submit", "submitted", PrintedChain),
     Printed("submit", "would_submit", WouldSubmit, "with `--dry-run`"),
     Printed("render", "files", RenderedFiles),
@@ -127,15 +133,30 @@ PRINTED = (
     Printed("alerts test", "sendings", list[PrintedSending]),
     Printed("data prepare", "data", PreparedData),
     Printed("data index", "indexed", IndexedData),
+    Printed("data mix", "mixed", MixedData),
+    Printed("data inspect", "data_sets", list[InspectedSet], "of data sets"),
+    Printed("data inspect", "samples", ReadSamples, "with `--samples` or `--iterations`"),
+    Printed("data inspect", "mixture", RealisedMixture, "with `--mixture`"),
     Printed("checkpoints convert", "converted", ConvertedCheckpoint),
     Printed("export hf", "exported", list[ExportedModel]),
+    Printed("evaluate", "evaluated", list[EvaluatedCheckpoint]),
+    Printed("evaluate", "asked", list[AskedEvaluation], "with `--job`"),
+    Printed("generate", "generated", list[GeneratedText]),
     Printed("import hf", "imported", ImportedModel),
     Printed("jobs list", "errands", list[PrintedErrand]),
     *(
         Printed(long, "errand", PrintedErrand, "with `--job`")
         for long in (
-            *("checkpoints prune", "checkpoints convert", "data prepare", "data index", "export hf", "import hf"),
-            *("env build", "hub sync"),
+            *(
+                "checkpoints prune",
+                "checkpoints convert",
+                "data prepare",
+                "data index",
+                "data mix",
+                "export hf",
+                "import hf",
+            ),
+            *("env build", "generate", "hub sync"),
             *("checkpoints backup", "checkpoints restore", "backup", "backup verify", "restore"),
         )
     ),

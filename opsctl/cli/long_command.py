@@ -60,11 +60,15 @@ class LongCommand(click.Command):
         """With `--job` it is sent; else it is carried out here."""
         given = {name: ctx.meta.get(f"{_WORDS}.job_{name}") for name in map(_bare, _OF_SBATCH)}
         if ctx.meta.get(f"{_WORDS}.job"):
-            return _send(self, ctx, {_SBATCH_NAMES.get(name, name): value for name, value in given.items()})
+            return self.send(ctx, {_SBATCH_NAMES.get(name, name): value for name, value in given.items()})
         alone = next((name for name, value in given.items() if value is not None), None)
         if alone is not None:
             raise click.UsageError(f"--{alone} is of the Slurm job: give --job too")
         return super().invoke(ctx)
+
+    def send(self, ctx: click.Context, given: dict[str, Any]) -> Any:
+        """Have a Slurm job do it. given: options of sbatch, None where the command line says nothing."""
+        return _send(self, ctx, given)
 
 
 def without_job_options(args: Sequence[str], options: Sequence[click.Parameter]) -> list[str]:
@@ -106,20 +110,15 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
     from opsctl.errands.settling import Seen
     from opsctl.output import message, print_json, show, show_text
     from opsctl.records.cluster import choose_cluster
-    from opsctl.records.errand_progress import PROGRESS_VARIABLE
     from opsctl.runs.profile import jobs_table
     from opsctl.slurm.commands import client_for
 
-    if os.environ.get(PROGRESS_VARIABLE):
-        raise click.UsageError("--job inside such a job: it is carried out here, leave --job out")
+    refuse_job_in_a_job()
     run, params = _run_of(ctx.params), ctx.params
-    umask = _umask()
-    if run is not None and run.table.group:
-        umask = 0o007
     errand = new_errand(
         ctx.meta[_WORDS],
         str(Path.cwd()),
-        umask,
+        job_umask(run.table.group if run else None),
         choose_cluster(params.get("cluster"), run.paths if run else None),
         jobs_table(),
         {name: None if value is None else str(value) for name, value in given.items()},
@@ -160,7 +159,18 @@ def _run_of(params: dict[str, Any]) -> Any:
         return None
 
 
-def _umask() -> int:
+def refuse_job_in_a_job() -> None:
+    """Raise click.UsageError inside a job that carries out such a command."""
+    from opsctl.records.errand_progress import errand_at_work
+
+    if errand_at_work():
+        raise click.UsageError("--job inside such a job: it is carried out here, leave --job out")
+
+
+def job_umask(group: str | None) -> int:
+    """Of a job: what it makes of a run with a group is the group's, else as the caller's."""
+    if group:
+        return 0o007
     found = os.umask(0o077)
     os.umask(found)
     return found

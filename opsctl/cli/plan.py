@@ -64,6 +64,7 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Cal
 @run_argument
 @json_option
 @click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Plan the run on so many nodes instead.")
+@click.option("--search", is_flag=True, help="Layouts that fit the GPUs' memory, the fastest first.")
 @_number("--params", "Parameters of the model.")
 @_number("--tokens", "Tokens to train on.")
 @_number("--gpus", "GPUs.")
@@ -77,7 +78,9 @@ def _number(name: str, what: str, whole: bool = True, zero: bool = False) -> Cal
 @_number("--goal-tokens", "Tokens to consume in all.")
 @_number("--seconds-per-iteration", "Seconds of one iteration.", whole=False)
 @_number("--global-batch-size", "Samples of one iteration.")
-def command(run_argument: str | None, run: str | None, as_json: bool, nodes: int | None, **numbers: Any) -> None:
+def command(
+    run_argument: str | None, run: str | None, as_json: bool, nodes: int | None, search: bool, **numbers: Any
+) -> None:
     """Sizes, days, batch ramp, iterations, layout of a run; refuses what cannot run (exit code 2).
 
     Without a run, a few numbers give what can be worked out of them:
@@ -85,16 +88,45 @@ def command(run_argument: str | None, run: str | None, as_json: bool, nodes: int
     \b
       opsctl plan --params 167e9 --tokens 450e9 --gpus 384 --tflops 150
       opsctl plan --num-layers 70 --hidden-size 14336 --vocab-size 250680 --sequence-length 2048
+      opsctl plan RUN --search --gpus 192
       opsctl plan --consumed-tokens 193e9 --goal-tokens 341e9 --seconds-per-iteration 105 --global-batch-size 2048
     """  # noqa: D301 - click looks for that very character
     chosen = pick(run_argument, run)
-    if any(value is not None for value in numbers.values()):
+    if search:
+        _search(chosen, nodes, numbers, as_json)
+    elif any(value is not None for value in numbers.values()):
         if chosen or nodes is not None:
             flag = next(name for name, value in numbers.items() if value is not None).replace("_", "-")
             raise click.UsageError(f"--{flag} plans without a run file: leave out {chosen or '--nodes'}, or the number")
         _plan_numbers(numbers, as_json)
     else:
         _plan_run(chosen, nodes, as_json)
+
+
+def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_json: bool) -> None:
+    from opsctl.output import print_json, show_lines
+    from opsctl.planning.search_part import layout_search, search_lines
+    from opsctl.records.locate import locate_run_file
+    from opsctl.runs.checks import find_problems
+    from opsctl.runs.load import load_run_file
+
+    gpus = numbers.pop("gpus")
+    for name, value in numbers.items():
+        if value is not None:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} plans without a run file, --search with one: leave it out"
+            )
+    if gpus is not None and nodes is not None:
+        raise click.UsageError(f"--gpus {gpus} and --nodes {nodes} both say how many: give one")
+    loaded = load_run_file(locate_run_file(chosen))
+    slurm = loaded.file.slurm
+    many = gpus if gpus is not None else (nodes or slurm.nodes) * slurm.gpus_per_node
+    options = find_problems(loaded, None).options
+    found = layout_search(loaded.file.run.name, slurm, loaded.file.gpu, _expected_or_measured(loaded), options, many)
+    if as_json:
+        print_json("search", found)
+    else:
+        show_lines(search_lines(found))
 
 
 def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
@@ -113,6 +145,7 @@ def _plan_numbers(numbers: dict[str, Any], as_json: bool) -> None:
 
 def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     from opsctl.output import message, print_json, show_lines
+    from opsctl.planning.evaluation_part import evaluation_sections
     from opsctl.planning.from_run import plan_sections
     from opsctl.planning.plan import PlannedRun, RunPlan
     from opsctl.planning.screen import bullet_lines, lines_of
@@ -125,6 +158,7 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     findings = find_problems(loaded, nodes, expect=expect)
     sections = plan_sections(loaded.file.slurm, expect, findings.options, findings.layout, loaded.file.retention)
     sections += _carbon(loaded.file.carbon, sections)
+    sections += evaluation_sections(loaded.file.evaluation, findings.options)
     run = PlannedRun(name=loaded.file.run.name, file=str(loaded.path))
     if as_json:
         problems, warnings = list(findings.problems), list(findings.warnings)

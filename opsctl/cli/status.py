@@ -94,6 +94,7 @@ class _Look:
         from dataclasses import replace
 
         from opsctl.carbon.glance import energy_seen
+        from opsctl.evaluation.glance import evaluations_seen
         from opsctl.output import json_text
         from opsctl.records.cluster import choose_cluster
         from opsctl.records.run_view import view
@@ -107,7 +108,11 @@ class _Look:
         snapshot = gather(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh), LOOKED_AT)
         overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
         carbon = run.loaded.file.carbon if run.loaded is not None else None
-        desk = replace(read_desk(run.paths, snapshot.now), energy=energy_seen(run.paths, carbon))
+        desk = replace(
+            read_desk(run.paths, snapshot.now),
+            energy=energy_seen(run.paths, carbon),
+            evaluation=evaluations_seen(run.paths),
+        )
         found = open_findings(run, overview, desk)
         if as_json:
             from opsctl.status.printed import printed_status

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from opsctl.errors import OpsctlError
+from opsctl.programs import run_on_terminal
 
 
 def run_trainer_program(
-    module: str, arguments: Sequence[str], needed: Sequence[str], steps: Callable[[int], None] | None = None
+    module: str,
+    arguments: Sequence[str],
+    needed: Sequence[str],
+    steps: Callable[[int], None] | None = None,
+    *,
+    to_stderr: bool = False,
 ) -> int:
     """Run a module of the trainer in a Python of its own, on this terminal; its exit code.
 
@@ -24,17 +29,10 @@ def run_trainer_program(
     _refuse_missing(needed)
     with _heard(steps) as (words, descriptors, hear):
         # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
-        child = subprocess.Popen([sys.executable, "-P", "-m", module, *words, *arguments], pass_fds=descriptors)
-        previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+        command = [sys.executable, "-P", "-m", module, *words, *arguments]
         try:
-            while True:
-                # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
-                # A Ctrl-C reached the child as well, which tidies up.
-                with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                    return child.wait(timeout=1.0)
-                hear()
+            return run_on_terminal(command, descriptors=descriptors, to_stderr=to_stderr, meanwhile=hear)
         finally:
-            signal.signal(signal.SIGTERM, previous)
             hear()
 
 

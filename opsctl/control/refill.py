@@ -184,7 +184,8 @@ def rests(files: Files) -> Decision | None:
         return Decision(Word.RESTS, said)
     wanted = last_word(files.chains)
     if wanted is not None and brake_trips(files.attempts, wanted.submitted_at):
-        said = f"not refilled: {BRAKE_ATTEMPTS} attempts in a row without a new checkpoint; opsctl attempts says why"
+        row = f"{BRAKE_ATTEMPTS} attempts in a row without a new checkpoint, or one that stopped itself"
+        said = f"not refilled: {row}; opsctl attempts says why"
         return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
     return None
 

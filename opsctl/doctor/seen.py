@@ -87,6 +87,17 @@ class EnvironmentSeen:
 
 
 @dataclass(frozen=True)
+class LmEvalSeen:
+    """The Python that the run's checkpoints are evaluated in."""
+
+    python: str
+    version: str = ""  # of its lm-eval; empty where there is none
+    others_can_change: str = ""  # why it was not started
+    problem: str = ""  # why it does not start, or has no lm-eval
+    no_folders: tuple[str, ...] = ()  # of [evaluation] include
+
+
+@dataclass(frozen=True)
 class DeskSeen:
     """Who looks after runs here."""
 
@@ -119,6 +130,7 @@ class Seen:
     home: FolderSeen | None = None
     host: HostSeen | None = None
     environment: EnvironmentSeen | None = None
+    lm_eval: LmEvalSeen | None = None  # None too where nothing is to be evaluated
     desk: DeskSeen | None = None
     keys: KeysSeen | None = None
     has_hub_token: bool = False

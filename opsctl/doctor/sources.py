@@ -12,6 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from opsctl.account import account_name, group_name, membership_problem
@@ -21,6 +22,7 @@ from opsctl.doctor.seen import (
     EnvironmentSeen,
     FolderSeen,
     HostSeen,
+    LmEvalSeen,
     SlurmSeen,
     SoftwareSeen,
 )
@@ -29,9 +31,11 @@ from opsctl.environments.looking import Looked, check, what_it_should_be
 from opsctl.environments.recipe import recipe_of
 from opsctl.environments.starting import why_not_started
 from opsctl.errors import OpsctlError, SlurmError
+from opsctl.evaluation.settings import settings_of, who_else_decides
 from opsctl.moments import now
-from opsctl.programs import find_program
+from opsctl.programs import Overdue, find_program, run_program
 from opsctl.records.register import cron_folder
+from opsctl.records.run_view import RunView
 from opsctl.records.trusted import who_else_can_write
 from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.profile import profile, profile_files
@@ -48,6 +52,8 @@ PROGRAMS = (
 )
 PACKAGES = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash", "s3fs", "gcsfs", "codecarbon")
 _SLURM_S = 10.0
+_LM_EVAL_S = 30.0
+_VERSION_OF_LM_EVAL = "import importlib.metadata; print(importlib.metadata.version('lm_eval'))"
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
@@ -172,6 +178,31 @@ def environment(loaded: LoadedRun | None) -> EnvironmentSeen | None:
         places, against = recipe.places, what_it_should_be(recipe.places, recipe.requirements)
     checked = check(Looked(script, dict(file.env)), against, (), places)
     return EnvironmentSeen(script, held_against=against, discrepancies=tuple(checked.problems))
+
+
+def lm_eval(loaded: LoadedRun | None, environment: Mapping[str, str]) -> LmEvalSeen | None:
+    """Whether the Python of [evaluation] has one, by its packages' notes; it is not loaded, which takes long."""
+    if loaded is None:
+        return None
+    run = RunView(loaded.file.run, loaded.paths, loaded)
+    settings = settings_of(run)  # what an evaluation takes: the published ones
+    if settings is None or not settings.tasks:
+        return None
+    no_folders = tuple(one for one in settings.table.include if not Path(one).is_dir())
+    found = LmEvalSeen(settings.python, no_folders=no_folders)
+    python = find_program(settings.python, environment)
+    if python is None:
+        return replace(found, problem="there is no such program")
+    if why := who_else_decides(run, settings):
+        return replace(found, others_can_change=why)
+    try:
+        ended = run_program([python, "-c", _VERSION_OF_LM_EVAL], {**environment, **settings.variables}, _LM_EVAL_S)
+    except Overdue:
+        return replace(found, problem=f"it did not start within {_LM_EVAL_S:.0f} s")
+    except OSError as error:
+        return replace(found, problem=f"it cannot be run: {error.strerror}")
+    said = ended.out.decode(errors="replace").strip()
+    return replace(found, version=said) if ended.code == 0 and said else replace(found, problem="it has no lm-eval")
 
 
 def desk(loaded: LoadedRun | None, environment: Mapping[str, str]) -> DeskSeen:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from opsctl.attempts import events as attempts_file
-from opsctl.attempts.brake import BRAKE_ATTEMPTS, brake_trips, chains_to_cancel, waits_in_vain, without_progress
+from opsctl.attempts.brake import (
+    BRAKE_ATTEMPTS,
+    brake_trips,
+    chains_to_cancel,
+    learned_nothing,
+    waits_in_vain,
+    without_progress,
+)
 from opsctl.attempts.cause import describe
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
@@ -285,7 +292,10 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
         why += f" ({describe(last.first_failure)})"
     elif last and last.note:
         why += f" ({last.note})"
-    said = f"{row} attempts in a row without a new checkpoint: this chain stops; {why}"
+    found = f"{row} attempts in a row without a new checkpoint"
+    if learned_nothing(attempts, _counted_since(task)):
+        found = "the training stopped itself, as too many iterations in a row were skipped or had no finite loss"
+    said = f"{found}: this chain stops; {why}"
     task.log.say(alert_line(f"{task.name}: {said}"))
     known = recorded(task.paths)
     _cancel_pending(

@@ -12,6 +12,7 @@ from opsctl.logs import pulse
 from opsctl.logs.attempt_lines import parse_attempt_time
 from opsctl.logs.records import Record
 from trainer.formats import training_line
+from trainer.formats.guard_lines import parse_guard_line
 from trainer.formats.leave_lines import parse_leave
 from trainer.formats.log_lines import parse_checkpoint_line, parse_evaluation, parse_stamp, parse_timers
 from trainer.formats.training_line import TrainingLine, parse_training_line
@@ -40,6 +41,7 @@ def parse_line(line: str) -> Record | None:
         or parse_attempt_time(text)
         or parse_leave(text)
         or parse_stamp(text)
+        or parse_guard_line(text)
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +15,8 @@ from opsctl.logs.records import Alert, Measured, Pulse, Record
 from opsctl.logs.tail import last_lines, lines_backwards
 from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
-from trainer.formats import log_lines, training_line
+from trainer.formats import guard_lines, log_lines, training_line
+from trainer.formats.guard_lines import GuardLine
 from trainer.formats.leave_lines import Left
 from trainer.formats.log_lines import (
     BACKGROUND_TIMER,
@@ -30,7 +32,7 @@ from trainer.formats.log_lines import (
 from trainer.formats.training_line import TrainingLine
 
 #: What a search from the end looks for.
-_MARKS = (*training_line.MARKS, *log_lines.MARKS, *attempt_lines.MARKS, b"] PULSE: ")
+_MARKS = (*training_line.MARKS, *log_lines.MARKS, *guard_lines.MARKS, *attempt_lines.MARKS, b"] PULSE: ")
 #: How much of a log's end `measured` and `recent` look at.
 TAIL_BYTES = 4 * 1024 * 1024
 #: Iterations over which durations are taken.
@@ -58,20 +60,36 @@ def recent_in(fd: int) -> tuple[Measured, Pulse | Alert | None]:
     return _seen_in(fd, records), said
 
 
-def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, tuple[TrainingLine, ...]]:
-    """`recent`, and the newest `iterations` lines of iterations as logged, oldest first, from one reading."""
+class Series(NamedTuple):
+    """The newest lines of iterations, and of the spike guard beside them, as logged, oldest first."""
+
+    iterations: tuple[TrainingLine, ...] = ()
+    guarded: tuple[GuardLine, ...] = ()
+
+
+def recent_and_series(paths: RunPaths, iterations: int) -> tuple[Measured, Series]:
+    """`recent`, and the newest `iterations` lines of iterations with what is among them, from one reading."""
     try:
         fd = open_file(paths.output, paths.main_log)
     except OSError:
-        return Measured(), ()
+        return Measured(), Series()
     try:
         records = _records(fd, iterations)
-        series = tuple(record for record in records if isinstance(record, TrainingLine))
+        series = series_of(records)
         found = _seen_in(fd, _newest(records, WINDOW + 1))
         # A failed save is told until the next one, which may be many iterations later.
         return msgspec.structs.replace(found, failed_save=_failed_save(records)), series
     finally:
         os.close(fd)
+
+
+def series_of(records: Iterable[Record]) -> Series:
+    """Those of them."""
+    lines = [record for record in records if isinstance(record, TrainingLine | GuardLine)]
+    return Series(
+        tuple(one for one in lines if isinstance(one, TrainingLine)),
+        tuple(one for one in lines if not isinstance(one, TrainingLine)),
+    )
 
 
 def _measured(paths: RunPaths, iterations: int | None) -> Measured:
@@ -152,7 +170,7 @@ def _window(records: Sequence[Record]) -> list[TrainingLine]:
     for record in records:
         if _is_start(record):
             started = True
-        elif isinstance(record, TrainingLine):
+        elif isinstance(record, TrainingLine) and not record.is_left_out:
             # Where nothing else tells, an iteration number that falls back does.
             if started or (before is not None and record.iteration <= before.iteration):
                 since_start = 0

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from trainer.formats.guard_lines import GuardLine
 from trainer.formats.leave_lines import Left
 from trainer.formats.log_lines import (
     CheckpointFailed,
@@ -61,6 +62,7 @@ Record = (
     | Timers
     | Stamp
     | Left
+    | GuardLine
     | Pulse
     | Alert
 )

@@ -48,15 +48,6 @@ def memory_gb(parameters: float) -> float:
     return parameters * TRAINING_BYTES_PER_PARAMETER / 1e9
 
 
-def memory_per_gpu_gb(parameters_here: float, data: int, half: bool) -> float:
-    """GB of one GPU that holds `parameters_here` parameters, optimizer states sharded over `data` replicas (ZeRO-1).
-
-    Weights and fp32 gradients stay whole; fp32 weights and two moments are shared out. Activations are not counted.
-    """
-    whole = (HALF_BYTES_PER_PARAMETER if half else FP32_BYTES_PER_PARAMETER) + 4
-    return parameters_here * (whole + 12 / data) / 1e9
-
-
 def init_std_third(hidden: int) -> float:
     """sqrt(1/(3h)). Source: Smith et al., arXiv 2201.11990."""
     return math.sqrt(1 / (3 * hidden))

@@ -1,4 +1,4 @@
-"""What a training takes: disk, memory, time."""
+"""What a training takes: disk and time."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from opsctl.planning import arithmetic
-from opsctl.planning.layout_part import stages_of
-from opsctl.planning.plan import PlannedCheckpoints, PlannedJob, PlannedMemory, PlannedThroughput, PlannedTime
+from opsctl.planning.plan import PlannedCheckpoints, PlannedJob, PlannedThroughput, PlannedTime
 from opsctl.planning.schedule_part import known, lengths_of
-from opsctl.planning.section import Section, amount, gb_text, gib_text, whole
+from opsctl.planning.section import Section, amount, gib_text, whole
 from opsctl.planning.traffic import traffic
 from opsctl.runs.schema import ExpectTable, RetentionTable, SlurmTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.precision import is_half
+from trainer.recipe.recomputation import NONE, recomputed
 from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.sizes import (
-    HARDWARE_PASSES,
     MODEL_PASSES,
-    TRAINING_BYTES_PER_PARAMETER,
+    PASSES,
     parameters,
-    parameters_of_ranks,
     tflops_per_gpu,
 )
 
@@ -33,14 +31,10 @@ from trainer.recipe.sizes import (
 _MOST_SAVES = 200_000
 
 
-def size_sections(
-    options: Mapping[str, Any],
-    shape: ModelShape,
-    layout: Layout | None,
-    expect: ExpectTable,
-    retention: RetentionTable | None,
-) -> Iterator[Section]:
-    """Checkpoints on disk, and the memory that weights, gradients and optimizer states need."""
+def checkpoint_section(
+    options: Mapping[str, Any], shape: ModelShape, expect: ExpectTable, retention: RetentionTable | None
+) -> Section:
+    """Checkpoints on disk."""
     count = parameters(shape)
     half = is_half(shape.precision)
     weights, full = arithmetic.weights_gib(count, half), arithmetic.checkpoint_gib(count, half)
@@ -49,17 +43,7 @@ def size_sections(
     sizes = PlannedCheckpoints(weights_gib=weights, full_gib=full, save_interval_iterations=options["save_interval"])
     written = weights if options["no_save_optim"] else full
     sizes, more = _with_traffic(sizes, options, expect, retention, written)
-    yield Section("checkpoint", "Checkpoints", sizes, (*rows, *more))
-    total = arithmetic.memory_gb(count)
-    text = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
-    stages = stages_of(options, layout) if layout is not None else None
-    here = _largest_share(shape, stages, layout.tensor) if layout is not None and stages else None
-    fullest = None
-    if layout is not None and here is not None:
-        fullest = arithmetic.memory_per_gpu_gb(here, layout.data, half)
-        shared = f", optimizer states shared by {layout.data} replicas" if layout.data > 1 else ""
-        text.append(("the fullest GPU", f"about {gb_text(fullest)}{shared}"))
-    yield Section("memory", "Memory for weights, gradients and optimizer", memory_values(total, fullest), tuple(text))
+    return Section("checkpoint", "Checkpoints", sizes, (*rows, *more))
 
 
 def _with_traffic(
@@ -103,19 +87,6 @@ def _with_traffic(
     return sizes, rows
 
 
-def memory_values(replica_gb: float, per_gpu_gb: float | None = None) -> PlannedMemory:
-    """What weights, gradients and optimizer states take, at 18 bytes a parameter."""
-    return PlannedMemory(bytes_per_param=TRAINING_BYTES_PER_PARAMETER, replica_gb=replica_gb, per_gpu_gb=per_gpu_gb)
-
-
-def _largest_share(shape: ModelShape, stages: list[int], tensor: int) -> int | None:
-    """Parameters that a rank of the fullest stage holds; None where `tensor` ranks cannot share a layer alike."""
-    try:
-        return max(parameters_of_ranks(shape, stages, tensor))
-    except ValueError:
-        return None
-
-
 def time_sections(
     expect: ExpectTable, options: Mapping[str, Any], shape: ModelShape, ramp: BatchRamp, layout: Layout
 ) -> Iterator[Section]:
@@ -136,11 +107,10 @@ def time_sections(
         yield Section("time", "Time to train, without waits between jobs", values, tuple(rows))
     if expect.seconds_per_iteration:
         batch, sequence, seconds = ramp.global_batch_size, options["seq_length"], expect.seconds_per_iteration
-        recomputes = options["checkpoint_activations"] or options["deepspeed_activation_checkpointing"]
-        passes = HARDWARE_PASSES if recomputes else MODEL_PASSES
-        hardware = tflops_per_gpu(shape, batch, sequence, seconds, gpus, passes)
+        recompute = recomputed(options)
+        hardware = tflops_per_gpu(shape, batch, sequence, seconds, gpus, *PASSES[recompute])
         model = tflops_per_gpu(shape, batch, sequence, seconds, gpus, MODEL_PASSES)
-        counted = " (recomputation counted)" if recomputes else ""
+        counted = "" if recompute == NONE else " (recomputation counted)"
         yield Section(
             "throughput",
             "Speed at the full batch",

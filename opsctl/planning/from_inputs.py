@@ -6,7 +6,8 @@ import msgspec
 
 from opsctl.errors import UsageError
 from opsctl.planning import arithmetic
-from opsctl.planning.cost_part import days_text, memory_values
+from opsctl.planning.cost_part import days_text
+from opsctl.planning.memory_part import memory_values
 from opsctl.planning.model_part import FORMULA
 from opsctl.planning.plan import (
     DaysLeft,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from opsctl.planning.cost_part import job_section, size_sections, time_sections
+from opsctl.planning.cost_part import checkpoint_section, job_section, time_sections
 from opsctl.planning.layout_part import layout_sections
+from opsctl.planning.memory_part import memory_section
 from opsctl.planning.model_part import model_sections, model_shape
 from opsctl.planning.nodes_part import nodes_section
 from opsctl.planning.schedule_part import batch_section, ramp_of, schedule_section
@@ -36,7 +37,8 @@ def plan_sections(
         sections += filter(None, [nodes_section(slurm.gpus_per_node, options, ramp)])
         sections.append(schedule_section(options))
     if shape is not None:
-        sections += size_sections(options, shape, layout, expect, retention)
+        sections.append(checkpoint_section(options, shape, expect, retention))
+        sections.append(memory_section(options, shape, layout))
         if ramp is not None and layout is not None:
             sections += time_sections(expect, options, shape, ramp, layout)
     return [*sections, job_section(slurm, expect)]

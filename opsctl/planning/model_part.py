@@ -9,7 +9,7 @@ from opsctl.planning import arithmetic
 from opsctl.planning.plan import InitStd, PlannedModel
 from opsctl.planning.section import Section, billions, whole
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.parameters import word_embedding
+from trainer.recipe.parameters import output_parameters, word_embedding
 from trainer.recipe.sizes import formula_parameters, parameters, parameters_of_block
 from trainer.recipe.vocabulary import Vocabulary
 
@@ -35,11 +35,14 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
     vocabulary = options["vocab_size"] or shape.vocabulary
     formula = formula_parameters(shape.layers, shape.hidden, options["seq_length"], vocabulary)
     block, embedding = parameters_of_block(shape), word_embedding(shape).size
-    positions = f"{shape.positions:,} learned positions" if shape.positions else "no learned positions"
+    output = sum(one.size for one in output_parameters(shape))
+    rows = f"vocabulary of {shape.vocabulary:,}, {_positions(shape)}"
+    own_output = (("output layer", f"{whole(output)}, a weight of its own"),) if output else ()
     values = PlannedModel(
         layers=shape.layers,
         hidden=shape.hidden,
         heads=shape.heads,
+        key_value_heads=shape.groups,
         sequence_length=options["seq_length"],
         vocab_size=vocabulary,
         padded_vocab_size=shape.vocabulary,
@@ -49,6 +52,7 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
         billion_rounded=round(formula / 1e9),
         layer_params=block,
         embedding_params=embedding,
+        output_params=output,
         hidden_per_layer=shape.hidden // shape.layers,
         hidden_per_head=shape.hidden // shape.heads,
     )
@@ -57,14 +61,15 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
         "Model",
         values,
         (
-            ("shape", f"{shape.layers} layers, hidden size {shape.hidden:,}, {shape.heads} heads"),
-            ("parameters", f"{whole(real)} ({billions(real)}): vocabulary of {shape.vocabulary:,}, {positions}"),
+            ("shape", f"{shape.layers} layers, hidden size {shape.hidden:,}, {_heads(shape)}"),
+            ("parameters", f"{whole(real)} ({billions(real)}): {rows}"),
             (
                 "by the usual formula",
                 f"{whole(formula)} ({billions(formula)}): l(12h^2+13h) + vh + sh + 2h, v = {vocabulary:,}",
             ),
             ("one block", f"{whole(block)}"),
             ("word embedding", f"{whole(embedding)}"),
+            *own_output,
             ("hidden size per layer", f"{values.hidden_per_layer}, per head {values.hidden_per_head}"),
         ),
     )
@@ -76,3 +81,15 @@ def model_sections(options: Mapping[str, Any], shape: ModelShape) -> Iterator[Se
         InitStd(init_method_std=given, sqrt_1_over_3h=third, sqrt_2_over_5h=fifths),
         (("standard deviation", f"{given:g}; sqrt(1/(3h)) is {third:.6f}, sqrt(2/(5h)) is {fifths:.6f}"),),
     )
+
+
+def _positions(shape: ModelShape) -> str:
+    if shape.positions:
+        return f"{shape.positions:,} learned positions"
+    return "rotary positions" if shape.rotary_size else "no learned positions"
+
+
+def _heads(shape: ModelShape) -> str:
+    """A plain model's heads and MLP go without saying more of them."""
+    shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
+    return f"{shape.heads} heads{shared}" + (f", {shape.gate} of {shape.ffn_hidden:,}" if shape.gate else "")

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from opsctl.planning.planned_memory import PlannedMemory
+
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
     """The run that is planned."""
@@ -53,6 +55,9 @@ class PlannedModel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     layers: Annotated[int, Meta(description="Transformer blocks.")]
     hidden: Annotated[int, Meta(description="Hidden size.")]
     heads: Annotated[int | None, Meta(description="Attention heads; null when they were not given.")]
+    key_value_heads: Annotated[
+        int | None, Meta(description="Of them with keys and values of their own; only from a run file.")
+    ] = None
     sequence_length: Annotated[int, Meta(description="Tokens of a sample.")]
     vocab_size: Annotated[int, Meta(description="Tokens of the vocabulary, before padding.")]
     padded_vocab_size: Annotated[int | None, Meta(description="Rows of the word embedding; only from a run file.")] = (
@@ -64,6 +69,9 @@ class PlannedModel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     billion_rounded: Annotated[int, Meta(description="`formula_params` in 10^9, rounded.")]
     layer_params: Annotated[int, Meta(description="Parameters of one transformer block.")]
     embedding_params: Annotated[int, Meta(description="Parameters of the word embedding.")]
+    output_params: Annotated[
+        int | None, Meta(description="Parameters of an output layer of its own, 0 without; only from a run file.")
+    ] = None
     hidden_per_layer: Annotated[int, Meta(description="Hidden size / layers, rounded down.")]
     hidden_per_head: Annotated[int | None, Meta(description="Hidden size / heads, where heads are given.")] = None
 
@@ -164,16 +172,6 @@ class PlannedCheckpoints(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
 
 
-class PlannedMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Memory for weights, gradients and optimizer states; activations are not counted."""
-
-    bytes_per_param: Annotated[int, Meta(description="Bytes for each parameter.")]
-    replica_gb: Annotated[float, Meta(description="One replica, in GB (10^9 bytes).")]
-    per_gpu_gb: Annotated[
-        float | None, Meta(description="The fullest GPU, in GB; only from a run file whose blocks divide.")
-    ] = None
-
-
 class PlannedTime(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time to train, without waits between jobs."""
 
@@ -265,6 +263,17 @@ class Inputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     global_batch_size: Annotated[int | None, Meta(description="Samples of one iteration.")] = None
 
 
+class PlannedEvaluations(Struct, frozen=True, kw_only=True):
+    """What [evaluation] comes to over the whole training."""
+
+    every_iterations: Annotated[int, Meta(description="Checkpoints that this divides are evaluated.")]
+    count: Annotated[int, Meta(description="How many are saved then.")]
+    tasks: Annotated[int, Meta(description="Tasks of each.")]
+    gpus: Annotated[int, Meta(description="GPUs of each one's job; 0: none.")]
+    time_limit_s: Annotated[int | None, Meta(description="The job's limit; null where the profile says it.")]
+    gpu_hours: Annotated[float | None, Meta(description="All together where each takes its limit; null: not known.")]
+
+
 class RunPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a run file comes to. A section that cannot be computed, since something is missing or wrong, is left out."""
 
@@ -279,12 +288,16 @@ class RunPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     schedule: Annotated[PlannedSchedule | None, Meta(description="Lengths of training, decay and warm-up.")] = None
     checkpoint: Annotated[PlannedCheckpoints | None, Meta(description="Sizes on disk.")] = None
-    memory: Annotated[PlannedMemory | None, Meta(description="Memory without activations.")] = None
+    memory: Annotated[PlannedMemory | None, Meta(description="Memory of a replica and of the fullest GPU.")] = None
     time: Annotated[PlannedTime | None, Meta(description="Days and GPU hours, as expected or measured.")] = None
     carbon: Annotated[
         PlannedCarbon | None, Meta(description="Electricity and CO2e, where `[carbon] gpu_power_w` is given.")
     ] = None
     throughput: Annotated[PlannedThroughput | None, Meta(description="Speed, as expected or measured.")] = None
+    evaluations: Annotated[
+        PlannedEvaluations | None,
+        Meta(description="Checkpoints that lm-eval is run on; left out without."),
+    ] = None
     job: Annotated[PlannedJob, Meta(description="Time limit and margins of each job.")]
     problems: Annotated[list[str], Meta(description="Why it cannot be submitted; exit code 2 when there are any.")]
     warnings: Annotated[list[str], Meta(description="What is not known yet.")]
@@ -302,4 +315,4 @@ class NumbersPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     init_std: Annotated[InitStd | None, Meta(description="Spread of the initial weights.")] = None
     parts: Annotated[WeightsByPart | None, Meta(description="Weights by part.")] = None
     checkpoint: Annotated[PlannedCheckpoints | None, Meta(description="Sizes on disk.")] = None
-    memory: Annotated[PlannedMemory | None, Meta(description="Memory without activations.")] = None
+    memory: Annotated[PlannedMemory | None, Meta(description="Memory of a replica and of the fullest GPU.")] = None

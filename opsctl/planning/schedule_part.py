@@ -11,8 +11,14 @@ from opsctl.planning.plan import PlannedBatch, PlannedSchedule, RampStage, RampU
 from opsctl.planning.section import Section, billions, whole
 from opsctl.runs.options import MOST_RAMP_STAGES
 from trainer.recipe.layout import Layout
+from trainer.recipe.learning_rate import (
+    samples_to_cool_down,
+    samples_to_decay,
+    samples_to_decay_last,
+    samples_to_warm_up,
+)
 from trainer.recipe.lengths import Lengths
-from trainer.recipe.schedule import BatchRamp, samples_to_decay, samples_to_warm_up
+from trainer.recipe.schedule import BatchRamp
 
 Fact = TypeVar("Fact")
 _STAGES_SHOWN = 4
@@ -128,6 +134,11 @@ def schedule_section(options: Mapping[str, Any]) -> Section:
         if decay and options["lr_decay_style"] != "constant":
             text = f"{decay:,} samples" + (f" = {billions(decay_tokens)} tokens" if decay_tokens else "")
             rows.append(("decay over", text))
+            if last := known(samples_to_decay_last, options):
+                rows.append(("of which down", f"{last:,} samples, {options['lr_wsd_decay_style']}"))
+        if cooldown := known(samples_to_cool_down, options):
+            at, style = options["lr_cooldown_at_samples"], options["lr_cooldown_style"]
+            rows.append(("cooldown", f"{cooldown:,} samples from sample {at:,}, {style}"))
         if warmup:
             rows.append(("warm-up", f"{warmup:,} samples"))
     values = PlannedSchedule(

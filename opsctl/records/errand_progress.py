@@ -36,3 +36,9 @@ def tell_progress(done: int) -> None:
     path = Path(place)
     with contextlib.suppress(OSError):
         write_state(path.parent, path, ErrandProgress(done=done))
+
+
+def errand_at_work() -> str:
+    """The errand that this process carries out; empty where it was typed."""
+    place = os.environ.get(PROGRESS_VARIABLE)
+    return Path(place).parent.name if place else ""

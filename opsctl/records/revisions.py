@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+import stat
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from opsctl.account import account_and_host, account_name
+from opsctl.account import account_and_host, account_name, is_member
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
 from opsctl.records.group_folder import way_in
@@ -152,6 +153,37 @@ def newest_for_task(paths: RunPaths, only_owners: bool) -> tuple[Revision | None
             return unless_open(revision), tuple(passed_over)
         passed_over.append(revision)
     return None, tuple(passed_over)
+
+
+def newest_to_start(paths: RunPaths) -> tuple[Revision | None, tuple[Revision, ...]]:
+    """The newest revision whose programs may be started as the caller, damaged or not, and the newer ones passed over.
+
+    It is the caller's, root's, or one of those who may decide by `deciding_group`. Raises OpsctlError as `newest`.
+    """
+    passed_over: list[Revision] = []
+    group = deciding_group(paths)
+    for revision in _newest_first(paths):
+        if revision.owner in (0, os.geteuid()) or (group is not None and is_member(revision.owner, group)):
+            return unless_open(revision), tuple(passed_over)
+        passed_over.append(revision)
+    return None, tuple(passed_over)
+
+
+def deciding_group(paths: RunPaths) -> int | None:
+    """The group whose members the caller lets decide what runs as the caller; None where there is none.
+
+    Only the caller's own newest revision says so, never a member's, and only of a shared folder of the caller's.
+    """
+    try:
+        found = paths.output.stat()
+    except OSError:
+        return None
+    if found.st_uid != os.geteuid() or not found.st_mode & stat.S_IWGRP:
+        return None
+    own = next((one for one in _newest_first(paths) if one.owner == os.geteuid()), None)
+    if own is None or own.damage or own.is_open:
+        return None
+    return found.st_gid if own.file.run.publish == "group" else None
 
 
 def to_send_again(paths: RunPaths, name: str) -> Revision:

@@ -82,9 +82,22 @@ def expand_file(file: RunFile, path: Path, variables: Mapping[str, str], environ
             else str(absolute(text("run", "environment", file.run.environment), path.parent, environment))
         ),
     )
+    evaluation = file.evaluation
+    if evaluation is not None:
+
+        def place(key: str, value: str) -> str:
+            return str(absolute(text("evaluation", key, value), path.parent, environment))
+
+        evaluation = msgspec.structs.replace(
+            evaluation,
+            python=None if evaluation.python is None else place("python", evaluation.python),
+            include=tuple(place("include", one) for one in evaluation.include),
+            scratch=None if evaluation.scratch is None else place("scratch", evaluation.scratch),
+        )
     return msgspec.structs.replace(
         file,
         run=run,
+        evaluation=evaluation,
         trainer={key: option("trainer", key, value) for key, value in file.trainer.items()},
         data={key: option("data", key, value) for key, value in file.data.items()},
         checkpoints={key: option("checkpoints", key, value) for key, value in file.checkpoints.items()},

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.option_table import OPTIONS, REFUSED
 from trainer.recipe.options import BY_KEY, check_mapping
 
@@ -29,6 +30,8 @@ def why_refused(key: str) -> str | None:
     """Why an option that Megatron has cannot stand in a run file; None for any other key."""
     if key in _REASONS:
         return _REASONS[key]
+    if key in EVALUATE_ONLY:
+        return "a run trains: give it to python -m trainer.pretrain_gpt in a job of its own"
     if key in BY_KEY and BY_KEY[key].table == "opsctl":
         return "opsctl sets it itself: leave it out"
     return None

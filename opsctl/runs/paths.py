@@ -216,6 +216,25 @@ class RunPaths:
         """Who sends to a hub now, a lock and a heartbeat for files and for checkpoints."""
         return self.state / "hub.sending"
 
+    @property
+    def evaluations(self) -> Path:
+        """A line for each time that a checkpoint was to be evaluated, and what became of it; only added to."""
+        return self.state / "evaluations.jsonl"
+
+    @property
+    def evaluating(self) -> Path:
+        """A file for each checkpoint that was ever evaluated, whose lock whoever does so holds."""
+        return self.state / "evaluating"
+
+    @property
+    def exported(self) -> Path:
+        """A folder for each checkpoint that is being evaluated, as transformers has it; removed afterwards."""
+        return self.output / "exported"
+
+    def evaluation(self, iteration: int) -> Path:
+        """What came of the evaluation of one checkpoint: a file for each task, and all of it in one."""
+        return self.logs / "evaluation" / f"global_step{iteration}"
+
     def attempt_folder(self, job_id: int) -> Path:
         """What the ranks of one attempt leave: rank maps, first failures, elastic error files, node outputs."""
         return self.logs / "attempts" / str(job_id)

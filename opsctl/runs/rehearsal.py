@@ -28,17 +28,18 @@ _LIMIT_S, _MARGIN_S = 1800, 300
 SCALED = frozenset(
     (
         *("tensor_model_parallel_size", "pipeline_model_parallel_size", "num_layers", "hidden_size"),
-        *("num_attention_heads", "ffn_hidden_size", "global_batch_size", "rampup_batch_size"),
+        *("num_attention_heads", "num_query_groups", "ffn_hidden_size", "global_batch_size", "rampup_batch_size"),
         *("train_samples", "train_iters", "train_tokens", "lr_decay_samples", "lr_decay_iters", "lr_decay_tokens"),
         *("lr_warmup_samples", "lr_warmup_iters", "lr_warmup_tokens", "save_interval", "save_schedule"),
         *("save_iterations", "eval_interval", "eval_iters", "log_interval", "exit_interval", "exit_samples"),
         *("exit_after_iters", "exit_duration_in_mins"),
+        *("lr_wsd_decay_samples", "lr_wsd_decay_iters", "lr_cooldown_at_samples", "lr_cooldown_samples"),
     )
 )
 #: Those of them that a twin does without: what they say of a long training says nothing of twenty iterations.
 _DROPPED = (
     *("rampup_batch_size", "save_schedule", "save_iterations", "exit_interval", "exit_samples", "exit_after_iters"),
-    *("exit_duration_in_mins", "lr_decay_tokens", "lr_warmup_tokens"),
+    *("exit_duration_in_mins", "lr_decay_tokens", "lr_warmup_tokens", "lr_cooldown_at_samples", "lr_cooldown_samples"),
 )
 
 
@@ -136,6 +137,8 @@ def _sizes(trainer: Mapping[str, Any], ranks: int, run_file: str) -> dict[str, A
         "eval_iters": min(1, trainer.get("eval_iters", 1)),
         "log_interval": 1,
     }
+    if groups := trainer.get("num_query_groups"):
+        changed["num_query_groups"] = _groups(few, tensor, groups * few // heads)
     if "ffn_hidden_size" in trainer:
         changed["ffn_hidden_size"] = max(tensor, trainer["ffn_hidden_size"] * small // hidden // tensor * tensor)
     units = {"samples": batch, "iters": 1, "tokens": batch * trainer.get("seq_length", 1)}
@@ -144,9 +147,17 @@ def _sizes(trainer: Mapping[str, Any], ranks: int, run_file: str) -> dict[str, A
             changed[f"train_{unit}"] = ITERATIONS * each
         if f"lr_decay_{unit}" in trainer:
             changed[f"lr_decay_{unit}"] = ITERATIONS * each
+        if f"lr_wsd_decay_{unit}" in trainer:
+            changed[f"lr_wsd_decay_{unit}"] = ITERATIONS // 4 * each
         if trainer.get(f"lr_warmup_{unit}"):
             changed[f"lr_warmup_{unit}"] = 2 * each
     return changed
+
+
+def _groups(heads: int, tensor: int, at_most: int) -> int:
+    """So many groups that they divide the heads and the ranks divide them; more than `at_most` only where none else."""
+    fitting = [one for one in range(tensor, heads + 1, tensor) if heads % one == 0]
+    return max((one for one in fitting if one <= at_most), default=fitting[0])
 
 
 def _largest_divisor(number: int, of: int) -> int:

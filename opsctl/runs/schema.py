@@ -157,7 +157,7 @@ class CronTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[jobs], of a profile: where long commands run as Slurm jobs. They never ask for GPUs."""
+    """[jobs], of a profile: where long commands run as Slurm jobs. None asks for GPUs but what [evaluation] says."""
 
     partition: str | None = None
     internet_partition: str | None = None  # of what needs the internet; None: the cluster's nodes all have it
@@ -186,6 +186,28 @@ class EnvironmentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hub: tuple[str, ...] = ()  # repositories of the Hugging Face hub that training reads, fetched into its cache
 
 
+class EvaluationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[evaluation]: which checkpoints `opsctl evaluate` runs lm-eval on, and how. Paths as in `[run]`."""
+
+    every: int = 10_000  # checkpoints that this divides; 0: only those that are named by hand
+    tasks: tuple[str, ...] = ()  # by lm-eval's names, or by those that they had in 2022
+    python: str | None = None  # interpreter of the environment that has lm-eval; None: the Python that runs opsctl
+    include: tuple[str, ...] = ()  # folders with tasks of one's own
+    few_shot: int | None = None  # answered questions before each question; None: as many as each task says
+    limit: int = 0  # questions of each task; 0: all
+    batch_size: str = "1"  # questions at once; "auto": as many as fit
+    device: str | None = None  # "cuda", "cpu"; None: lm-eval's own choice
+    dtype: str | None = None  # of the exported weights; None: as saved
+    model_args: tuple[str, ...] = ()  # further "name=value" of lm-eval's model, e.g. "parallelize=True"
+    scratch: str | None = None  # where the model is exported to meanwhile; None: under the run's own folder
+    gpus: int = 0  # of the node that each evaluation gets
+    partition: str | None = None  # of its job, as the rest; None: as the profile's [jobs] says
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    time: str | None = None
+
+
 class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[expect]: what the plan should reckon with until the training log has measured it."""
 
@@ -193,6 +215,15 @@ class ExpectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evaluation_seconds: float | None = None
     save_seconds: float | None = None
     tflops: float | None = None  # hardware TFLOP/s per GPU
+
+
+class GpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[gpu]: what `plan --search` reckons with. None: what is known of the GPU that `[slurm]` asks for."""
+
+    memory_gb: float | None = None  # of each GPU, 10^9 bytes
+    peak_tflops: float | None = None  # dense TFLOP/s of each, in the run's precision
+    within_node_gbs: float | None = None  # GB/s that each GPU has to those of its node
+    between_nodes_gbs: float | None = None  # GB/s that each node has to others
 
 
 class CarbonTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,7 +272,9 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retention: RetentionTable | None = None  # None: nothing says what may go
     environment: EnvironmentTable | None = None  # None: `opsctl env build` has nothing to go by
     backup: BackupTable | None = None  # None: nothing says what is copied where
+    evaluation: EvaluationTable | None = None  # None: nothing is evaluated by lm-eval
     expect: ExpectTable = ExpectTable()
+    gpu: GpuTable = GpuTable()
     carbon: CarbonTable = CarbonTable()
     watch: dict[str, Any] = {}
     alerts: dict[str, Any] = {}

@@ -20,7 +20,9 @@ from opsctl.runs.schema import (
     CarbonTable,
     CronTable,
     EnvironmentTable,
+    EvaluationTable,
     ExpectTable,
+    GpuTable,
     HubTable,
     JobsTable,
     RetentionTable,
@@ -37,7 +39,9 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "retention": RetentionTable,
     "environment": EnvironmentTable,
     "backup": BackupTable,
+    "evaluation": EvaluationTable,
     "expect": ExpectTable,
+    "gpu": GpuTable,
     "carbon": CarbonTable,
     "watch": WatchTable,
     "alerts": AlertsTable,
@@ -46,7 +50,7 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "jobs": JobsTable,
 }
 #: What a profile may have; [cron] and [jobs] are nowhere else.
-PROFILE_TABLES = ("slurm", "carbon", "watch", "alerts", "hub", "cron", "jobs")
+PROFILE_TABLES = ("slurm", "gpu", "carbon", "watch", "alerts", "hub", "cron", "jobs")
 TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
 _ALLOWED = {
     "str": 'text in quotes, like "..."',

@@ -52,12 +52,31 @@ _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _EXTENSION = re.compile(rf"{_MODULE.pattern}(:[A-Za-z_]\w*)?", re.ASCII)
 _DESTINATION = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\x00-\x1f\x7f]+")
+_TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+-]*")
+_MODEL_ARGUMENT = re.compile(r"[A-Za-z_]\w*=[^\x00-\x1f]*")
+_BATCH = re.compile(r"[1-9]\d{0,5}|auto")
+_DTYPE = re.compile(r"float32|bfloat16|float16")
+_LINE = re.compile(r"[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]")
 _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 
 
 def check_values(path: Path, file: RunFile) -> None:
     """Raise RunFileError for the first value that cannot be."""
-    rules = (_run, _slurm, _times, _extra, _array, _retention, _environment, _backup, _expect, _carbon, _env)
+    rules = (
+        _run,
+        _slurm,
+        _times,
+        _extra,
+        _array,
+        _retention,
+        _environment,
+        _backup,
+        _evaluation,
+        _expect,
+        _gpu,
+        _carbon,
+        _env,
+    )
     problem = next((found for rule in rules if (found := rule(file))), None)
     if problem:
         raise RunFileError(f"{path}: {problem}")
@@ -213,11 +232,48 @@ def _backup(file: RunFile) -> str | None:
     return None
 
 
+def _evaluation(file: RunFile) -> str | None:
+    table = file.evaluation
+    if table is None:
+        return None
+    for key in ("every", "limit", "gpus", "few_shot"):
+        if (getattr(table, key) or 0) < 0:
+            return f"[evaluation] {key} = {shown(getattr(table, key))}: allowed is a whole number from 0 on"
+    twice = next((one for one in table.tasks if table.tasks.count(one) > 1), None)
+    if twice is not None:
+        return f"[evaluation] tasks has {shown(twice)} twice"
+    for key, rule, allowed in (
+        ("tasks", _TASK, "names of tasks: letters, digits, '_', '-', '.', ',' and '+'"),
+        ("model_args", _MODEL_ARGUMENT, 'entries "name=value"'),
+        ("batch_size", _BATCH, 'a number from 1 on in quotes, or "auto"'),
+        ("dtype", _DTYPE, "float32, bfloat16 or float16"),
+        *((key, _WORD, "one word") for key in ("device", "partition", "account", "qos", "constraint")),
+        *((key, _LINE, "a path on one line") for key in ("python", "include", "scratch")),
+    ):
+        value = getattr(table, key)
+        for one in (value,) if isinstance(value, str) else value or ():
+            if not rule.fullmatch(one):
+                return f"[evaluation] {key} = {shown(one)}: allowed is {allowed}"
+    try:
+        parse_duration_s(table.time or "1:00:00")
+    except ValueError:
+        return f"[evaluation] time = {shown(table.time)}: allowed is {DURATION_RULE}"
+    return None
+
+
 def _expect(file: RunFile) -> str | None:
     for key in file.expect.__struct_fields__:
         value = getattr(file.expect, key)
         if value is not None and not 1e-9 <= value <= 1e9:  # false for nan
             return f"[expect] {key} = {shown(value)}: allowed is a number above 0, up to 1e9"
+    return None
+
+
+def _gpu(file: RunFile) -> str | None:
+    for key in file.gpu.__struct_fields__:
+        value = getattr(file.gpu, key)
+        if value is not None and not 1e-3 <= value <= 1e6:  # false for nan
+            return f"[gpu] {key} = {shown(value)}: allowed is a number from 0.001 to 1e+06"
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from opsctl.carbon.glance import EnergySeen
+from opsctl.evaluation.glance import EvaluationSeen
 from opsctl.moments import iso, to_the_second
 from opsctl.records.alerts import Remembered, Silence
 from opsctl.records.cancels import Cancel, resting
@@ -29,6 +30,7 @@ class Desk:
     silence: Silence | None = None
     cancels: tuple[Cancel, ...] = ()
     problem: str = ""  # why that cannot be read
+    evaluation: EvaluationSeen | None = None  # None: nothing was ever to be evaluated, or nobody has looked
     energy: EnergySeen | None = None  # None: nothing is measured, or nobody has looked
 
 

@@ -82,6 +82,7 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
         ("refill", "" if seen.is_finished else refill_line(seen.chains, desk)),
         ("cron", cron_line(seen.cron, seen.now)),
         ("alerts", alerts_line(seen.channels, desk, seen.now)),
+        ("evaluation", desk.evaluation.told if desk.evaluation else ""),
         ("carbon", desk.energy.told if desk.energy else ""),
     ]
     return [
@@ -199,7 +200,7 @@ def loss_text(seen: Snapshot) -> str:
     last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None or at is None:
         return "none logged yet"
-    value = "not a number" if last.loss is None else f"{last.loss:.6g}"
+    value = "skipped on request" if last.is_left_out else "not a number" if last.loss is None else f"{last.loss:.6g}"
     least = "at least " if seen.is_loss_age_a_minimum and seen.running is not None else ""
     return f"{value} at iteration {last.iteration}, logged {least}{ago(at, seen.now)} ago"
 

@@ -32,6 +32,7 @@ from opsctl.watch.detectors import (
     skipped,
     spare_nodes,
     speed,
+    spike_guard,
     throughput,
     training,
     unpublished,
@@ -55,6 +56,7 @@ DETECTORS: tuple[Detector, ...] = (
     throughput.DETECTOR,
     loss_nan.DETECTOR,
     loss_spike.DETECTOR,
+    spike_guard.DETECTOR,
     loss_stuck.DETECTOR,
     gradients.DETECTOR,
     skipped.DETECTOR,
@@ -79,7 +81,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Does the training get on? Its log, speed, loss, gradients, checkpoints and attempts in one look.",
         (
             *("silence", "speed", "throughput", "loss_nan", "loss_spike", "loss_stuck", "gradients", "skipped"),
-            *("checkpoint_age", "brake"),
+            *("spike_guard", "checkpoint_age", "brake"),
         ),
     ),
 }

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from trainer.formats.training_line import TrainingLine
 
+#: What came to pass and is over is told for so many seconds of training more, so that whoever looks hourly meets it.
+TOLD_FOR_S = 6 * 3600.0
+
 
 def finite(value: float | None) -> float | None:
     """The number; None for what is none, or is not finite."""

@@ -31,6 +31,7 @@ from opsctl.watch.seen import (
     Space,
     Unsent,
 )
+from trainer.formats.guard_lines import GuardLine
 from trainer.formats.lease import HEARTBEAT_S, Holder
 from trainer.formats.training_line import TrainingLine
 
@@ -108,6 +109,7 @@ class Snapshot:
     # Part.ATTEMPTS
     attempts: tuple[Attempt, ...] = ()  # all, oldest first
     attempts_without_progress: int = 0  # the last ones, in a row
+    learned_nothing: bool = False  # the last attempt has stopped itself, so the chain stops
     # Part.LEASE
     lease: Lease = field(default_factory=Lease)  # free also where it cannot be seen
     # Part.KILL_SWITCH
@@ -118,6 +120,7 @@ class Snapshot:
     partition: PartitionNodes | None = None  # None: Slurm does not tell
     # Part.SERIES
     series: tuple[TrainingLine, ...] = ()  # as logged, oldest first, over restarts; an iteration may be there twice
+    guarded: tuple[GuardLine, ...] = ()  # of the spike guard, among these lines
     # Part.FILES
     faulty: tuple[FaultyCheckpoint, ...] = ()
     # Part.SPACE

@@ -15,8 +15,8 @@ import pytest
 from opsctl.attempts.events import Attempt, append_opened
 from opsctl.runs.load import load_run_file
 from tests.cluster.commands import Opsctl, open_folder
-from tests.cluster.conftest import RunningCluster
-from tests.cluster.trainings import Training, environment_script
+from tests.cluster.conftest import RunningCluster, wait_until
+from tests.cluster.trainings import START_S, Training, environment_script
 from tests.tiny_run import write_checkpoint
 
 
@@ -29,13 +29,9 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
 def test_an_unpublished_edit_changes_nothing_and_a_finished_trainings_tasks_leave_in_seconds(
     training: Training,
 ) -> None:
-    about = training.opsctl.folder / "more" / "tiny-1.0.dist-info" / "METADATA"
-    about.parent.mkdir(parents=True)
-    about.write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-    script = environment_script(training.opsctl.folder, f"export PYTHONPATH={about.parents[1]}:$PYTHONPATH")
-    training.write(train_samples=40, environment=script)  # five iterations of eight
+    training.write(train_samples=40)  # five iterations of eight
     chain = training.submit("1-4%1")
-    training.write(train_samples=80, lr="5e-4", environment=script)
+    training.write(train_samples=80, lr="5e-4")
     training.wait_for_log("END TIME:")
     finished_at = time.monotonic()
     training.wait_until_left(chain)
@@ -46,18 +42,6 @@ def test_an_unpublished_edit_changes_nothing_and_a_finished_trainings_tasks_leav
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
     assert training.iterations() == [1, 2, 3, 4, 5]
     assert re.findall(r" lr \.+ (\S+)$", training.log(), re.MULTILINE) == ["0.001"]
-
-    started_with = json.loads((training.paths.attempt_folder(first["job_id"]) / "environment.json").read_text())
-    assert started_with["packages"]["tiny"]["version"] == "1.0" and "torch" in started_with["packages"]
-    assert first["environment"] and [one["environment"] for one in rest] == [""] * 3
-    training.write(train_samples=40, environment=script)
-    same = training.opsctl("revise", "--dry-run")
-    assert (same.code, "since attempt 1" in same.err) == (0, False), same.err
-    about.write_text(about.read_text().replace("1.0", "2.0"))
-    assert (
-        "warning: the environment is not what it was since attempt 1, as seen from here: tiny 1.0 -> 2.0"
-        in training.opsctl("revise", "--dry-run").err.splitlines()
-    )
 
 
 def test_three_attempts_without_a_checkpoint_stop_the_chain_and_a_later_submit_starts_afresh(
@@ -82,6 +66,46 @@ def test_three_attempts_without_a_checkpoint_stop_the_chain_and_a_later_submit_s
     training.paths.kill_switch.touch()
     training.wait_for_log("END TIME:", 4)
     assert training.attempts()[4]["reason"] == "kill-switch"
+
+
+def test_what_a_training_is_started_with_is_on_record_and_said_where_it_is_another_now(training: Training) -> None:
+    """One rank, which trains until the record is there: nobody waits for it."""
+    about = training.opsctl.folder / "more" / "tiny-1.0.dist-info" / "METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    script = environment_script(training.opsctl.folder, f"export PYTHONPATH={about.parents[1]}:$PYTHONPATH")
+    training.write(environment=script, nodes="1", gpus_per_node="1")
+    chain = training.submit("1-2%1")
+    attempts = training.paths.attempt_folder(chain).parent
+    what = "the record of what the training was started with"
+    wait_until(lambda: [*attempts.glob("*/environment.json")], START_S, what)
+    training.paths.kill_switch.touch()
+    training.wait_until_left(chain)
+    first, second = training.attempts()
+    started_with = json.loads((training.paths.attempt_folder(first["job_id"]) / "environment.json").read_text())
+    assert started_with["packages"]["tiny"]["version"] == "1.0" and "torch" in started_with["packages"]
+    assert first["environment"] and second["environment"] == ""
+    same = training.opsctl("revise", "--dry-run")
+    assert (same.code, "since attempt 1" in same.err) == (0, False), same.err
+    about.write_text(about.read_text().replace("1.0", "2.0"))
+    assert (
+        "warning: the environment is not what it was since attempt 1, as seen from here: tiny 1.0 -> 2.0"
+        in training.opsctl("revise", "--dry-run").err.splitlines()
+    )
+
+
+def test_a_training_that_learns_nothing_any_more_stops_itself_and_its_chain(training: Training) -> None:
+    """At this learning rate the first update leaves no finite weight. One rank."""
+    training.write(nodes="1", gpus_per_node="1", lr="1e38\nmax_skipped_iterations = 3")
+    chain = training.submit("1-4%1")
+    training.wait_for_log("exiting program after 3 skipped or nan iterations in a row (--max-skipped-iterations)")
+    training.wait_until_left(chain)
+    assert [attempt["reason"] for attempt in training.attempts()] == ["skipped-iterations", "brake"]
+    assert training.iterations() == [1, 2, 3, 4] and training.log().count("this chain stops") == 1
+    ends = {task: state for task, (state, _) in training.ends(chain).items()}
+    assert (ends.pop("1"), ends.pop("2")) == ("COMPLETED", "FAILED") and set(ends.values()) <= {"CANCELLED"}
+    found = training.opsctl("watch", "brake")
+    assert (found.code, "the training stopped itself" in found.out) == (2, True), found.out
 
 
 def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(training: Training) -> None:

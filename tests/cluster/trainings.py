@@ -19,7 +19,7 @@ from tests.tiny_run import write_run
 
 #: Seconds that a job may take from its submission to its first iteration on a busy machine.
 START_S = 90
-_ITERATION = re.compile(r"\[default\d+\]: iteration +(\d+)/ *\d+ \|.*\| TFLOPs: [\d.]+ \|")
+_ITERATION = re.compile(r"\[default\d+\]: iteration +(\d+)/ *\d+ \|.*\| TFLOPs: [\d.]+ \|.*")
 
 
 @dataclass(frozen=True)

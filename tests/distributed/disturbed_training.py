@@ -24,14 +24,14 @@ def disturb(fault: str) -> None:
 
 def _data_error_on(rank: int) -> Any:
     def put(own: int) -> None:
-        from trainer import pretrain_gpt
         from trainer.formats.errors import DataError
+        from trainer.loop import preparing
 
         def refuse(*_args: Any, **_more: Any) -> Any:
             raise DataError("the corpus is gone from this node")
 
         if own == rank:
-            setattr(pretrain_gpt, "build_datasets", refuse)  # noqa: B010
+            setattr(preparing, "build_datasets", refuse)  # noqa: B010
 
     return put
 
@@ -62,7 +62,7 @@ def _deaf(own: int) -> None:
     """Rank 0 waits where no signal reaches it, as inside NCCL, for rank 1, which refuses."""
     import signal
 
-    from trainer import pretrain_gpt
+    from trainer.loop import preparing
 
     if own == 0:
 
@@ -70,17 +70,17 @@ def _deaf(own: int) -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             time.sleep(600)
 
-        setattr(pretrain_gpt, "build_datasets", wait)  # noqa: B010
+        setattr(preparing, "build_datasets", wait)  # noqa: B010
     else:
         _data_error_on(1)(own)
 
 
 def _save_hangs(own: int) -> None:
     """Rank 1 hangs in its last save, which may take two seconds."""
-    from trainer import pretrain_gpt
     from trainer.checkpoint import save
+    from trainer.loop import assembly
 
-    setattr(pretrain_gpt, "HARD_END_AFTER_S", 2.0)  # noqa: B010
+    setattr(assembly, "HARD_END_AFTER_S", 2.0)  # noqa: B010
     if own == 1:
         setattr(save, "write", lambda *_args: time.sleep(600))  # noqa: B010
 

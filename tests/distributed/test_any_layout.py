@@ -9,13 +9,19 @@ from typing import Any
 import pytest
 
 from tests.distributed.layouts import MODEL, Layout, differences, laid_out, saved_in_all, trained
+from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import write_corpus
 
 pytestmark = pytest.mark.distributed
 
 # Every way of sharing alone and together with others; `python -m benchmarks.layouts` compares all 400 pairs.
-COVERING: dict[str, list[Layout]] = {"fp32": [(1, 2, 2), (2, 2, 2), (4, 1, 1)], "bf16": [(2, 2, 1), (1, 1, 2)]}
+COVERING: dict[str, list[Layout]] = {
+    "fp32": [(1, 2, 2), (2, 2, 2), (4, 1, 1)],
+    "bf16": [(2, 2, 1), (1, 1, 2)],
+    "modern": [(2, 2, 1), (1, 1, 2)],
+}
+KINDS: dict[str, dict[str, Any]] = {"bf16": {"bf16": True}, "modern": WITH_NORMS}
 STEPS = 20
 
 
@@ -24,12 +30,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_corpus(tmp_path_factory.mktemp("corpus"), documents=200)
 
 
-@pytest.mark.parametrize("precision", COVERING)
+@pytest.mark.parametrize("kind", COVERING)
 def test_each_rank_of_each_layout_gets_bitwise_what_its_own_files_have(
-    pool: Pool, corpus: str, tmp_path: Path, precision: str
+    pool: Pool, corpus: str, tmp_path: Path, kind: str
 ) -> None:
-    options: dict[str, Any] = {"bf16": True} if precision == "bf16" else {}
-    folders = saved_in_all(pool, tmp_path, corpus, COVERING[precision], **options)
+    folders = saved_in_all(pool, tmp_path, corpus, COVERING[kind], **KINDS.get(kind, {}))
     pairs = [(str(source), str(target)) for source in folders.values() for target in folders.values()]
     assert pool.run(1, differences, pairs)[0] == []
 
@@ -43,8 +48,13 @@ RAMPED = {
     "lr_warmup_samples": 20,
 }
 MOVES: list[tuple[Layout, dict[str, Any], Layout, dict[str, Any]]] = [
-    ((1, 1, 2), {}, (2, 1, 1), {"micro_batch_size": 2}),
-    ((2, 2, 1), {"pp_partition_method": "type:transformer|embedding", "num_layers": 6}, (1, 2, 2), {"num_layers": 6}),
+    ((1, 1, 2), {}, (2, 1, 1), {"micro_batch_size": 2, "sequence_parallel": True}),
+    (
+        (2, 2, 1),
+        {"pp_partition_method": "type:transformer|embedding", "num_layers": 6, "sequence_parallel": True},
+        (1, 2, 2),
+        {"num_layers": 6},
+    ),
 ]
 
 
@@ -111,3 +121,47 @@ def test_options_are_the_command_lines_and_fp32_weights_the_checkpoints(
     assert found["states"] == [["exp_avg", "exp_avg_sq", "step"] if with_moments else []] * 2
     assert found["master is the checkpoint's"] and found["rounded to weights"]
     assert found["counted"] == (2, 16, 0)
+
+
+def moments_after_going_back(options: dict[str, Any]) -> list[bool]:
+    """In a rank: of each moment of a checkpoint loaded over a training, whether it is where the one before was.
+
+    And whether what DeepSpeed keeps of it for each parameter is a part of it, and the values are the first load's.
+    """
+    from tests.distributed.tiny_training import step_items, tiny_engine
+    from trainer.checkpoint.load import find_latest, load_checkpoint
+    from trainer.engine import train_step
+
+    given, parallel, engine = tiny_engine(**{**MODEL, **laid_out((1, 1, 1)), **options})
+    found = find_latest(Path(options["load"]))
+    assert found is not None
+    base: Any = engine.optimizer.optimizer
+    names = ("exp_avg", "exp_avg_sq")
+
+    def moments() -> dict[tuple[int, str], Any]:
+        states = [base.state[group["params"][0]] for group in base.param_groups]
+        return {(number, which): state[which] for number, state in enumerate(states) for which in names}
+
+    load_checkpoint(engine, found)
+    loaded = {key: one.clone() for key, one in moments().items()}
+    train_step(engine, iter(step_items(given, parallel, 2)), given.lr)
+    trained_on = {key: one.data_ptr() for key, one in moments().items()}
+    load_checkpoint(engine, found)
+    seen = [bool((one == loaded[key]).all()) for key, one in moments().items()]
+    seen += [one.data_ptr() == trained_on[key] for key, one in moments().items()]
+    for parameter in engine.module.parameters():
+        mapping: Any = parameter._hp_mapping
+        for which in names:
+            whole = moments()[mapping.param_group_index, which].untyped_storage().data_ptr()
+            seen.append(mapping.optim_fragment[which].untyped_storage().data_ptr() == whole)
+    return seen
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_going_back_in_the_midst_of_a_training_keeps_no_second_copy_of_the_moments(
+    pool: Pool, corpus: str, tmp_path: Path, precision: str
+) -> None:
+    options: dict[str, Any] = {"bf16": precision == "bf16", "num_layers": 2, "vocab_size": 66}
+    trained(pool, (1, 1, 1), {**options, "data_path": [corpus], "train_iters": 2, "save": str(tmp_path)})
+    (seen,) = pool.run(1, moments_after_going_back, {**options, "load": str(tmp_path)})
+    assert len(seen) > 8 and all(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -101,6 +102,21 @@ def test_leaving_waits_for_the_save_under_way_and_then_saves_what_is_newer(
     trained = ["trained 1", "trained 2", "begins 2", "trained 3"]
     assert said(seen) == [*trained, "waits 2", "saved 2", "times background", "begins 3", "saved 3"]
     assert names(tmp_path / "checkpoints") == ["global_step2", "global_step3", "latest"]
+
+
+def test_leaving_for_iterations_in_vain_finishes_the_save_under_way_and_saves_nothing_newer(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    """The save of iteration 2 is held up until the training that learns nothing any more waits for it."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    options = saving(corpus, tmp_path, save_interval=2, max_skipped_iterations=1)
+    in_vain = {"after_step": 3, "loss": math.nan}
+    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), in_vain, 1.0)
+    assert seen.status == 0, seen.errors
+    assert said(seen) == ["trained 1", "trained 2", "begins 2", "trained 3", "waits 2", "saved 2", "times background"]
+    assert "exiting program after 1 skipped or nan iterations" in seen.output
+    assert names(tmp_path / "checkpoints") == ["global_step2", "latest"]
 
 
 def test_the_kill_switch_is_heard_while_a_save_that_is_due_waits_for_another(

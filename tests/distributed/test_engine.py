@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.tiny_training import batch_items, step_items, tiny_engine, train
 
@@ -25,10 +26,53 @@ def with_dropout(pool: Pool) -> list[float]:
     return losses(pool, 1, 4, **DROPOUT)
 
 
-@pytest.mark.parametrize("together", [1, 2])
-def test_recomputed_blocks_give_the_same_losses(pool: Pool, with_dropout: list[float], together: int) -> None:
-    again = losses(pool, 1, 4, **DROPOUT, deepspeed_activation_checkpointing=True, checkpoint_num_layers=together)
-    assert again == with_dropout
+@pytest.mark.parametrize(
+    "recomputation",
+    [
+        {"deepspeed_activation_checkpointing": True, "checkpoint_num_layers": 1},
+        {"recompute": "block", "checkpoint_num_layers": 2},
+        {"recompute": "attention"},
+    ],
+    ids=str,
+)
+def test_recomputation_gives_the_same_losses(
+    pool: Pool, with_dropout: list[float], recomputation: dict[str, Any]
+) -> None:
+    assert losses(pool, 1, 4, **DROPOUT, **recomputation) == with_dropout
+
+
+def test_recomputed_attention_gives_the_same_bits_with_all_that_it_can_have(pool: Pool) -> None:
+    changes = {**WITH_NORMS, **DROPOUT, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}
+    whole = pool.run(4, train, 3, changes)
+    assert pool.run(4, train, 3, {**changes, "recompute": "attention"}) == whole
+
+
+def core_runs(changes: dict[str, Any]) -> list[int]:
+    """How often one step runs each block's attention core, and its MLP."""
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine(**changes)
+    runs = {"core": 0, "mlp": 0}
+
+    def counting(what: str, run: Any) -> Any:
+        def counted(x: Any) -> Any:
+            runs[what] += 1
+            return run(x)
+
+        return counted
+
+    for layer in engine.module.forward_funcs:
+        if type(layer).__name__ == "TransformerBlock":
+            layer.self_attention._core = counting("core", layer.self_attention._core)
+            layer.mlp.forward = counting("mlp", layer.mlp.forward)
+    train_step(engine, iter(step_items(options, parallel, 0)), options.lr)
+    each = options.num_layers * engine.micro_batches
+    return [runs["core"] // each, runs["mlp"] // each]
+
+
+@pytest.mark.parametrize(("recompute", "runs"), [("none", [1, 1]), ("attention", [2, 1]), ("block", [2, 2])])
+def test_what_is_recomputed_is_run_twice(pool: Pool, recompute: str, runs: list[int]) -> None:
+    assert pool.run(1, core_runs, {"recompute": recompute}) == [runs]
 
 
 def train_deterministically(steps: int, changes: dict[str, Any]) -> tuple[list[tuple[float, float]], list[Any]]:
@@ -218,18 +262,18 @@ def test_a_model_with_dropout_does_not_train_on_samples_that_do_not_say_where_th
 def indices_sent(changes: dict[str, Any]) -> tuple[int, int]:
     """How many whole numbers this stage sends to the next one in a training step, and in an evaluation."""
     import torch
-    from deepspeed.runtime.pipe import p2p
 
     from trainer.engine import evaluate_step, train_step
 
+    dist: Any = torch.distributed
     options, parallel, engine = tiny_engine(**changes, pipeline_model_parallel_size=2)
-    send, sent = p2p.send, []
+    send, sent = dist.isend, []
 
-    def counted(tensor: Any, stage: int) -> Any:
+    def counted(tensor: Any, rank: int) -> Any:
         sent.append(tensor.dtype == torch.int64)
-        return send(tensor, stage)
+        return send(tensor, rank)
 
-    p2p.send = counted
+    dist.isend = counted
     train_step(engine, iter(step_items(options, parallel, 0)), options.lr)
     in_training = sum(sent)
     evaluate_step(engine, iter(step_items(options, parallel, 0, training=False)))

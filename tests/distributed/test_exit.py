@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -99,6 +100,40 @@ def test_repeated_sigterm_saves_once_and_leaves(pool: Pool, corpus: str, tmp_pat
     assert "[exiting program after receiving SIGTERM] datetime: " in ranks[0].output
 
 
+def run_with_a_stop_during_a_save(options: dict[str, Any], disturb: dict[str, Any] | None = None) -> Seen:
+    """Train; the first rank finds a stop request that came while it wrote its first checkpoint."""
+    from trainer.checkpoint.save import save_checkpoint as real
+    from trainer.loop import save
+
+    def interrupted(*args: Any) -> Any:
+        if os.environ["RANK"] == "0":
+            Path(options["stop_request_path"]).touch()
+        return real(*args)
+
+    setattr(save, "save_checkpoint", interrupted)  # noqa: B010 - the saver imports the name for itself
+    try:
+        return run_training(options, disturb)
+    finally:
+        setattr(save, "save_checkpoint", real)  # noqa: B010
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True], ids=["due", "asked for"])
+def test_a_stop_that_comes_during_a_save_is_heard_before_another_step(
+    pool: Pool, corpus: str, tmp_path: Path, is_asked_for: bool
+) -> None:
+    """The votes of the step before the save are from before it, and no second save follows."""
+    places = {name: str(tmp_path / name) for name in ("save", "load", "stop_request_path", "save_request_path")}
+    options = {"data_path": [corpus], "train_iters": 6, "exit_report_path": str(tmp_path / "exit.json"), **places}
+    request = (places["save_request_path"], json.dumps({"id": "one"}))
+    ask = {"after_step": 2, "append": request} if is_asked_for else None
+    ranks = pool.run(2, run_with_a_stop_during_a_save, {**options, "save_interval": 6 if is_asked_for else 2}, ask)
+    assert [rank.status for rank in ranks] == [0, 0], ranks[0].errors
+    report = json.loads((tmp_path / "exit.json").read_text())
+    assert (report["reason"], report["iteration"]) == ("stop-request", 2)
+    assert [len(rank.losses) for rank in ranks] == [2, 2]
+    assert ranks[0].output.count("saving checkpoint at iteration") == 1
+
+
 def test_what_was_saved_this_very_iteration_is_not_saved_again(pool: Pool, corpus: str, tmp_path: Path) -> None:
     disturb = {"after_step": 2, "touch": str(tmp_path / "kill-switch")}
     (seen,), _ = leave(pool, corpus, tmp_path, disturb=disturb, save_interval=2)
@@ -156,6 +191,20 @@ def test_a_loss_that_is_no_number_is_counted_and_kept_out_of_the_mean(
     assert [int(re.search(r"nan iterations: +(\d+) \|", line)[1]) for line in lines] == [0, 0, 1, 0]  # type: ignore[index]
 
 
+def test_iterations_in_a_row_without_a_finite_loss_end_the_training_on_every_rank_and_nothing_is_saved(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    """At this learning rate the first update leaves no finite weight."""
+    diverging: dict[str, Any] = {"lr": 1e38, "min_lr": 1e38, "max_skipped_iterations": 3, "train_iters": 9}
+    ranks, report = leave(pool, corpus, tmp_path, 2, **diverging)
+    in_vain = [not math.isfinite(loss) for loss in ranks[0].losses]
+    assert in_vain[-3:] == [True] * 3 and not in_vain[-4] and len(in_vain) < 9
+    assert all(len(rank.losses) == len(in_vain) for rank in ranks)
+    assert report["reason"] == "skipped-iterations"
+    assert "exiting program after 3 skipped or nan iterations in a row (--max-skipped-iterations)" in ranks[0].output
+    assert not list((tmp_path / "checkpoints").glob("global_step*"))
+
+
 def test_options_and_data_that_cannot_be_are_refused_in_one_line(pool: Pool, corpus: str, tmp_path: Path) -> None:
     for wrong, complaint in (
         ({"data_path": [str(tmp_path / "absent")]}, "absent"),
@@ -163,6 +212,10 @@ def test_options_and_data_that_cannot_be_are_refused_in_one_line(pool: Pool, cor
         ({"fp16": True}, "--fp16 needs a GPU"),
         ({"distributed_backend": "nccl"}, "--distributed-backend nccl needs a GPU"),
         ({"seq_length": 100_000}, "smaller than one sample"),
+        (
+            {"lr_decay_style": "WSD", "train_iters": 4, "lr_decay_iters": 2, "lr_wsd_decay_iters": 1},
+            "--lr-decay-iters 2 ends before --train-iters 4",
+        ),
     ):
         ranks = pool.run(2, run_training, {"data_path": [corpus], "train_iters": 2, **wrong})
         assert [rank.status for rank in ranks] == [2, 2]

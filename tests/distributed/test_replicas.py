@@ -20,7 +20,8 @@ NORM, EMBEDDING, SPLIT = "input_layernorm.weight", "word_embeddings.weight", "ml
 def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[str]:
     """In a rank: what a comparison says after one bit of (rank, end of the parameter's name, what of it) is flipped.
 
-    Each is flipped back before the next; "" where nothing is found, which is also what undisturbed ranks begin with.
+    Each is flipped back before the next; "" where nothing is found, as in undisturbed ranks at first: before any
+    update, when there are no moments yet, and after two.
     """
     import torch
 
@@ -29,7 +30,7 @@ def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]
     from trainer.loop.replicas import Replicas
 
     options, parallel, engine = tiny_engine(**changes)
-    replicas = Replicas(engine, parallel, options.num_layers)
+    replicas = Replicas(engine, parallel, engine.module.shape)
 
     def compared() -> str:
         try:
@@ -53,10 +54,11 @@ def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]
         bits = held.view(-1).view({2: torch.int16, 4: torch.int32}[held.element_size()])
         bits[bits.numel() // 2] ^= 1
 
+    said = [compared()]
     for step in range(2):
         items = iter(step_items(options, parallel, step)) if parallel.needs_data else None
         train_step(engine, items, options.lr)
-    said = [compared()]
+    said.append(compared())
     for one in flips:
         flip(*one)
         said.append(compared())
@@ -69,8 +71,8 @@ def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str, str]]
     """What all ranks say alike of each flip, without what stands around it in the line."""
     ranks = pool.run(4, found_by_flipping, changes, flips)
     assert all(said == ranks[0] for said in ranks)
-    first, *found, last = ranks[0]
-    assert first == last == ""
+    untrained, first, *found, last = ranks[0]
+    assert untrained == first == last == ""
     assert all(text.startswith("after iteration 2 ranks hold different numbers") for text in found)
     return [text.split("the same: ")[1].split(". Nothing is saved")[0] for text in found]
 
@@ -112,3 +114,15 @@ def test_a_training_that_drifts_ends_with_the_reason_and_saves_nothing_of_it(poo
 
     unseen = pool.run(2, run_training, {**options, "check_replicas_interval": 0}, {"after_step": 1, "flip": (1, NORM)})
     assert [seen.status for seen in unseen] == [0, 0]
+
+
+def test_a_training_whose_first_iterations_are_left_out_is_compared_once_it_has_trained(
+    pool: Pool, tmp_path: Path
+) -> None:
+    options = {"data_path": [write_corpus(tmp_path)], "train_iters": 6, "check_replicas_interval": 2}
+    options |= {"tensor_model_parallel_size": 2, "sync_tp_duplicated_parameters": True, "train_range_to_skip": [1, 3]}
+    well = pool.run(2, run_training, options)
+    assert [(seen.status, seen.errors, len(seen.losses)) for seen in well] == [(0, "", 3)] * 2
+    ends = pool.run(2, run_training, options, {"after_step": 3, "flip": (1, NORM)})
+    assert [seen.status for seen in ends] == [1, 1]
+    assert "after iteration 6 ranks hold different numbers" in ends[0].errors

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 
@@ -17,6 +18,13 @@ pytestmark = pytest.mark.distributed
 LAYOUTS: dict[int, dict[str, Any]] = {
     1: {},
     2: {"bf16": True},
+    4: {
+        **WITH_NORMS,
+        "tensor_model_parallel_size": 2,
+        "pipeline_model_parallel_size": 2,
+        "sequence_parallel": True,
+        "recompute": "attention",
+    },
     8: {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
 }
 # 4 samples a step until 12 are consumed, then 8: the stop after 2 steps falls into the ramp.
@@ -69,6 +77,31 @@ def test_stopping_twice_gives_the_losses_of_never_stopping_bit_for_bit(
     assert not list(tmp_path.glob(".tmp-*"))
 
 
+def test_a_cooldown_that_a_checkpoint_turned_to_goes_on_bit_for_bit_after_a_stop_in_it(
+    pool: Pool, corpus: str, tmp_path: Path
+) -> None:
+    """From sample 32 on, half the way down linearly: at 24 nobody knew of it yet."""
+    begun = tmp_path / "begun"
+    options = {"data_path": [corpus], "train_samples": 64, "lr_decay_style": "constant", "min_lr": 1e-3}
+    of_every_rank(pool.run(1, run_training, {**options, **stored(begun), "exit_interval": 3}))
+    options |= {"lr_cooldown_at_samples": 32, "lr_cooldown_style": "linear"}
+    shutil.copytree(begun, tmp_path / "stopped")
+    whole = of_every_rank(pool.run(1, run_training, {**options, **stored(begun)}))
+    assert whole.learning_rates == pytest.approx([3e-3, 3e-3, 2.5e-3, 2e-3, 1.5e-3])
+    losses: list[float] = []
+    rates: list[float] = []
+    for interval in (6, None):
+        piece = of_every_rank(
+            pool.run(1, run_training, {**options, **stored(tmp_path / "stopped", exit_interval=interval)})
+        )
+        losses += piece.losses
+        rates += piece.learning_rates
+    assert (losses, rates) == (whole.losses, whole.learning_rates)
+    manifest = json.loads((tmp_path / "stopped" / "global_step8" / "manifest.json").read_text())
+    named = [change["name"] for start in manifest["history"] for change in start["changes"]]
+    assert "lr_cooldown_at_samples" in named
+
+
 @pytest.fixture(scope="module")
 def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a one-process training at iteration 2 of 4."""
@@ -82,6 +115,28 @@ def resumed(pool: Pool, corpus: str, folder: Path, world_size: int = 1, **option
     return pool.run(world_size, run_training, {"data_path": [corpus], "train_iters": 4, "load": str(folder), **options})
 
 
+def drawn_weights(options: dict[str, Any]) -> tuple[int | str, int]:
+    """Exit status of a training, and how many weights it drew before its first step."""
+    from trainer.parallel import tensor_parallel
+
+    module: Any = tensor_parallel
+    draw, drawn = module.initial_weight, []
+
+    def drawing(name: str, *arguments: Any, **keywords: Any) -> Any:
+        drawn.append(name)
+        return draw(name, *arguments, **keywords)
+
+    module.initial_weight = drawing
+    return run_training(options).status, len(drawn)
+
+
+def test_a_training_that_goes_on_draws_no_weights_first(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    options = {"data_path": [corpus], "train_iters": 2, **stored(tmp_path)}
+    ((_, drawn),) = pool.run(1, drawn_weights, {**options, "exit_interval": 1})
+    assert drawn > 0
+    assert pool.run(1, drawn_weights, options) == [(0, 0)]
+
+
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
@@ -90,6 +145,7 @@ def resumed(pool: Pool, corpus: str, folder: Path, world_size: int = 1, **option
         ({"num_attention_heads": 4}, "num_attention_heads value from checkpoint (2)"),
         ({"vocab_size": 80}, "vocab_size value from checkpoint (64)"),
         ({"position_embedding_type": "absolute"}, "position_embedding_type value from checkpoint (alibi)"),
+        ({"normalization": "RMSNorm"}, "normalization value from checkpoint (None)"),
         ({"bf16": True}, "was saved in fp32, this training is in bf16"),
         ({"lr": 1e-3}, "learning rate 0.003 -> 0.001"),
         ({"lr_decay_style": "cosine"}, "decay style linear -> cosine"),

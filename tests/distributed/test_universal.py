@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import TINY, Seen, run_training, write_corpus
 
@@ -26,6 +27,7 @@ THREE_D = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}
 SAVED: dict[str, tuple[int, dict[str, Any]]] = {
     "fp32, TP2 PP2": (4, {**THREE_D, "position_embedding_type": "absolute"}),
     "bf16, TP2 PP2 DP2": (8, {**THREE_D, "bf16": True, "embed_layernorm": True}),
+    "modern, TP2 PP2": (4, {**THREE_D, **WITH_NORMS}),
     "sgd": (2, {"optimizer": "sgd"}),
 }
 STEP = 2
@@ -112,7 +114,7 @@ def _differences(one: Any, other: Any, place: str) -> list[str]:
     return [] if one == other else [f"{place}: {one}, {other}"]
 
 
-@pytest.mark.parametrize("name", ["fp32, TP2 PP2", "bf16, TP2 PP2 DP2"])
+@pytest.mark.parametrize("name", ["fp32, TP2 PP2", "bf16, TP2 PP2 DP2", "modern, TP2 PP2"])
 def test_every_file_is_what_deepspeeds_own_conversion_writes(saved: Any, tmp_path: Path, name: str) -> None:
     folder, _ = saved(name)
     said = convert(folder, tmp_path / "ours", "universal")

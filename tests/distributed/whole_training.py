@@ -62,9 +62,10 @@ class Seen:
 def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None) -> Seen:
     """Train in this rank with TINY and `options`; every step's loss, exactly.
 
-    disturb: after_step (this process's own count) with any of move=(FROM, TO), remove=PATH, touch=PATH,
-    append=(PATH, TEXT) or wait=PATH, which is made and waited for until it is gone (first rank, in this order),
-    signal=NUMBER (every rank) or kill_rank=RANK (with -9), flip=(RANK, NAME), a bit in the fp32 weight whose name
+    disturb: after_step (this process's own count), right before the votes that the step brings along, with any of
+    move=(FROM, TO), remove=PATH, touch=PATH, append=(PATH, TEXT) or wait=PATH, which is made and waited for until it is
+    gone (first rank, in this order), signal=NUMBER (every rank); once the step is taken, kill_rank=RANK (with -9),
+    flip=(RANK, NAME), a bit in the fp32 weight whose name
     ends so, or loss=VALUE, which stands for that step's loss.
     """
     from trainer import pretrain_gpt
@@ -74,12 +75,19 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
 
     seen = Seen(-1, "", "")
 
-    def watched_step(engine: Any, items: Any, learning_rate: float) -> Any:
-        result = train_step(engine, items, learning_rate)
+    def watched_step(engine: Any, items: Any, learning_rate: float, decides: Any, votes: Any, consumed: int) -> Any:
+        is_disturbed = disturb is not None and len(seen.losses) + 1 == disturb["after_step"]
+
+        def disturbed_votes() -> Any:
+            _disturb_this_rank(disturb or {})
+            return votes()
+
+        voted = disturbed_votes if is_disturbed else votes
+        result = train_step(engine, items, learning_rate, decides, voted, consumed)
         seen.losses.append(result.loss)
         seen.learning_rates.append(learning_rate)
         seen.batch_sizes.append(engine.train_batch_size())
-        if disturb and len(seen.losses) == disturb["after_step"]:
+        if disturb and is_disturbed:
             if "flip" in disturb:
                 _flip_a_bit(engine, *disturb["flip"])
             result = _disturbed(result, disturb)
@@ -102,17 +110,19 @@ def _flip_a_bit(engine: Any, rank: int, name: str) -> None:
         weight.data.view(-1).view(torch.int32)[0] ^= 1
 
 
-def _disturbed(result: Any, disturb: dict[str, Any]) -> Any:
-    import dataclasses
-    import signal
-
-    rank = int(os.environ["RANK"])
-    if rank == 0:
+def _disturb_this_rank(disturb: dict[str, Any]) -> None:
+    if os.environ["RANK"] == "0":
         _disturb_files(disturb)
     if "signal" in disturb:
         os.kill(os.getpid(), disturb["signal"])
         os.kill(os.getpid(), disturb["signal"])
-    if disturb.get("kill_rank") == rank:
+
+
+def _disturbed(result: Any, disturb: dict[str, Any]) -> Any:
+    import dataclasses
+    import signal
+
+    if disturb.get("kill_rank") == int(os.environ["RANK"]):
         os.kill(os.getpid(), signal.SIGKILL)
     return dataclasses.replace(result, loss=disturb["loss"]) if "loss" in disturb else result
 

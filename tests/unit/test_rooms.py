@@ -45,10 +45,12 @@ OPSCTL = {
     "alerts": {"records", "runs", "slurm", "watch", "trainer.formats"},
     "cron": {"records", "render", "runs", "slurm", "trainer.formats"},
     "errands": {"records", "render", "runs", "slurm", "trainer.formats"},
+    "evaluation": {"checkpoints", "errands", "records", "runs", "slurm", "trainer.formats"},
     "status": {
         "attempts",
         "carbon",
         "checkpoints",
+        "evaluation",
         "hub",
         "logs",
         "records",
@@ -57,7 +59,7 @@ OPSCTL = {
         "watch",
         "trainer.formats",
     },
-    "doctor": {"environments", "records", "runs", "slurm", "walks", "watch", "trainer.formats"},
+    "doctor": {"environments", "evaluation", "records", "runs", "slurm", "walks", "watch", "trainer.formats"},
     "job": {
         *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
         *("trainer.formats", "trainer.recipe"),
@@ -78,6 +80,7 @@ OPSCTL = {
             "errands",
             "doctor",
             "environments",
+            "evaluation",
             "job",
             "localcluster",
             "logs",
@@ -97,15 +100,17 @@ TRAINER = {
     "formats": {"recipe"},
     "parallel": {"recipe"},
     "model": {"parallel", "recipe"},
-    "optim": {"recipe"},
+    "optim": {"parallel", "recipe"},
     "energy": {"formats"},
     "engine": {"model", "optim", "parallel", "recipe"},
     "data": {"formats", "recipe"},
     "checkpoint": {"formats"},
     "interchange": {"checkpoint", "data", "formats", "recipe"},
+    "tasks": set(),
+    "generation": {"checkpoint", "data", "formats", "interchange", "model", "parallel", "recipe"},
     "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
-    "pretrain_gpt": {"checkpoint", "data", "energy", "engine", "formats", "loop", "parallel", "recipe"},
-    "launch": {"formats"},
+    "pretrain_gpt": {"checkpoint", "energy", "engine", "formats", "loop", "parallel", "recipe"},
+    "launch": {"formats", "recipe"},
 }
 #: What is no folder: module -> room.
 SINGLE = {
@@ -114,7 +119,10 @@ SINGLE = {
         for name in ("", "account", "amounts", "errors", "moments", "output", "programs", "shipped", "tcp_ports")
     },
     "opsctl.__main__": "cli",
-    **{f"trainer.{name}": "ground" for name in ("", "agreement", "files", "held_folder", "preload", "say")},
+    **{
+        f"trainer.{name}": "ground"
+        for name in ("", "agreement", "files", "held_folder", "preload", "say", "uncompiled")
+    },
     **{
         f"trainer.{name}": "launch"
         for name in ("launch", "attempt_records", "environment_record", "first_failure", "stack_signal", "stacks")

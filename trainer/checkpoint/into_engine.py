@@ -110,9 +110,10 @@ def fill_optimizer(engine: PipelineEngine, state: SavedState, with_moments: bool
         return
     for group, owned in zip(optimizer.param_groups, groups, strict=True):
         partition = group["params"][0]
-        kept: dict[str, Tensor] = {}
+        before, kept = optimizer.state[partition], dict[str, Tensor]()
         for which in state.moments:
-            kept[which] = torch.empty_like(partition, requires_grad=False)
+            old = before.get(which)  # of a training that goes back; every parameter holds views of it
+            kept[which] = torch.empty_like(partition, requires_grad=False) if old is None else old
             _fill_partition(state, owned, which, kept[which])
         if "betas" in group:
             steps = {state.step(own.saved.name, own.copy) for own, *_ in owned} or {_any_step(state)}
@@ -124,6 +125,7 @@ def fill_optimizer(engine: PipelineEngine, state: SavedState, with_moments: bool
             device = partition.device if on_device else torch.device("cpu")
             kept["step"] = torch.tensor(steps.pop(), dtype=torch.float32, device=device)
         optimizer.state[partition] = kept
+    engine.optimizer._hp_optimizer_states_linked = False  # after its next step parameters hold views of what is new
 
 
 def fill_loss_scaler(engine: PipelineEngine, state: SavedState) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,20 @@ from trainer.checkpoint.saved_state import SavedState
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import FellBack, fall_back
 from trainer.formats.log_lines import CheckpointLoaded, write_checkpoint_line, write_fresh_start
-from trainer.formats.manifest import LATEST, WAY_OUT, Found, check_checksums, latest_checkpoint
+from trainer.formats.manifest import (
+    LATEST,
+    WAY_OUT,
+    Found,
+    Manifest,
+    check_checksums,
+    checkpoint_folders,
+    fault_of,
+    iteration_of,
+    latest_checkpoint,
+    read_manifest,
+)
 from trainer.formats.starting import found_at_step
+from trainer.held_folder import HeldFolder
 from trainer.say import say
 
 #: What the engine counts, by DeepSpeed's names, in the engine and in the checkpoint.
@@ -46,6 +59,32 @@ def find_at_step(options: Mapping[str, Any]) -> Found:
     return found
 
 
+def find_before(folder: HeldFolder, iteration: int, is_wanted: Callable[[Manifest], bool]) -> Found | None:
+    """The newest sound checkpoint in a folder before that iteration, by its files too, that is wanted.
+
+    Collective. Raises Refusal.
+    """
+
+    def candidates() -> list[str]:
+        there = checkpoint_folders(folder.place())
+        return [one.name for one in there if (iteration_of(one.name) or 0) < iteration and fault_of(one) is None]
+
+    def looked_over(name: str) -> Found:
+        place = folder.place() / name  # each process has its own way there
+        return Found(place, read_manifest(place))
+
+    for name in from_first_rank(candidates, (CheckpointError, OSError)):
+        try:
+            found = on_every_rank(partial(looked_over, name), (CheckpointError, OSError))
+            if not is_wanted(found.manifest):  # all ranks have read the same one
+                continue
+            _check_checksums(found)
+        except Refusal:
+            continue
+        return found
+    return None
+
+
 def find_instead_of_a_damaged_one(root: Path, with_checksums: bool) -> FellBack | None:
     """The newest sound checkpoint before the latest of `root`, where that one is damaged; None where it is sound.
 
@@ -72,13 +111,17 @@ def _check_checksums(found: Found) -> None:
 
 
 def load_checkpoint(
-    engine: PipelineEngine, found: Found, with_optimizer: bool = True, weights_only: bool = False
+    engine: PipelineEngine,
+    found: Found,
+    with_optimizer: bool = True,
+    weights_only: bool = False,
+    said_as: Path | None = None,
 ) -> Mapping[str, Any]:
     """Load what `find_latest` found into the engine, whatever layout saved it; returns the state saved beside it.
 
     with_optimizer: its moments, step and loss scale; without, the fp32 weights are the checkpoint's all the same.
-    weights_only: nothing else; the engine begins to count anew. What options set (rate, betas, decay, clipping) is the
-    engine's. Collective. Raises Refusal.
+    weights_only: nothing else; the engine begins to count anew. said_as: where the checkpoint is, for people. What
+    options set (rate, betas, decay, clipping) is the engine's. Collective. Raises Refusal.
     """
 
     def fill() -> Mapping[str, Any]:
@@ -98,5 +141,5 @@ def load_checkpoint(
         for counter in _COUNTERS:
             setattr(engine, counter, int(client_state.get(counter, 0)))
     if dist.get_rank() == 0:
-        say(write_checkpoint_line(CheckpointLoaded(found.manifest.iteration, str(found.folder.parent))))
+        say(write_checkpoint_line(CheckpointLoaded(found.manifest.iteration, str(said_as or found.folder.parent))))
     return client_state

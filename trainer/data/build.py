@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainer.data import blend
 from trainer.data.gpt_dataset import BlendedDataset, Dataset, GPTDataset, OrderSettings
 from trainer.data.index_cache import IndexCache
 from trainer.data.indexed import IndexedTokens
+from trainer.formats.data_check import asked_samples, fewer_than_asked, samples_of_one_pass
 from trainer.formats.data_sources import Group, Source, groups
 from trainer.formats.errors import DataError
 from trainer.formats.vocabulary_files import vocab_size
@@ -66,7 +69,20 @@ class _Builder:
         """The datasets of `split` by name."""
         if samples <= 0:
             return {}
-        return {group.name: self._dataset(group, split, samples) for group in groups(self._options, split)}
+        found = groups(self._options, split)
+        if split == "valid":
+            for group in found:
+                self._refuse_fewer_than_asked(group)
+        return {group.name: self._dataset(group, split, samples) for group in found}
+
+    def _refuse_fewer_than_asked(self, group: Group) -> None:
+        has, length = 0, self._settings.sequence_length
+        for source in group.sources:
+            data = self._data(source)
+            first, last = source.documents(len(data))
+            has += samples_of_one_pass(int(data.lengths[first:last].sum(dtype=np.int64)), length)
+        if 0 < has < asked_samples(self._options):  # where it has none, whoever builds it says so
+            raise fewer_than_asked(group.name, has, self._options)
 
     def _dataset(self, group: Group, split: str, samples: int) -> Dataset:
         if len(group.sources) == 1 and group.sources[0].weight is None:
@@ -80,11 +96,15 @@ class _Builder:
         )
 
     def _gpt(self, source: Source, samples: int, name: str) -> GPTDataset:
+        data = self._data(source)
+        first, last = source.documents(len(data))
+        return GPTDataset(data, first, last, samples, self._settings, self._cache(source), name)
+
+    def _data(self, source: Source) -> IndexedTokens:
         data = self._open.get(source.prefix)
         if data is None:
             data = self._open[source.prefix] = IndexedTokens(source.prefix)
-        first, last = source.documents(len(data))
-        return GPTDataset(data, first, last, samples, self._settings, self._cache(source), name)
+        return data
 
     def _cache(self, source: Source) -> IndexCache:
         given = self._options.get("data_cache_path")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,6 +54,7 @@ class GPTDataset:
         name: str,
     ):
         self._data = data
+        self.prefix, self.first, self.last = data.prefix, first, last
         self.sequence_length = settings.sequence_length
         asked = {"samples": samples, "range": [first, last], "settings": vars(settings)}
         arrays = cache.load_or_build(
@@ -81,6 +82,11 @@ class GPTDataset:
     def __len__(self) -> int:
         return len(self.shuffle_index)
 
+    @property
+    def tokens_per_epoch(self) -> int:
+        """Tokens of its sequences."""
+        return int(self._data.lengths[self.first : self.last].sum(dtype=np.int64))
+
     def begins_at(self, place: int) -> tuple[int, int]:
         """The sequence in which sample `place` begins, and the token in it."""
         position, start = self.sample_index[int(self.shuffle_index[place])]
@@ -91,20 +97,27 @@ class GPTDataset:
         self.read_into(place, out)
         return out
 
+    def pieces(self, place: int) -> Iterator[tuple[int, int, int]]:
+        """What sample `place` is made of: sequence after sequence, its number and which tokens [start, stop) of it."""
+        sample = int(self.shuffle_index[place])
+        position, start = (int(value) for value in self.sample_index[sample])
+        missing = self.sequence_length + 1
+        while missing:
+            sequence = int(self.document_index[position])
+            stop = min(int(self._data.lengths[sequence]), start + missing)
+            yield sequence, start, stop
+            missing -= stop - start
+            position, start = position + 1, 0
+
     def read_into(self, place: int, out: NDArray[np.int64]) -> None:
         """Write sample `place` into `out`, [sequence_length + 1].
 
         The one copy on the way from the mapped file to the batch.
         """
-        sample = int(self.shuffle_index[place])
-        position, start = (int(value) for value in self.sample_index[sample])
-        filled, size = 0, len(out)
-        while filled < size:
-            sequence = int(self.document_index[position])
-            piece = self._data.part(sequence, start, min(int(self._data.lengths[sequence]), start + size - filled))
-            out[filled : filled + len(piece)] = piece
-            filled += len(piece)
-            position, start = position + 1, 0
+        filled = 0
+        for sequence, start, stop in self.pieces(place):
+            out[filled : filled + stop - start] = self._data.part(sequence, start, stop)
+            filled += stop - start
 
 
 class BlendedDataset:

@@ -9,24 +9,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from trainer.data.build import build_datasets
 from trainer.data.index_cache import Arrays, IndexCache
+from trainer.data.program import run_program
 from trainer.formats.data_indices import IndexedData, KeptIndex
-from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.json_text import json_file_text
-from trainer.formats.resumable import begins_anew
-from trainer.formats.starting import found_at_start, parse_to_start
+from trainer.formats.starting import manifest_at_start, parse_to_start
 from trainer.recipe.lengths import BEGINNING, Lengths
-from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.options import Options
+from trainer.say import printable
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,8 +48,7 @@ def index(options: Options, dry_run: bool, tell: Callable[[KeptIndex], None]) ->
 
     Raises DataError, CheckpointError where nobody can tell what it goes on from, ValueError without a length.
     """
-    found = found_at_start(options)
-    manifest = None if found is None or begins_anew(found.manifest, options) else found.manifest
+    manifest = manifest_at_start(options)
     wanted = Lengths.of(options, manifest or BEGINNING, manifest.consumed_valid_samples if manifest else 0)
     seen: dict[tuple[str, str], KeptIndex] = {}
 
@@ -108,21 +106,15 @@ class _ToldCache(IndexCache):
 def main(argv: list[str] | None = None) -> int:
     """0 done, 1 failed, 2 wrong usage or data, 130 interrupted."""
     arguments = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupted)
-    try:
+
+    def work() -> int:
         options = parse_to_start(arguments.options, arguments.world_size)
         done = index(options, arguments.dry_run, lambda one: _tell(one, arguments.json, arguments.steps_to))
-    except (OptionsError, DataError, ValueError) as error:
-        return _failed(str(error), 2)
-    except CheckpointError as error:
-        return _failed(str(error), 1)
-    except OSError as error:
-        return _failed(f"{error.filename or 'the data'}: {error.strerror or error}", 1)
-    except KeyboardInterrupt:
-        return _failed("interrupted; what was built whole is kept", 130)
-    if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "indexed": done}))
-    return 1 if any(one.state == "not kept" for one in done.indices) else 0
+        if arguments.json:
+            sys.stdout.write(json_file_text({"schema_version": 1, "indexed": done}))
+        return 1 if any(one.state == "not kept" for one in done.indices) else 0
+
+    return run_program(work, "interrupted; what was built whole is kept")
 
 
 def _tell(one: KeptIndex, as_json: bool, steps_to: int | None) -> None:
@@ -134,23 +126,10 @@ def _tell(one: KeptIndex, as_json: bool, steps_to: int | None) -> None:
 
 
 def _line(one: KeptIndex) -> str:
-    what = "a blend" if one.data is None else _printable(one.data)
+    what = "a blend" if one.data is None else printable(one.data)
     samples = "an epoch" if one.samples is None else f"{one.samples:,} samples"
-    where = f", {one.bytes / 1e6:,.1f} MB, {_printable(one.listing)}" if one.listing else ""
+    where = f", {one.bytes / 1e6:,.1f} MB, {printable(one.listing)}" if one.listing else ""
     return f"{one.state}: {samples} of {what}{where}"
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else ascii(text)[1:-1]
-
-
-def _failed(text: str, code: int) -> int:
-    sys.stderr.write(f"opsctl: {_printable(' '.join(text.splitlines()))}\n")
-    return code
-
-
-def _interrupted(_number: int, _frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

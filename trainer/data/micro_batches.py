@@ -40,29 +40,42 @@ class MicroBatches(Iterator[MicroBatch]):
         workers: int = 0,
         vocab_size: int | None = None,
     ):
-        if consumed_samples > len(dataset):
-            raise SampleError(
-                f"{consumed_samples:,} samples are consumed already, and the data was built for {len(dataset):,}"
-            )
         self._dataset, self._vocab_size = dataset, vocab_size
         self._micro_batch_size, self._dp_size = micro_batch_size, dp_size
         self._offset = dp_rank * micro_batch_size
-        self._next = consumed_samples
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reader") if workers > 0 else None
         self._ahead: deque[Future[MicroBatch]] = deque()
         self._most_ahead = 2 * workers
+        self._place = -1  # of the micro-batch that is served next
+        self.go_to(consumed_samples)
+
+    def go_to(self, consumed_samples: int) -> None:
+        """Go on at that place, earlier or later; what was read ahead is dropped then, whatever became of it."""
+        if consumed_samples == self._place:
+            return
+        if consumed_samples > len(self._dataset):
+            raise SampleError(
+                f"{consumed_samples:,} samples are consumed already, and the data was built for {len(self._dataset):,}"
+            )
+        while self._ahead:
+            self._ahead.popleft().cancel()
+        self._next = self._place = consumed_samples
 
     def __iter__(self) -> MicroBatches:
         return self
 
     def __next__(self) -> MicroBatch:
         if self._pool is None:
-            return self._read(self._take())
+            found = self._read(self._take())
+            self._place = self._next
+            return found
         while len(self._ahead) < self._most_ahead and self._left():
             self._ahead.append(self._pool.submit(self._read, self._take()))
         if not self._ahead:
             raise StopIteration
-        return self._ahead.popleft().result()
+        found = self._ahead.popleft().result()
+        self._place += self._micro_batch_size * self._dp_size
+        return found
 
     def close(self) -> None:
         """Have the reading threads end; one that hangs in a read is not waited for: why it ends must be said first."""

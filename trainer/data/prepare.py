@@ -35,6 +35,7 @@ from trainer.formats.data_notes import DataNotes, PreparedData, SkippedCounts, w
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import idx_path
 from trainer.formats.json_text import json_file_text
+from trainer.say import failed
 
 #: Text encoded and written at a time, in characters.
 BATCH_CHARACTERS = 4_000_000
@@ -233,30 +234,31 @@ def report(data: PreparedData, left_out: str, asked_vocab_size: int | None) -> s
 def main(argv: list[str] | None = None) -> int:
     """0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupted)
+    before = signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        return _run(arguments)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     wrong = usage_error(arguments)
     if wrong:
-        return _failed(wrong, 2)
+        return failed(wrong, 2)
     try:
         data, left_out = prepare(arguments)
     except DataError as error:
-        return _failed(str(error), 1)
+        return failed(str(error), 1)
     except OSError as error:
         where = f": {shown(error.filename)}" if error.filename else f" while writing {shown(output_prefix(arguments))}"
-        return _failed(f"{error.strerror or error}{where}; nothing was left behind", 1)
+        return failed(f"{error.strerror or error}{where}; nothing was left behind", 1)
     except KeyboardInterrupt:
-        return _failed("interrupted; nothing was left behind", 130)
+        return failed("interrupted; nothing was left behind", 130)
     if arguments.json:
         sys.stdout.write(json_file_text({"schema_version": 1, "data": data}))
     else:
         print(report(data, left_out, arguments.vocab_size))
     return 0
-
-
-def _failed(text: str, code: int) -> int:
-    line = " ".join(text.splitlines())
-    sys.stderr.write(f"opsctl: {line if line.isprintable() else ascii(line)[1:-1]}\n")
-    return code
 
 
 def _interrupted(_number: int, _frame: Any) -> NoReturn:

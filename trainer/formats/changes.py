@@ -11,8 +11,8 @@ from trainer.formats import data_identity
 from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Change
 from trainer.formats.manifest import Manifest
-from trainer.recipe.identity import EVALUATION_DATA, TRAINING
-from trainer.recipe.schedule import LearningRateSchedule
+from trainer.recipe.identity import EVALUATION_DATA, ONCE_UNKNOWN, TRAINING
+from trainer.recipe.learning_rate import ABSENT, LearningRateSchedule
 
 if TYPE_CHECKING:
     from trainer.formats.resumable import Identity
@@ -32,6 +32,11 @@ _SCHEDULE = {
     "warmup_samples": "lr_warmup_samples",
     "decay_samples": "lr_decay_samples",
     "style": "lr_decay_style",
+    "wsd_decay_samples": "lr_wsd_decay_samples",
+    "wsd_decay_style": "lr_wsd_decay_style",
+    "cooldown_at": "lr_cooldown_at_samples",
+    "cooldown_samples": "lr_cooldown_samples",
+    "cooldown_style": "lr_cooldown_style",
 }
 _SAID = {
     **{fact.name: fact.said for fact in TRAINING},
@@ -78,10 +83,16 @@ def _changes(
     yield from _others({"precision": manifest.precision}, {"precision": identity.precision})
     layout = {name: value for name, value in identity.layout.items() if name != "world_size"}  # follows from the rest
     yield from _others(manifest.layout, layout, _LAYOUT)
-    yield from _others(manifest.learning_rate, asdict(schedule), _SCHEDULE)
-    yield from _others(manifest.settings, identity.settings)
+    yield from _others(_whole(manifest.learning_rate), asdict(schedule), _SCHEDULE)
+    before = {**ONCE_UNKNOWN, **manifest.settings} if manifest.settings else {}
+    yield from _others(before, identity.settings)
     if not with_optimizer:
         yield Change("optimizer_states", "the checkpoint's", "fresh")
+
+
+def _whole(learning_rate: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A manifest's schedule with the parts that it does not speak of; empty where it says nothing at all."""
+    return {**ABSENT, **learning_rate} if learning_rate else {}
 
 
 def _others(before: Mapping[str, Any], now: Mapping[str, Any], names: Mapping[str, str] | None = None) -> list[Change]:

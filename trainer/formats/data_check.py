@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.formats.data_sources import Source, groups
+from trainer.formats.data_sources import Group, Source, groups
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import Header, idx_path, read_header
 from trainer.recipe.data_options import SPLITS
@@ -21,17 +21,20 @@ _PIECE = 1 << 20
 def data_errors(options: Mapping[str, Any], splits: tuple[str, ...] = SPLITS) -> list[str]:
     """What is wrong with the data that `options` name, one line each; none when it can be trained on.
 
-    Looks for missing, foreign and cut-short files, and for sources that hold less than one sample.
+    Looks for missing, foreign and cut-short files, for sources that hold less than one sample, and for validation sets
+    that hold less than one evaluation asks for. Of test sets, which are read once, samples may come again.
     """
     errors: list[str] = []
+    validated: list[Group] = []
     headers: dict[str, Header | None] = {}
     for split in splits:
         try:
-            sources = [source for group in groups(options, split) for source in group.sources]
+            found = groups(options, split)
         except DataError as error:
             errors.append(str(error))
             continue
-        for source in sources:
+        validated += found if split == "valid" else []
+        for source in (source for group in found for source in group.sources):
             try:
                 if source.prefix not in headers:
                     headers[source.prefix] = None
@@ -41,6 +44,44 @@ def data_errors(options: Mapping[str, Any], splits: tuple[str, ...] = SPLITS) ->
                     _refuse_small(header, source, split, options["seq_length"])
             except DataError as error:
                 errors.append(str(error))
+    return errors or _small_groups(validated, headers, options)
+
+
+def asked_samples(options: Mapping[str, Any]) -> int:
+    """Samples that one evaluation takes of each group; 0 where none is made, or the batch is not known yet."""
+    return int((options.get("eval_iters") or 0) * (options.get("global_batch_size") or 0))
+
+
+def samples_of_one_pass(tokens: int, sequence_length: int) -> int:
+    """Samples of `sequence_length` + 1 tokens, the last of each the first of the next, that so many tokens make."""
+    return max(0, tokens - 1) // sequence_length
+
+
+def fewer_than_asked(name: str, has: int, options: Mapping[str, Any]) -> DataError:
+    """The error for a validation set of which one evaluation would read samples twice."""
+    batches, batch = options["eval_iters"], options["global_batch_size"]
+    remedy = f"--eval-iters {has // batch}" if has >= batch else "--eval-iters 0"
+    called = "validation set" if name == "valid" else f"validation set {name!r}"
+    return DataError(
+        f"the {called} holds {has:,} samples and one evaluation asks for {batches * batch:,} "
+        f"(--eval-iters {batches} x --global-batch-size {batch}): give it more documents, or {remedy}"
+    )
+
+
+def _small_groups(found: list[Group], headers: Mapping[str, Header | None], options: Mapping[str, Any]) -> list[str]:
+    asked, length = asked_samples(options), options["seq_length"]
+    errors = []
+    for group in found:
+        has = 0
+        for source in group.sources:
+            header = headers[source.prefix]
+            if header is None:
+                return []  # it is said already that it cannot be read
+            first, last = source.documents(header.sequences)
+            enough = (asked - has) * length + 1
+            has += samples_of_one_pass(_tokens(header, first, last, enough=enough), length)
+        if has < asked:
+            errors.append(str(fewer_than_asked(group.name, has, options)))
     return errors
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from trainer.formats.errors import DataError
 from trainer.recipe.data_options import SPLITS, is_number, weight, weighted_file_key, weighted_key
 
+# A name in a weighted split file: no white space, no control characters, no halves of surrogate pairs.
+_HOLDABLE = re.compile(r'[^\s,"\x00-\x1f\x7f\ud800-\udfff]+')
 _FORM = '"NAME: WEIGHT START:END PREFIX, WEIGHT START:END PREFIX"'
 
 
@@ -92,12 +94,32 @@ def parse_file(path: Path) -> list[Group]:
     lines = [line for line in text.split("\n") if line.strip()]
     if len(lines) != 1:
         raise DataError(f"{path} has {len(lines)} lines; expected one line of groups like {_FORM}")
-    line = lines[0].strip()
+    return _parse_line(lines[0].strip(), str(path))
+
+
+def file_text(groups: Sequence[Group]) -> str:
+    """The weighted split file of `groups`, every source of which has a weight. Raises DataError for names that it
+    cannot hold.
+    """
+    line = " ".join(f'"{group_text(group)}"' for group in groups)
+    for group in groups:
+        for name in (group.name, *(source.prefix for source in group.sources)):
+            if not _HOLDABLE.fullmatch(name):
+                raise DataError(
+                    f"a weighted split file cannot hold the name {name!a}: white space, commas, double quotes and "
+                    "what is no UTF-8 text would read as something else; give the files another name, or a link"
+                )
+    if _parse_line(line, "") != list(groups):
+        raise DataError(f"the groups {', '.join(group.name for group in groups)} would not read back as they are")
+    return line + "\n"
+
+
+def _parse_line(line: str, where: str) -> list[Group]:
     quoted = re.findall(r'"([^"]*)"', line)
     rest = re.sub(r'"[^"]*"', "", line).strip()
     if not quoted or rest:
-        raise DataError(f"{path}: {rest or line!r} stands outside double quotes; expected groups like {_FORM}")
-    return [parse_group(group, str(path)) for group in quoted]
+        raise DataError(f"{where}: {rest or line!r} stands outside double quotes; expected groups like {_FORM}")
+    return [parse_group(group, where) for group in quoted]
 
 
 def parse_group(text: str, where: str) -> Group:

@@ -1,4 +1,4 @@
-"""What the programs that write and read other formats print with `--json`."""
+"""What the programs that write and read other formats, or ask a model, print with `--json`."""
 
 from __future__ import annotations
 
@@ -58,3 +58,22 @@ class ConvertedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     files: Annotated[int, Meta(description="Files written; 0 with `--dry-run`.")]
     bytes: Annotated[int, Meta(description="Their size; with `--dry-run` what is needed.")]
     dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]
+
+
+class GeneratedText(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint's model says after a prompt."""
+
+    folder: Annotated[str, Meta(description="Absolute path of the checkpoint's folder.")]
+    iteration: Annotated[int, Meta(description="Iterations done when the checkpoint was saved.")]
+    prompt: Annotated[str, Meta(description="The beginning, as it was given.")]
+    prompt_tokens: Annotated[int, Meta(description="Tokens of it.")]
+    text: Annotated[str, Meta(description="What follows it.")]
+    tokens: Annotated[list[int], Meta(description="The tokens that follow it.")]
+    ended: Annotated[
+        str,
+        Meta(description="`as long as wanted`, `the end of a document` or `no more positions`, of learned ones."),
+    ]
+    dtype: Annotated[str, Meta(description="Type that the weights were used in.")]
+    temperature: Annotated[float, Meta(description="0: the most likely token each time.")]
+    top_k: Annotated[int, Meta(description="Drawn from so many of the most likely; 0: from all.")]
+    seed: Annotated[int, Meta(description="Of what is drawn.")]

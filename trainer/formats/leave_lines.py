@@ -21,10 +21,13 @@ class Reason(enum.StrEnum):
     EXIT_DURATION = "exit-duration"
     EXIT_INTERVAL = "exit-interval"
     EXIT_SAMPLES = "exit-samples"
+    SKIPPED_ITERATIONS = "skipped-iterations"
     OVERTAKEN = "overtaken"
     FINISHED = "finished"
 
 
+#: After these nothing is saved: what would be is no better than the checkpoint before it, and may be worse.
+UNSAVED = frozenset({Reason.SKIPPED_ITERATIONS})
 #: Reasons after which a trainer that is still there a minute later is stuck; after "finished" it may still evaluate.
 LEAVES_EARLY = frozenset(Reason) - {Reason.FINISHED}
 
@@ -66,6 +69,11 @@ _FORMS = (
         Reason.EXIT_SAMPLES,
         "exiting program after {detail} samples",
         r"exiting program after (?P<detail>\d+) samples",
+    ),
+    _Form(
+        Reason.SKIPPED_ITERATIONS,
+        "exiting program after {detail} skipped or nan iterations in a row (--max-skipped-iterations)",
+        r"exiting program after (?P<detail>\d+) skipped or nan iterations in a row",
     ),
     _Form(
         Reason.SIGNAL,

@@ -23,6 +23,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Saved, Start
 from trainer.formats.json_text import plain
 from trainer.formats.progress import Progress
+from trainer.recipe.spike_guard import GuardState
 
 SCHEMA_VERSION = 2
 #: What this trainer reads: the first had neither parameters nor anything after `files`.
@@ -82,6 +83,7 @@ class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     loss: float | None = None  # of the last step
     saved: Saved | None = None
     history: tuple[Start, ...] = ()  # every start of the training that led here, the first one first
+    spike_guard: GuardState | None = None  # what it remembers, of a training that has or had one
     pinned: bool = False  # saved because its iteration was named: whoever prunes leaves it
 
     def as_json(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer.formats.manifest import SavedParameter
 from trainer.recipe.layout import blocks_per_stage
-from trainer.recipe.parameters import EMBEDDING_LAYER, FIRST_BLOCK_LAYER, shared_shape
+from trainer.recipe.parameters import EMBEDDING_LAYER, OUTPUT_WEIGHT, is_of_block, shared_shape
 
 #: What DeepSpeed calls the weight that the first stage embeds with and the last one makes logits with.
 TIED = "tied_modules.embed."
@@ -144,22 +144,27 @@ def engine_name(parameter: SavedParameter) -> str:
     return f"{TIED if parameter.layer == EMBEDDING_LAYER else f'{parameter.layer}.'}{parameter.name_in_layer}"
 
 
+def is_tied(parameters: Iterable[SavedParameter]) -> bool:
+    """Whether a model of these parameters makes logits with its word embedding."""
+    return all(one.name != OUTPUT_WEIGHT for one in parameters)
+
+
 def rank_shape(parameter: SavedParameter, tensor: int) -> tuple[int, ...]:
     """Shape of what each of `tensor` ranks has. Raises ValueError when it cannot be shared alike."""
     return shared_shape(parameter.name, parameter.shape, parameter.split_dim, tensor)
 
 
 def stages(parameters: Iterable[SavedParameter], cut: Cut) -> list[list[SavedParameter]]:
-    """Each pipeline stage's parameters, in the stage's order; the last one has the word embedding too.
+    """Each pipeline stage's parameters, in the stage's order; the last one has the word embedding too where it is tied.
 
     Raises ValueError when the layers do not divide.
     """
     table = list(parameters)
-    blocks = sorted({one.layer for one in table if one.layer >= FIRST_BLOCK_LAYER} - {max(one.layer for one in table)})
+    blocks = sorted({one.layer for one in table if is_of_block(one.name)})
     dealt = blocks_per_stage(len(blocks), cut.pipeline, cut.partition_method)
     stage_of = dict(zip(blocks, (stage for stage, count in enumerate(dealt) for _ in range(count)), strict=True))
     found: list[list[SavedParameter]] = [[] for _ in range(cut.pipeline)]
-    if cut.pipeline > 1:
+    if cut.pipeline > 1 and is_tied(table):
         found[-1] += [one for one in table if one.layer == EMBEDDING_LAYER and one.name_in_layer == _SHARED_WEIGHT]
     for one in table:
         default = 0 if one.layer == EMBEDDING_LAYER else cut.pipeline - 1

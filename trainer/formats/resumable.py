@@ -12,8 +12,8 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
 from trainer.recipe.identity import EVALUATION_DATA, settings_in_force, training_facts
 from trainer.recipe.layout import Layout
+from trainer.recipe.learning_rate import ABSENT, LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import Vocabulary
 
 #: In a manifest, the optimizer of a checkpoint without optimizer states.
@@ -28,7 +28,13 @@ _SCHEDULE_NAMES = {
     "warmup_samples": "warmup iterations",
     "decay_samples": "total number of iterations",
     "style": "decay style",
+    "wsd_decay_samples": "WSD decay iterations",
+    "wsd_decay_style": "WSD decay style",
+    "cooldown_at": "cooldown at sample",
+    "cooldown_samples": "cooldown samples",
+    "cooldown_style": "cooldown style",
 }
+_COOLDOWN = ("cooldown_at", "cooldown_samples", "cooldown_style")
 
 
 def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
@@ -108,10 +114,20 @@ def schedule_to_resume_with(
     return schedule_to_use(folder, manifest, given, override, use_checkpoint)
 
 
+def is_whole_state_of(manifest: Manifest, identity: Identity) -> bool:
+    """Whether a checkpoint has this model's weights and this optimizer's states, in its precision."""
+    try:
+        refuse_other_model(Path(), manifest, identity.model)
+        refuse_other_layout(Path(), manifest, identity.layout, identity.precision, with_optimizer=True)
+    except CheckpointError:
+        return False
+    return True
+
+
 def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any]) -> None:
     """Raise CheckpointError, naming the option and both values, unless the checkpoint's model is this one."""
-    for name, value in model.items():
-        stored = manifest.model.get(name)
+    for name in (*model, *(name for name in manifest.model if name not in model)):
+        stored, value = manifest.model.get(name), model.get(name)
         if name == "vocab_size" and stored is None:  # of the first schema, which has the padded size alone
             continue
         if name == "padded_vocab_size" and manifest.model.get("vocab_size") == model.get("vocab_size") is not None:
@@ -126,7 +142,7 @@ def refuse_other_model(folder: Path, manifest: Manifest, model: Mapping[str, Any
 def _way_to(name: str, stored: Any) -> str:
     """What to do on the command line so that a fact of the model is the checkpoint's."""
     option = "--pad-vocab-size-to" if name == "padded_vocab_size" else f"--{name.replace('_', '-')}"
-    if isinstance(stored, bool):
+    if isinstance(stored, bool) or stored is None:
         return f"give {option}" if stored else f"leave {option} out"
     return f"give {option} {stored}"
 
@@ -155,16 +171,28 @@ def refuse_other_layout(
 def schedule_to_use(
     folder: Path, manifest: Manifest, given: LearningRateSchedule, override: bool, use_checkpoint: bool
 ) -> LearningRateSchedule:
-    """The schedule to go on with. Raises CheckpointError with every changed value unless told which side to believe."""
-    stored = manifest.learning_rate
+    """The schedule to go on with. Raises CheckpointError with every changed value unless told which side to believe.
+
+    A cooldown that is to come is no change of what was trained so far, so a checkpoint without one takes it, also where
+    the rest of its schedule is kept.
+    """
+    stored = {**ABSENT, **manifest.learning_rate}
     if override:
         return given
+    start = given.cooldown_at if stored["cooldown_at"] is None else None
+    if start is not None and manifest.consumed_train_samples > start:
+        raise CheckpointError(
+            f"{folder} is at sample {manifest.consumed_train_samples}, past --lr-cooldown-at-samples "
+            f"{start}, where the learning rate is to come down: give its sample or a later one, or begin "
+            "at an earlier checkpoint (--load-step)"
+        )
     if use_checkpoint:
-        return LearningRateSchedule(**{name: stored[name] for name in _SCHEDULE_NAMES})
+        added = {name: getattr(given, name) for name in _COOLDOWN} if start is not None else {}
+        return LearningRateSchedule.of_facts({**{name: stored[name] for name in _SCHEDULE_NAMES}, **added})
     changed = [
         f"{_SCHEDULE_NAMES[name]} {stored.get(name)} -> {value}"
         for name, value in asdict(given).items()
-        if stored.get(name) != value
+        if stored.get(name) != value and not (start is not None and name in _COOLDOWN)
     ]
     if changed:
         raise CheckpointError(

@@ -8,17 +8,41 @@ from typing import Any
 
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest, SavedParameter
+from trainer.recipe.model_options import GATES
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import parameter_table
 
-POSITIONS = ("absolute", "alibi")
+POSITIONS = ("absolute", "alibi", "rope")
 _POSITIONS = "max_position_embeddings"
 # Far beyond every model: a number that somebody's hand has made so large fills the memory before it is found wrong.
 _LARGEST = {
     "num_layers": 100_000,
     **dict.fromkeys(
-        ("hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size", "padded_vocab_size", _POSITIONS),
+        (
+            "hidden_size",
+            "num_attention_heads",
+            "ffn_hidden_size",
+            "vocab_size",
+            "padded_vocab_size",
+            "num_query_groups",
+            _POSITIONS,
+        ),
         (1 << 31) - 1,
+    ),
+}
+#: What came to the trainer later: a model that does not say it has it not.
+_LATER: dict[str, tuple[Any, ...]] = {
+    "normalization": ("LayerNorm", "RMSNorm"),
+    "glu_activation": (None, *GATES),
+    **dict.fromkeys(
+        (
+            "embed_layernorm",
+            "disable_bias_linear",
+            "add_qkv_bias",
+            "untie_embeddings_and_output_weights",
+            "qk_layernorm",
+        ),
+        (False, True),
     ),
 }
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "padded_vocab_size")
@@ -68,8 +92,13 @@ def _refuse_no_model(model: Mapping[str, Any]) -> None:
             raise CheckpointError(f"the manifest's model cannot be right: {name} is {str(value)[:40]!a}")
     if model.get("position_embedding_type") not in POSITIONS:
         raise CheckpointError(f"the manifest's model has neither of {', '.join(POSITIONS)} as its positions")
-    if not isinstance(model.get("embed_layernorm", False), bool):
-        raise CheckpointError("the manifest's model does not say whether it has embed_layernorm")
+    for name, allowed in _LATER.items():
+        value = model.get(name, allowed[0])
+        if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
+            raise CheckpointError(f"the manifest's model cannot be right: {name} is {str(value)[:40]!a}")
+    heads, groups = model["num_attention_heads"], model.get("num_query_groups")
+    if groups is not None and heads % groups:
+        raise CheckpointError(f"the manifest's model has {heads} heads in {groups} groups")
     tokens, rows, learned = (model.get(name) for name in ("vocab_size", "padded_vocab_size", _POSITIONS))
     if tokens is not None and rows is not None and tokens > rows:
         raise CheckpointError(f"the manifest's model has {tokens} tokens in {rows} rows")

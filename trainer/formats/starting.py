@@ -11,6 +11,7 @@ from trainer.formats.fallback import fall_back
 from trainer.formats.history import Change
 from trainer.formats.manifest import (
     Found,
+    Manifest,
     check_sizes,
     checkpoint_folders,
     fault_of,
@@ -20,6 +21,7 @@ from trainer.formats.manifest import (
     tag_of,
 )
 from trainer.formats.reached import latest_reached
+from trainer.formats.resumable import begins_anew
 from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError, parse
 
@@ -78,6 +80,12 @@ def found_at_start(options: Mapping[str, Any]) -> Found | None:
     root = Path(options["load"])
     fell_back = fall_back(root, {}) if options["load_fallback"] else None
     return fell_back.instead if fell_back else latest_checkpoint(root)
+
+
+def manifest_at_start(options: Mapping[str, Any]) -> Manifest | None:
+    """That of the checkpoint whose training goes on with these options; None at a beginning. Raises CheckpointError."""
+    found = found_at_start(options)
+    return None if found is None or begins_anew(found.manifest, options) else found.manifest
 
 
 def step_change(found: Found, options: Mapping[str, Any]) -> tuple[Change, ...]:

@@ -34,7 +34,16 @@ class TrainingLine(msgspec.Struct, frozen=True, kw_only=True):
     nan_iterations: int | None = None
     samples_per_second: float | None = None
     tflops: float | None = None  # of each rank, as the line itself counts them
+    model_tflops: float | None = None  # of each rank, without recomputed activations
+    mfu_percent: float | None = None  # what these are of the device's peak
+    tokens_per_second_per_gpu: float | None = None
+    skipped_on_request: int | None = None  # of the skipped ones; nothing was trained in them
     others: dict[str, float] = {}  # `name: number` parts that only other programs print, by their name
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether all its iterations were skipped because somebody asked: it measured nothing."""
+        return bool(self.skipped_on_request) and self.seconds_per_iteration is None
 
 
 class _Part(NamedTuple):
@@ -59,6 +68,10 @@ _PARTS = (
     _Part("number of nan iterations", "nan_iterations", "3d"),
     _Part("samples per second", "samples_per_second", ".3f"),
     _Part("TFLOPs", "tflops", ".2f"),
+    _Part("model TFLOPs", "model_tflops", ".2f"),
+    _Part("MFU (%)", "mfu_percent", ".2f"),
+    _Part("tokens per second per gpu", "tokens_per_second_per_gpu", ".1f"),
+    _Part("skipped on request", "skipped_on_request", "3d"),
 )
 _PART_BY_NAME = {part.name: part for part in _PARTS}
 #: What this part was until its unit changed.

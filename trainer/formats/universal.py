@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer.formats.manifest import SavedParameter
-from trainer.formats.partitions import engine_name
+from trainer.formats.partitions import engine_name, is_tied
 from trainer.formats.saved_parameters import saved_parameters
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.parameters import FIRST_BLOCK_LAYER
+from trainer.recipe.parameters import is_of_block
 
 #: Text beside a universal checkpoint: which one DeepSpeed loads.
 LATEST_UNIVERSAL = "latest_universal"
@@ -48,23 +48,22 @@ def universal_checkpoint_info(model: Mapping[str, Any]) -> dict[str, Any]:
     table = saved_parameters(shape)
 
     def patterns(belongs: Callable[[SavedParameter], bool]) -> list[str]:
-        return list(dict.fromkeys(_pattern(one, shape) for one in table if belongs(one)))
+        return list(dict.fromkeys(_pattern(one) for one in table if belongs(one)))
 
-    word_embedding = patterns(lambda one: one.token_rows is not None)
-
+    tied = [re.escape(engine_name(one)) + "$" for one in table if one.token_rows is not None and is_tied(table)]
     return {
         "universal_checkpoint_version": _VERSION,
         "original_vocab_size": shape.tokens,
         "padded_vocab_size": shape.vocabulary,
-        "vocabulary_parameter_patterns": word_embedding,
-        "pipeline_replicated_parameter_patterns": word_embedding,
+        "vocabulary_parameter_patterns": patterns(lambda one: one.token_rows is not None),
+        "pipeline_replicated_parameter_patterns": tied,
         "tp_replicated_parameter_patterns": patterns(lambda one: one.split_dim is None),
         "parameter_with_row_parallelism_patterns": patterns(lambda one: one.split_dim == 1),
     }
 
 
-def _pattern(one: SavedParameter, shape: ModelShape) -> str:
+def _pattern(one: SavedParameter) -> str:
     """What matches the parameter's name; that of a block those of all blocks."""
-    if FIRST_BLOCK_LAYER <= one.layer < FIRST_BLOCK_LAYER + shape.layers:
+    if is_of_block(one.name):
         return rf"\d+\.{re.escape(one.name_in_layer)}$"
     return re.escape(engine_name(one)) + "$"

@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.formats.data_notes import Noted, read_notes
+from trainer.formats.data_sources import prefixes
 from trainer.formats.errors import DataError
 
 
@@ -20,6 +22,7 @@ def vocab_size(options: Mapping[str, Any]) -> int:
     """
     if options.get("vocab_size"):
         size = int(options["vocab_size"])
+        _refuse_larger_tokenizer(options, size)
     elif options.get("tokenizer_name_or_path"):
         size = _tokenizer_vocab_size(str(options["tokenizer_name_or_path"]))
     elif options.get("vocab_file"):
@@ -36,6 +39,23 @@ def vocab_size(options: Mapping[str, Any]) -> int:
                 f"the vocabulary given has {size:,}; give the one that it was made with ({notes.tokenizer})"
             )
     return size
+
+
+def _refuse_larger_tokenizer(options: Mapping[str, Any], size: int) -> None:
+    """Raise DataError where the tokenizer that is named too has more tokens than --vocab-size says.
+
+    One that is not to be found here is passed over: nothing is asked of it.
+    """
+    tokens = None
+    with suppress(DataError):
+        if options.get("tokenizer_name_or_path"):
+            tokens = _tokenizer_vocab_size(str(options["tokenizer_name_or_path"]))
+        elif options.get("vocab_file"):
+            tokens = _largest_id(_json(Path(options["vocab_file"]))) + 1
+    if tokens is not None and tokens > size:
+        raise DataError(
+            f"the tokenizer has {tokens:,} tokens, more than --vocab-size {size:,}: give as many, or leave it out"
+        )
 
 
 def tokenizer_identity(options: Mapping[str, Any]) -> str | None:
@@ -65,9 +85,9 @@ def _digest(content: Any) -> str:
 
 
 def _notes(options: Mapping[str, Any]) -> list[tuple[str, Noted]]:
-    """(prefix, what is noted beside it) of each --data-path prefix that has notes."""
-    prefixes = map(str, options.get("data_path") or ())
-    return [(prefix, noted) for prefix in prefixes if (noted := read_notes(prefix))]
+    """(prefix, what is noted beside it) of each prefix that options name and that has notes."""
+    named = dict.fromkeys(prefix for _, prefix in prefixes(options))
+    return [(prefix, noted) for prefix in named if (noted := read_notes(prefix))]
 
 
 def tokenizer_path(name: str) -> Path:

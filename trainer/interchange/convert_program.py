@@ -13,8 +13,9 @@ from pathlib import Path
 
 from trainer.formats.exchanged import ConvertedCheckpoint
 from trainer.formats.json_text import json_file_text
-from trainer.interchange.program import printable, run_program
+from trainer.interchange.program import run_program
 from trainer.preload import set_process_defaults
+from trainer.say import printable
 
 _UNIVERSAL, _NATIVE = "universal", "native"
 _LAYOUT = {"tensor": "tensor_parallel", "pipeline": "pipeline_parallel", "data": "data_parallel"}

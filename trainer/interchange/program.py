@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from trainer.formats.errors import CheckpointError
+from trainer.say import failed, printable
 
 _M_MMAP_THRESHOLD = -3
 _GIVEN_BACK_BYTES = 1 << 20
@@ -41,17 +41,6 @@ def give_freed_tensors_back() -> None:
     """
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _GIVEN_BACK_BYTES)
-
-
-def failed(text: str, code: int) -> int:
-    """Say why on stderr; returns the code."""
-    sys.stderr.write(f"opsctl: {printable(' '.join(text.split()))}\n")
-    return code
-
-
-def printable(text: str) -> str:
-    """Without what would steer a terminal."""
-    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _interrupted(_number: int, _frame: Any) -> NoReturn:

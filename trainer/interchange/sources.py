@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from trainer.formats.saved_parameters import parameters_of, saved_parameters
 from trainer.formats.universal import LATEST_UNIVERSAL, UNIVERSAL_MANIFEST, ZERO
 from trainer.interchange.states import NativeStates, States, read_whole, refuse_unsharded
 from trainer.interchange.universal_states import UniversalStates, refuse_half_written
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
-from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import Vocabulary
 
 # Counters as the training's own part of a file calls them, by their names in a manifest.
@@ -129,7 +129,7 @@ def _told_by(path: Path, state: Mapping[str, Any]) -> Manifest:
         vocabulary = Vocabulary(sizes["original_vocab_size"], sizes["padded_vocab_size"])
         ranks = options.tensor_model_parallel_size * options.pipeline_model_parallel_size * state["dp_world_size"]
         identity = Identity.of(options, ranks, vocabulary)
-        schedule = asdict(LearningRateSchedule.of(options))
+        schedule = LearningRateSchedule.of(options).facts()
     except (KeyError, AttributeError) as error:
         raise CheckpointError(f"{path}: its args do not say {error}: they are another trainer's") from None
     except (ValueError, TypeError) as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -47,7 +48,8 @@ def each(
             process: BaseProcess = context.Process(
                 target=_serve, args=(theirs, [*running, ours], tasks, work), daemon=True
             )
-            process.start()
+            with _inheriting_no_garbage():
+                process.start()
             theirs.close()
             running[ours] = process
             ours.send(index)
@@ -68,6 +70,20 @@ def each(
             process.join()
             connection.close()
     return [results[index] for index in range(len(tasks))]
+
+
+@contextlib.contextmanager
+def _inheriting_no_garbage() -> Iterator[None]:
+    """Fork with all that there is out of the collector's reach.
+
+    In the child its threads are gone, and a process group of torch's that was only found there to be garbage would wait
+    for them for ever as it ends, or die of SIGSEGV.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def adding_up(sizes: list[int], reached: Callable[[int], None]) -> Callable[[int], None]:

@@ -10,10 +10,12 @@ from trainer.data.micro_batches import MicroBatches
 from trainer.data.tokenizer import end_of_document, load, load_vocab_and_merges
 from trainer.formats.data_notes import read_notes
 from trainer.formats.data_sources import groups
+from trainer.formats.token_lines import tokens_line
 from trainer.model.batch import EngineItem, engine_item
 from trainer.model.dropout import has_dropout
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.options import Options
+from trainer.say import say
 
 
 class EngineItems(Iterator[EngineItem]):
@@ -32,6 +34,10 @@ class EngineItems(Iterator[EngineItem]):
     ) -> None:
         self._end_of_document = end_of_document
         self._with_first_sample = with_first_sample
+        # Of the ranks that read the same samples one shows them.
+        self._may_show = parallel.is_first_stage and parallel.tensor_rank == 0
+        self._shown_as: int | None = None
+        self._samples_at_once = options.micro_batch_size * parallel.data_size
         self._batches = MicroBatches(
             dataset,
             consumed_samples,
@@ -44,7 +50,23 @@ class EngineItems(Iterator[EngineItem]):
 
     def __next__(self) -> EngineItem:
         first_sample, samples = next(self._batches)
+        if self._shown_as is not None and self._may_show:
+            for row, sample in enumerate(samples.numpy()):
+                say(tokens_line(self._shown_as, first_sample + row, sample))
         return engine_item(samples, self._end_of_document, first_sample if self._with_first_sample else None)
+
+    def go_to(self, consumed_samples: int) -> None:
+        """Go on there, where that is not what comes next anyway."""
+        self._batches.go_to(consumed_samples)
+
+    def show_as(self, iteration: int | None) -> None:
+        """Print the tokens of what is read from now on, as that iteration's; None: no more."""
+        self._shown_as = iteration
+
+    def read(self, batch_size: int) -> None:
+        """Read a global batch and drop it: for what it prints."""
+        for _ in range(batch_size // self._samples_at_once):
+            next(self)
 
     def close(self) -> None:
         """End the threads that read ahead."""

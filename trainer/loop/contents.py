@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trainer.checkpoint.random_states import random_states
@@ -16,10 +16,11 @@ from trainer.formats.resumable import NO_OPTIMIZER, Identity
 from trainer.formats.saved_parameters import saved_parameters
 from trainer.formats.universal import INFO, universal_checkpoint_info
 from trainer.loop.observer import Observer, Step
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 from trainer.recipe.save_schedule import SaveSchedule
-from trainer.recipe.schedule import LearningRateSchedule
+from trainer.recipe.spike_guard import GuardState
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,14 @@ class LastLoss(Observer):
         self._loss: float | None = None
 
     def after_step(self, step: Step) -> None:
-        """Keep it."""
+        """Keep it; a step that was skipped has none."""
+        if step.result is None:
+            return
         self._loss = step.result.loss if math.isfinite(step.result.loss) else None  # JSON has no other
+
+    def after_going_back(self, progress: Progress) -> None:
+        """Nobody asks before the next step has one."""
+        self._loss = None
 
     def __call__(self) -> float | None:
         """None before the first step, and of a loss that is no number."""
@@ -51,10 +58,12 @@ def contents_of(
     schedule: LearningRateSchedule,
     history: tuple[Start, ...],
     loss: Callable[[], float | None],
+    guard: Callable[[], GuardState | None] = lambda: None,
 ) -> Callable[[Progress], Contents]:
     """What tells how far the training has come, asked at the moment that it is saved.
 
-    history: every start of the training, this one's last. loss: of the last step.
+    history: every start of the training, this one's last. loss: of the last step. guard: what the spike guard remembers
+    after it.
     """
     layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
     pinned = SaveSchedule.of(options).pinned
@@ -66,7 +75,7 @@ def contents_of(
             precision=identity.precision,
             layout=layout,
             model=identity.model,
-            learning_rate=asdict(schedule),
+            learning_rate=schedule.facts(),
             files={},
             parameters=parameters,
             pinned=progress.iteration in pinned,
@@ -75,6 +84,7 @@ def contents_of(
             loss=loss(),
             saved=saved_now(),
             history=history,
+            spike_guard=guard(),
         )
         state = {
             "checkpoint_version": 3.0,

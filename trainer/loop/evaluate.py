@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.data.build import Dataset, Datasets
+from trainer.data.cyclic import Cyclic
 from trainer.engine import evaluate_step
 from trainer.formats import log_lines
 from trainer.formats.log_lines import Timers, perplexity, write_evaluation, write_timers
@@ -18,6 +19,7 @@ from trainer.loop.batches import open_items
 from trainer.loop.observer import Observer, Step
 from trainer.loop.tensorboard import Curves
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.only_evaluating import only_evaluates
 from trainer.recipe.options import Options
 
 
@@ -41,16 +43,16 @@ def evaluate(
 ) -> Evaluation | None:
     """--eval-iters full global batches of each group, from sample `consumed_samples` on. Collective.
 
-    A group that has fewer samples left than that begins again. None where `has_to_end`, which is asked before each
-    batch and agrees over all ranks, has cut it short.
+    A group that has fewer samples left than that goes on at its beginning. None where `has_to_end`, which is asked
+    before each batch and agrees over all ranks, has cut it short.
     """
     started = time.monotonic()
     wanted = options.eval_iters * options.global_batch_size
     micro_batches = options.global_batch_size // (options.micro_batch_size * parallel.data_size)
     losses = {}
     for name, dataset in groups.items():
-        first = consumed_samples if consumed_samples + wanted <= len(dataset) else 0
-        items = open_items(dataset, first, options, parallel, vocab_size, end_of_document, for_training=False)
+        window = Cyclic(dataset, consumed_samples + wanted)
+        items = open_items(window, consumed_samples, options, parallel, vocab_size, end_of_document, for_training=False)
         steps = []
         try:
             for _ in range(options.eval_iters):
@@ -82,7 +84,7 @@ class Evaluations(Observer):
     ) -> None:
         self._options, self._datasets, self._evaluated = options, datasets, evaluated
         self._tell, self._curves = tell, curves
-        self._has_trained = False
+        self._has_trained, self._only = False, only_evaluates(options)
 
     def after_step(self, step: Step) -> None:
         """Evaluate when it is due and move `consumed_valid_samples` on, so that the next one takes other samples."""
@@ -104,7 +106,7 @@ class Evaluations(Observer):
 
     def when_finished(self, progress: Progress) -> None:
         """Once more, on the finished model; nothing is left to save after it."""
-        if not self._options.eval_iters or not self._has_trained:
+        if not self._options.eval_iters or not (self._has_trained or self._only):
             return
         for groups, first, data in (
             (self._datasets.valid, progress.consumed_valid_samples, "val"),
@@ -115,6 +117,9 @@ class Evaluations(Observer):
                 self._tell(" evaluation at the end of training is cut short, as the training leaves: no loss")
                 return
             self._tell_losses(found, data=data)
+            if self._only:  # at a training's end the last point is an interval's, or none
+                for group, loss in found.losses.items():
+                    self._curves.validation(group, loss, progress, data)
 
     def _tell_losses(self, found: Evaluation, iteration: int | None = None, data: str = "val") -> None:
         for group, loss in found.losses.items():

@@ -15,6 +15,7 @@ class Interval:
     seconds: float = 0.0
     skipped: int = 0
     nan: int = 0
+    left_out: int = 0  # skipped on request: in no other number
     _finite_losses: list[float] = field(default_factory=list)
 
     def add(self, loss: float, samples: int, seconds: float, skipped: bool) -> None:

@@ -1,5 +1,5 @@
-"""Why and when a training leaves, or saves because somebody asks. One rank looks at the files, and all agree in one
-collective before they do it.
+"""Why and when a training leaves, or saves because somebody asks. One rank looks at the files, and all agree before
+they do it: in the collective that each step has, else in one of their own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Leaving:
         self._exit_report = Place(settings.exit_report_path if self._looks else None)
         self.asked_saves = AskedSaves(Place(settings.save_request_path if self._looks else None))
         self._told_by_signal = False
-        self._agreed_meanwhile: tuple[Reason, str] | None = None
+        self.agreed_meanwhile: tuple[Reason, str] | None = None  # by `has_to_end`
+        self._summed: tuple[float, ...] = ()  # votes, by the step before, until they are looked at
         self._lookout = Lookout(settings.kill_switch_path, settings.stop_request_path) if self._looks else None
         earliest = torch.tensor([started_at], dtype=torch.float64, device=device)
         dist.all_reduce(earliest, op=dist.ReduceOp.MIN)
@@ -82,30 +83,53 @@ class Leaving:
         return (time.time() - self._started_at) / 60
 
     def reason(self, iteration: int, steps_done: int, consumed_samples: int = 0) -> tuple[Reason, str] | None:
-        """Why to leave now, and the line that says so; None to go on. Collective: one small all-reduce.
+        """Why to leave now, and the line that says so; None to go on.
 
+        By the votes that the last step brought along; one small all-reduce, then collective, where none did.
         `steps_done` are this process's own, so that a training that resumes at a multiple of the exit interval goes on.
-        The same all-reduce agrees whether `asked_saves` are due.
+        The same votes agree whether `asked_saves` are due.
         """
-        if self._agreed_meanwhile is not None:
-            return self._agreed_meanwhile
-        minutes = self.minutes()
+        if self.agreed_meanwhile is not None:
+            return self.agreed_meanwhile
+        return self._agreed() or self._counted(iteration, steps_done, consumed_samples)
+
+    def votes(self) -> tuple[float, ...]:
+        """What this rank sees: for each reason whether it does, whether a save is asked for, on the first its time."""
+        minutes = self.minutes() if self._looks else 0.0  # the first rank's, so that every rank would print the same
         seen = (
             self._kill_switch.is_taken(),
             self._stop_request.is_taken(),
             self._told_by_signal,
             self._looks and self._duration_is_over(minutes),
         )
-        save = float(self.asked_saves.is_asked())
-        # The last value carries the longest run time, so that every rank would print the same minutes.
-        votes = torch.tensor([*map(float, seen), save, minutes], dtype=torch.float64, device=self._device)
-        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-        *agreed, save, longest = votes.tolist()
+        return (*map(float, seen), float(self.asked_saves.is_asked()), minutes)
+
+    def counted(self, votes: tuple[float, ...]) -> None:
+        """Take what a step has summed up over all ranks; the next `reason` goes by it."""
+        self._summed = votes
+
+    def look_again(self) -> None:
+        """After what took long since the last step, on every rank: the next `reason` asks all anew.
+
+        Unless they have agreed to leave, which stands whatever becomes of the file that it was.
+        """
+        if not any(self._summed[: len(_AGREED)]):
+            self._summed = ()
+
+    def _agreed(self) -> tuple[Reason, str] | None:
+        """A reason that some rank sees. Collective, unless a step has asked them all."""
+        summed, self._summed = self._summed or self._summed_now(), ()
+        *agreed, save, minutes = summed
         self.asked_saves.are_due = bool(save)
         for reason, is_seen in zip(_AGREED, agreed, strict=True):
             if is_seen:
-                return (Reason.STOP_REQUEST if reason == Reason.SIGNAL else reason), self._line(reason, longest)
-        return self._counted(iteration, steps_done, consumed_samples)
+                return (Reason.STOP_REQUEST if reason == Reason.SIGNAL else reason), self._line(reason, minutes)
+        return None
+
+    def _summed_now(self) -> tuple[float, ...]:
+        votes = torch.tensor(self.votes(), dtype=torch.float64, device=self._device)
+        dist.all_reduce(votes)
+        return tuple(votes.tolist())
 
     def _counted(self, iteration: int, steps_done: int, consumed_samples: int) -> tuple[Reason, str] | None:
         """The reasons that every rank counts for itself."""
@@ -125,8 +149,8 @@ class Leaving:
 
         Once all have agreed on it the next `reason` says why, whatever becomes of the file that it was.
         """
-        self._agreed_meanwhile = self.reason(0, steps_done=0)
-        return self._agreed_meanwhile is not None
+        self.agreed_meanwhile = self.reason(0, steps_done=0)
+        return self.agreed_meanwhile is not None
 
     def look_while_building(self) -> None:
         """Between two parts of the start. Collective. Raises LeavesEarly."""

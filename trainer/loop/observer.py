@@ -12,12 +12,12 @@ from trainer.formats.progress import Progress
 
 @dataclass(frozen=True)
 class Step:
-    """One step that was taken; the same on every rank but for `seconds`."""
+    """One step that was taken, or skipped because somebody asked; the same on every rank but for `seconds`."""
 
     progress: Progress  # after the step; the training's own, which goes on
-    result: StepResult
+    result: StepResult | None  # None: it was skipped on request, and nothing was trained
     batch_size: int  # samples, over all replicas
-    seconds: float  # of the step alone
+    seconds: float  # of the step alone, 0 where it was skipped on request
     learning_rate: float  # after the step: the next one runs at it
     measured_norm: Callable[[], float]
 
@@ -44,8 +44,17 @@ class Observer:
         """Between two steps, when somebody asks for a checkpoint; whether this one keeps any, and answers then."""
         return False
 
+    def before_going_back(self, progress: Progress) -> None:
+        """Between two steps, before the training goes back to a checkpoint: finish what is under way."""
+
+    def after_going_back(self, progress: Progress) -> None:
+        """Then, at the checkpoint: forget what came after it."""
+
     def before_leaving(self, progress: Progress) -> None:
-        """Once, when no further step is taken, whatever the reason: the time to keep what would be lost."""
+        """Once, when no further step is taken: the time to keep what would be lost."""
+
+    def before_leaving_unsaved(self, progress: Progress) -> None:
+        """In its place, when what was trained last is not worth keeping: finish what is under way."""
 
     def when_finished(self, progress: Progress) -> None:
         """Then, if the training has come to its end."""

@@ -17,13 +17,14 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
 from trainer.agreement import Refusal
-from trainer.formats.partitions import TIED
+from trainer.formats.partitions import engine_name, is_tied
 from trainer.formats.progress import Progress
+from trainer.formats.saved_parameters import saved_parameters
 from trainer.loop.drift import Item, drift_line, drifts
 from trainer.loop.observer import Answer, Observer, Step
 from trainer.parallel.bit_sums import bits_of, bits_of_part
 from trainer.parallel.process_groups import Parallel
-from trainer.recipe.parameters import FIRST_BLOCK_LAYER
+from trainer.recipe.model_shape import ModelShape
 
 _MASTER = "master weight"
 
@@ -41,7 +42,7 @@ class ReplicaCheck(Observer):
 
     def after_step(self, step: Step) -> None:
         """Compare where it is due."""
-        self._has_trained = True
+        self._has_trained |= step.result is not None
         iteration = step.progress.iteration
         if iteration % self._interval == 0 or self._saves_at(iteration):
             self._compare(step.progress)
@@ -50,6 +51,10 @@ class ReplicaCheck(Observer):
         """Compare what is going to be saved; it saves nothing itself."""
         self._compare(progress)
         return False
+
+    def after_going_back(self, progress: Progress) -> None:
+        """What was compared is gone."""
+        self._compared_at = None
 
     def before_leaving(self, progress: Progress) -> None:
         """Compare what is going to be saved."""
@@ -64,20 +69,30 @@ class ReplicaCheck(Observer):
 class Replicas:
     """All that this rank holds and others too."""
 
-    def __init__(self, engine: PipelineEngine, parallel: Parallel, layers: int) -> None:
-        self._engine, self._parallel, self._layers = engine, parallel, layers
+    def __init__(self, engine: PipelineEngine, parallel: Parallel, shape: ModelShape) -> None:
+        self._engine, self._parallel = engine, parallel
+        table = saved_parameters(shape)
+        self._full_names = {engine_name(one): one.name for one in table}
+        self._on_both_ends = {engine_name(one) for one in table if one.token_rows is not None and is_tied(table)}
         self._items_by_rank: list[list[Item]] = []
 
     def compare(self, iteration: int) -> None:
-        """Collective: one gathering of sums, and the first time one of what they are of. Raises Refusal."""
+        """Collective: one gathering of sums, and one of what they are of where that is new. Raises Refusal."""
         own = list(self._own())
         items = [item for item, _ in own]
-        if not self._items_by_rank:
+        if self._is_new(items):
             self._items_by_rank = [[] for _ in range(self._parallel.world_size)]
             dist.all_gather_object(self._items_by_rank, items)
         found = drifts(self._items_by_rank, self._gathered(torch.stack([value for _, value in own])))
         if found:
             raise Refusal(drift_line(found, iteration))
+
+    def _is_new(self, items: list[Item]) -> bool:
+        """Whether any rank has other items than before: there are no moments until an update is made. Collective."""
+        is_new = not self._items_by_rank or self._items_by_rank[self._parallel.rank] != items
+        on_any = torch.tensor(is_new, dtype=torch.int32, device=self._parallel.device)
+        dist.all_reduce(on_any, op=dist.ReduceOp.MAX)
+        return bool(on_any)
 
     def _gathered(self, own: Tensor) -> list[list[int]]:
         """Every rank's sums; stages differ in how many there are."""
@@ -91,10 +106,10 @@ class Replicas:
     def _own(self) -> Iterator[tuple[Item, Tensor]]:
         parallel = self._parallel
         for name, parameter in self._engine.module.named_parameters():
-            full_name, tied = self._full_name(name), name.startswith(TIED)
+            full_name = self._full_names[name]
             split = (parallel.tensor_rank,) if getattr(parameter, "tensor_model_parallel", False) else ()
             yield Item(full_name, "weight", split), bits_of(parameter)
-            if tied and parallel.pipeline_size > 1 and name == f"{TIED}word_embeddings.weight":
+            if name in self._on_both_ends and parallel.pipeline_size > 1:
                 for what, value in self._states(parameter):
                     yield Item(full_name, what, split, holder=parallel.pipeline_rank), value
             elif not split and parallel.tensor_size > 1:
@@ -131,11 +146,3 @@ class Replicas:
     def _whole(self, number: Any) -> Tensor:
         value = torch.as_tensor(float(number), dtype=torch.float64, device=self._parallel.device)
         return value.view(torch.int64)
-
-    def _full_name(self, name: str) -> str:
-        """The module's name for a parameter as the table of parameters has it."""
-        if name.startswith(TIED):
-            return name.removeprefix(TIED)
-        layer, _, rest = name.partition(".")
-        block = int(layer) - FIRST_BLOCK_LAYER
-        return f"layers.{block}.{rest}" if block < self._layers else f"final_layernorm.{rest}"

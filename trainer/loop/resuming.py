@@ -25,8 +25,8 @@ from trainer.formats.origin import started_now
 from trainer.formats.progress import Progress
 from trainer.formats.resumable import Identity, begins_anew, refuse_other_model, schedule_to_resume_with
 from trainer.formats.starting import found_at_step, step_change
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.options import Options
-from trainer.recipe.schedule import LearningRateSchedule
 
 
 @dataclass(frozen=True)

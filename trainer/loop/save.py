@@ -72,11 +72,27 @@ class Saves(Observer):
             self._answers.append(answer)
         return True
 
+    def before_going_back(self, progress: Progress) -> None:
+        """Publish the one under way, as what is written beside the training reads none of its weights any more."""
+        self._finish_what_is_under_way("going back")
+
+    def after_going_back(self, progress: Progress) -> None:
+        """What is saved from now on takes the place of what was.
+
+        So does this very iteration's, should the training leave here: the one that is there does not know of the way
+        back, and a start from it would come here again.
+        """
+        self._saved_iteration = None
+
     def before_leaving(self, progress: Progress) -> None:
         """Wait for the one under way, then save unless this very iteration is saved by now."""
         self._finish_what_is_under_way("leaving")
         if self._saved_iteration != progress.iteration:
             self._save_at_once(progress)
+
+    def before_leaving_unsaved(self, progress: Progress) -> None:
+        """Publish the one under way: it was due, whatever the training came to since."""
+        self._finish_what_is_under_way("leaving")
 
     def _save_or_begin(self, progress: Progress) -> None:
         if self._saved_iteration == progress.iteration or self._is_under_way(progress.iteration):

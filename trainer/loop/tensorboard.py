@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,10 @@ from trainer.formats.log_lines import perplexity
 from trainer.formats.progress import Progress
 from trainer.held_folder import HeldFolder
 from trainer.loop.observer import Observer, Step
+from trainer.loop.wandb_writer import WandbWriter
 from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.throughput import Speed
+from trainer.say import complain
 
 GIGA = 1e9
 
@@ -46,6 +50,38 @@ def open_writer(options: Options) -> ScalarWriter:
     return writer
 
 
+class Several:
+    """Writers that all get the same points."""
+
+    def __init__(self, writers: Sequence[ScalarWriter]) -> None:
+        self._writers = writers
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """See `ScalarWriter`, and so below."""
+        for writer in self._writers:
+            writer.add_scalar(tag, value, step)
+
+    def flush(self) -> None:
+        """Of all."""
+        for writer in self._writers:
+            writer.flush()
+
+    def close(self) -> None:
+        """Of all."""
+        for writer in self._writers:
+            writer.close()
+
+
+def open_writers(options: Options) -> ScalarWriter | None:
+    """All that the options ask for, None where they ask for none. Raises OptionsError."""
+    writers: list[ScalarWriter] = []
+    if options.tensorboard_dir:
+        writers.append(open_writer(options))
+    if options.wandb_project:
+        writers.append(WandbWriter(options))
+    return Several(writers) if writers else None
+
+
 class Curves(Observer):
     """The curves of one training: points after the steps, and what others hand over. With no writer: none."""
 
@@ -59,9 +95,13 @@ class Curves(Observer):
         self._flops_per_sample = flops_per_sample  # 6 x parameters without embeddings x tokens
 
     def after_step(self, step: Step) -> None:
-        """One point of what one iteration measured; a loss that is no finite number leaves a gap, as in the log."""
+        """One point of what one iteration measured; a loss that is no finite number leaves a gap, as in the log.
+
+        A step that was skipped on request leaves a gap in all curves.
+        """
         options, at, result = self._options, step.progress, step.result
-        if not options.tensorboard_dir or at.iteration % options.tensorboard_log_interval:
+        wanted = options.tensorboard_dir or options.wandb_project
+        if result is None or not wanted or at.iteration % options.tensorboard_log_interval:
             return
         params_norm = step.parameters_norm if options.log_params_norm else None  # on all ranks, or none gets it
         if self._writer is None:
@@ -83,7 +123,7 @@ class Curves(Observer):
         if params_norm is not None:
             self._three("params-norm/params-norm", params_norm, at)
 
-    def speed(self, at: Progress, seconds_per_iteration: float, samples_per_second: float, tflops: float) -> None:
+    def speed(self, at: Progress, seconds_per_iteration: float, samples_per_second: float, speed: Speed) -> None:
         """How fast the iterations of one log line were."""
         self._three("iteration-time/iteration-time", seconds_per_iteration, at)
         tokens_per_second = samples_per_second * self._options.seq_length
@@ -92,7 +132,10 @@ class Curves(Observer):
             ("samples per second per replica", samples_per_second / self._data_size),
             ("tokens per second", tokens_per_second),
             ("tokens per second per replica", tokens_per_second / self._data_size),
-            ("TFLOPs per gpu (estimated)", tflops),
+            ("tokens per second per gpu", speed.tokens_per_second),
+            ("TFLOPs per gpu (estimated)", speed.hardware_tflops),
+            ("model TFLOPs per gpu", speed.model_tflops),
+            *(() if speed.mfu is None else (("MFU", speed.mfu),)),
             ("world_size", float(self._world_size)),
         ):
             self._add(f"iteration-time/{name}", value, at.iteration)
@@ -103,13 +146,29 @@ class Curves(Observer):
             for name, value in milliseconds.items():
                 self._add(f"time/{name}-time", value / 1000, at.iteration)
 
-    def validation(self, group: str, loss: float, at: Progress) -> None:
-        """One evaluation of one group."""
-        self._three(f"lm-loss-validation/{group}/lm loss validation", loss, at, gigaflos=True)
+    def validation(self, group: str, loss: float, at: Progress, data: str = "val") -> None:
+        """One evaluation of one group, of the validation data or (`test`) of the test data."""
+        kind = "validation" if data == "val" else data
+        tag = f"lm-loss-{kind}/{group}/lm loss {kind}"
+        self._three(tag, loss, at, gigaflos=True)
         if self._options.log_validation_ppl_to_tensorboard:
-            self._three(f"lm-loss-validation/{group}/lm loss validation ppl", perplexity(loss), at, gigaflos=True)
+            self._three(f"{tag} ppl", perplexity(loss), at, gigaflos=True)
         if self._writer is not None:
             self._writer.flush()
+
+    def after_going_back(self, progress: Progress) -> None:
+        """Go on in another file: the points of each are in the order of their steps."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = self._opened_anew()
+
+    def _opened_anew(self) -> ScalarWriter | None:
+        """No curve is worth a training that would go on."""
+        try:
+            return open_writers(self._options)
+        except OptionsError as error:
+            complain(f"trainer: no curves from here on: {error}")
+            return None
 
     def close(self) -> None:
         """Close the writer, which puts its last points on disk."""

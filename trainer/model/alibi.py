@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-# Feature counts that keep rows of query, key and value aligned for the attention kernels.
-_ALIGNMENT = 8
+from trainer.recipe.activations import alibi_feature_count
+
 # Positions are split into multiples of this and a rest, both exact in bfloat16's 8 bits up to 32,768.
 _COARSE = 128
 
@@ -27,27 +27,22 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes
 
 
-def feature_count(head_size: int) -> int:
-    """How many features to add to a head, so that four fit and the sum is aligned."""
-    return -(-(head_size + 4) // _ALIGNMENT) * _ALIGNMENT - head_size
-
-
 def query_features(slopes_h: Tensor, head_size: int, dtype: torch.dtype) -> Tensor:
-    """[heads, feature_count]: slope x sqrt(head size), the root against attention's scale, as a sum of two numbers."""
+    """[heads, features]: slope x sqrt(head size), the root against attention's scale, as a sum of two numbers."""
     wanted_h = slopes_h.double() * math.sqrt(head_size)
     high_h = wanted_h.to(dtype)
     low_h = (wanted_h - high_h.double()).to(dtype)
-    features = torch.zeros(len(slopes_h), feature_count(head_size), dtype=dtype)
+    features = torch.zeros(len(slopes_h), alibi_feature_count(head_size), dtype=dtype)
     features[:, 0] = features[:, 1] = high_h
     features[:, 2] = features[:, 3] = low_h
     return features
 
 
 def key_features(length: int, head_size: int, dtype: torch.dtype) -> Tensor:
-    """[length, feature_count]: the key's position as a sum of two numbers, once for each part of the slope."""
+    """[length, features]: the key's position as a sum of two numbers, once for each part of the slope."""
     position_s = torch.arange(length)
     fine_s = position_s % _COARSE
-    features = torch.zeros(length, feature_count(head_size), dtype=dtype)
+    features = torch.zeros(length, alibi_feature_count(head_size), dtype=dtype)
     features[:, 0] = features[:, 2] = (position_s - fine_s).to(dtype)
     features[:, 1] = features[:, 3] = fine_s.to(dtype)
     return features

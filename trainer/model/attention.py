@@ -3,7 +3,7 @@
 Dropout of attention's weights has a mask for each sample and head of the model. On a GPU the fused kernel draws it
 itself: there it follows from the sample and from which heads this rank has, so from the tensor-parallel size too.
 
-Shapes: b batch, s sequence, h hidden, n heads of this rank, d head size.
+Shapes: b batch, s sequence, h hidden, n heads of this rank, g groups of them that share keys and values, d head size.
 """
 
 from __future__ import annotations
@@ -15,44 +15,84 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as causal_attention
 
-from trainer.model.alibi import alibi_slopes, feature_count, key_features, query_features
+from trainer.model.alibi import alibi_slopes, key_features, query_features
 from trainer.model.dropout import DropoutClock, drop, keeping_masks, seed_device
-from trainer.model.weights import LayerWeights
+from trainer.model.recomputing import again
+from trainer.model.rotary import rotated
+from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import is_slow_half
-from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, copy_to_tensor_ranks
+from trainer.recipe.activations import alibi_feature_count
 from trainer.recipe.model_shape import ModelShape
 
 
 class SelfAttention(nn.Module):
-    """x_bsh -> query, key, value -> causal softmax -> dense. Rows of `query_key_value` are [q, k, v] head by head."""
+    """x_bsh -> query, key, value -> causal softmax -> dense.
+
+    Rows of `query_key_value` are [q, k, v] head by head, or with several heads' q where they share k and v. With
+    `recompute` nothing between the two products is kept: the backward pass computes it again from the first one's.
+    """
 
     def __init__(
-        self, shape: ModelShape, layer: int, parallel: Parallel, clock: DropoutClock, weights: LayerWeights
+        self,
+        shape: ModelShape,
+        layer: int,
+        parallel: Parallel,
+        clock: DropoutClock,
+        weights: LayerWeights,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.shape, self.layer, self.clock = shape, layer, clock
+        self.shape, self.layer, self.clock, self.recompute = shape, layer, clock, recompute
         self.local_heads = shape.heads // parallel.tensor_size
         self.first_head = parallel.tensor_rank * self.local_heads
+        self.local_groups = shape.groups // parallel.tensor_size
         self.query_key_value = ColumnParallelLinear(*weights.pair("self_attention.query_key_value"), parallel)
+        if shape.query_key_norm:
+            self.q_layernorm = HeadNorm(shape, weights, "self_attention.q_layernorm", parallel)
+            self.k_layernorm = HeadNorm(shape, weights, "self_attention.k_layernorm", parallel)
         self.dense = RowParallelLinear(*weights.pair("self_attention.dense"), parallel)
         if shape.alibi:
             self._slopes = tuple(alibi_slopes(shape.heads)[self.first_head : self.first_head + self.local_heads])
 
     def forward(self, x_bsh: Tensor) -> Tensor:
-        """x_bsh -> out_bsh, both whole on every tensor-parallel rank, in the dtype of x."""
-        b, s, _ = x_bsh.shape
+        """x_bsh -> out_bsh in the dtype of x: both whole on every tensor-parallel rank, or slices of the sequence."""
+        qkv = self.query_key_value(x_bsh)
+        mixed_bsh = again(self._core, self.clock, qkv) if self.recompute else self._core(qkv)
+        out_bsh: Tensor = self.dense(mixed_bsh)
+        return out_bsh
+
+    def _core(self, qkv: Tensor) -> Tensor:
+        """What lies between the products with weights: this rank's part of [b, s, h], in the dtype of `qkv`."""
+        b, s, _ = qkv.shape
         d = self.shape.head_size
-        qkv_bsn3d = self.query_key_value(x_bsh).view(b, s, self.local_heads, 3, d)
-        if is_slow_half(qkv_bsn3d):
-            qkv_bsn3d = qkv_bsn3d.float()
-        q_bnsd, k_bnsd, v_bnsd = qkv_bsn3d.permute(3, 0, 2, 1, 4)
+        q_bnsd, k_bnsd, v_bnsd = self._query_key_value(qkv)
         if self.shape.alibi:
             q_bnsd, k_bnsd, v_bnsd = self._with_alibi(q_bnsd, k_bnsd, v_bnsd)
         mixed_bnsd = self._mixed(q_bnsd, k_bnsd, v_bnsd, scale=1 / math.sqrt(d))
-        mixed_bsh = mixed_bnsd[..., :d].transpose(1, 2).reshape(b, s, self.local_heads * d)
-        out_bsh: Tensor = self.dense(mixed_bsh.to(x_bsh.dtype))
-        return out_bsh
+        return mixed_bnsd[..., :d].transpose(1, 2).reshape(b, s, self.local_heads * d).to(qkv.dtype)
+
+    def _query_key_value(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[b, n, s, d] of each, as their products want them; keys and values repeated for the heads that share them."""
+        b, s, _ = qkv.shape
+        n, g, d = self.local_heads, self.local_groups, self.shape.head_size
+        of_group = n // g
+        qkv = qkv.view(b, s, g, of_group + 2, d)
+        if is_slow_half(qkv):
+            qkv = qkv.float()
+        q_bsgnd, k_bsgd, v_bsgd = qkv[..., :of_group, :], qkv[..., of_group, :], qkv[..., of_group + 1, :]
+        q_bnsd = self._placed(q_bsgnd.reshape(b, s, n, d).transpose(1, 2), "q_layernorm")
+        k_bgsd = self._placed(k_bsgd.transpose(1, 2), "k_layernorm")
+        return q_bnsd, _repeated(k_bgsd, of_group), _repeated(v_bsgd.transpose(1, 2), of_group)
+
+    def _placed(self, x_bnsd: Tensor, norm: str) -> Tensor:
+        """Queries or keys through their norm, if there is one, then turned by their positions, if those are rotary."""
+        if self.shape.query_key_norm:
+            x_bnsd = getattr(self, norm)(x_bnsd)
+        if self.shape.rotary_size:
+            x_bnsd = rotated(x_bnsd, self.shape.rotary_base, self.shape.rotary_size)
+        return x_bnsd
 
     def _mixed(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float) -> Tensor:
         """The values by attention's weights: [b, n, s, d]."""
@@ -81,11 +121,30 @@ class SelfAttention(nn.Module):
     def _with_alibi(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query and key with the features that add slope x position to their product; value padded to the same size."""
         b, n, s, d = q_bnsd.shape
-        extra = feature_count(d)
+        extra = alibi_feature_count(d)
         query_nf, key_sf = _alibi_features(self._slopes, s, d, q_bnsd.dtype, q_bnsd.device)
         q = torch.cat((q_bnsd, query_nf.view(1, n, 1, extra).expand(b, n, s, extra)), dim=-1)
         k = torch.cat((k_bnsd, key_sf.view(1, 1, s, extra).expand(b, n, s, extra)), dim=-1)
         return q, k, nn.functional.pad(v_bnsd, (0, extra))
+
+
+class HeadNorm(Norm):
+    """A norm over each head. Tensor-parallel ranks have other heads, and the gradient is the sum over all of them."""
+
+    def __init__(self, shape: ModelShape, weights: LayerWeights, name: str, parallel: Parallel) -> None:
+        super().__init__(shape, weights, name)
+        self.parallel = parallel
+
+    def forward(self, x_bnsd: Tensor) -> Tensor:
+        """x_bnsd, this rank's heads -> the same shape and dtype. Backward is collective."""
+        weight = copy_to_tensor_ranks(self.weight, self.parallel).to(x_bnsd.dtype)
+        bias = None if self.bias is None else copy_to_tensor_ranks(self.bias, self.parallel).to(x_bnsd.dtype)
+        return self.normalized(x_bnsd, weight, bias)
+
+
+def _repeated(x_bgsd: Tensor, times: int) -> Tensor:
+    """Each group's keys or values for each of its heads: [b, g * times, s, d]."""
+    return x_bgsd if times == 1 else x_bgsd.repeat_interleave(times, dim=1)
 
 
 def attention_with_dropout(

@@ -64,22 +64,40 @@ class DropoutClock:
         return seed_of(self.seed, self.sample + row, layer, spot, head)
 
 
-def dropout(x_b: Tensor, probability: float, training: bool, clock: DropoutClock, layer: int, spot: str) -> Tensor:
-    """Dropout of a tensor [b, ...] that all tensor-parallel ranks hold whole."""
+def dropout(
+    x_b: Tensor,
+    probability: float,
+    training: bool,
+    clock: DropoutClock,
+    layer: int,
+    spot: str,
+    part: tuple[int, int] = (0, 1),
+) -> Tensor:
+    """Dropout of a tensor [b, ...]: of each whole sample, or of its slice `part` as `keeping_masks` has it."""
     if not training or probability == 0:
         return x_b
     seeds = [clock.seed_of(row, layer, spot) for row in range(len(x_b))]
-    return drop(x_b, keeping_masks(seeds, x_b.shape[1:], probability, x_b.device), probability)
+    return drop(x_b, keeping_masks(seeds, x_b.shape[1:], probability, x_b.device, part), probability)
 
 
-def keeping_masks(seeds: Sequence[int], shape: Sequence[int], probability: float, device: torch.device) -> Tensor:
-    """[seeds, *shape], true where a value is kept; each seed's mask by itself. Does not wait for a GPU."""
+def keeping_masks(
+    seeds: Sequence[int],
+    shape: Sequence[int],
+    probability: float,
+    device: torch.device,
+    part: tuple[int, int] = (0, 1),
+) -> Tensor:
+    """[seeds, *shape], true where a value is kept; each seed's mask by itself. Does not wait for a GPU.
+
+    part: (which, of how many) slices of the first dimension `shape` is; all of them are drawn, as no slice comes alone.
+    """
+    which, slices = part
     size = math.prod(shape)
-    drawn = torch.empty(len(seeds), -(-size // 4), dtype=torch.int64, device=device)
+    drawn = torch.empty(len(seeds), -(-size * slices // 4), dtype=torch.int64, device=device)
     generator = torch.Generator(device)
     for row, seed in enumerate(seeds):
         drawn[row].random_(-(1 << 63), None, generator=generator.manual_seed(seed))  # all 64 bits
-    levels = drawn.view(torch.int16)[:, :size]
+    levels = drawn.view(torch.int16)[:, which * size : (which + 1) * size]
     return (levels >= _dropped_levels(probability) - _LEVELS // 2).reshape(len(seeds), *shape)
 
 

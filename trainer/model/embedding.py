@@ -1,4 +1,4 @@
-"""Tokens into the residual stream, and, with the same weight, out of it again."""
+"""Tokens into the residual stream, and, with the same weight or another one, out of it again."""
 
 from __future__ import annotations
 
@@ -6,51 +6,56 @@ import torch
 from torch import Tensor, nn
 
 from trainer.model.dropout import DropoutClock, dropout
-from trainer.model.weights import LayerNorm, LayerWeights
+from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.process_groups import Parallel
+from trainer.parallel.sequence import gradient_of_all_slices
 from trainer.parallel.tensor_parallel import VocabParallelEmbedding
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.parameters import embedding_parameters
+from trainer.recipe.parameters import embedding_parameters, output_parameters
 
 _LAYER = -1  # the embedding's number in the dropout's seed
 
 
 class Positions(nn.Module):
-    """length -> [length, hidden]: one learned row for each position."""
+    """length -> [length, hidden]: one learned row for each position, or for each of this rank's slice of them."""
 
-    def __init__(self, weight: nn.Parameter) -> None:
+    def __init__(self, weight: nn.Parameter, parallel: Parallel) -> None:
         super().__init__()
-        self.weight = weight
+        self.weight, self.parallel = weight, parallel
 
     def forward(self, length: int) -> Tensor:
-        """The first `length` rows, as a view."""
-        return self.weight[:length]
+        """The first `length` rows, or this rank's slice of them, as a view."""
+        which, slices = self.parallel.sequence_part
+        rows = length // slices
+        return gradient_of_all_slices(self.weight, self.parallel)[which * rows : (which + 1) * rows]
 
 
 class Embedding(nn.Module):
-    """tokens_bs -> x_bsh: word embedding, its LayerNorm if wanted, learned positions unless ALiBi, dropout.
+    """tokens_bs -> x_bsh or a slice: word embedding, its LayerNorm if wanted, learned positions if there are, dropout.
 
-    The last pipeline stage has a copy with `weight_only`: the word embedding, which is the output layer too.
+    The last pipeline stage has a copy with `weight_only`: the word embedding, which is the output layer too unless that
+    is untied.
     """
 
     def __init__(self, shape: ModelShape, parallel: Parallel, clock: DropoutClock, weight_only: bool = False) -> None:
         super().__init__()
-        self.shape, self.clock = shape, clock
+        self.shape, self.parallel, self.clock = shape, parallel, clock
         weights = LayerWeights(embedding_parameters(shape), shape, parallel)
         self.word_embeddings = VocabParallelEmbedding(weights["word_embeddings.weight"], shape.tokens, parallel)
         if weight_only:
             return
         if shape.embedding_layernorm:
-            self.word_embeddings.norm = LayerNorm(*weights.pair("word_embeddings.norm"), shape.layernorm_epsilon)
-        if not shape.alibi:
-            self.position_embeddings = Positions(weights["position_embeddings.weight"])
+            self.word_embeddings.norm = Norm(shape, weights, "word_embeddings.norm")
+        if shape.positions:
+            self.position_embeddings = Positions(weights["position_embeddings.weight"], parallel)
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
         """tokens_bs (int64) -> x_bsh. Raises ValueError for a token beyond the vocabulary, on a CPU."""
         x_bsh = self.word_embeddings(tokens_bs)
-        if not self.shape.alibi:
+        if self.shape.positions:
             x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1])
-        return dropout(x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, "embedding")
+        part = self.parallel.sequence_part
+        return dropout(x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, "embedding", part)
 
 
 def output_layer(embedding: Embedding, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +64,22 @@ def output_layer(embedding: Embedding, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
     The product is left to the loss, which never holds all logits at once. The weight goes out as a view: DeepSpeed
     hooks the model's outputs to scale their gradients, and a hook on the parameter itself would stay there for ever.
     """
-    weight_vh = embedding.word_embeddings.weight
+    return _for_the_loss(x_bsh, embedding.word_embeddings.weight)
+
+
+class OutputLayer(nn.Module):
+    """What the loss multiplies into logits where the output layer is untied: x_bsh and its own weight."""
+
+    def __init__(self, shape: ModelShape, parallel: Parallel) -> None:
+        super().__init__()
+        self.weight = LayerWeights(output_parameters(shape), shape, parallel)["weight"]
+
+    def forward(self, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
+        """As `output_layer`."""
+        return _for_the_loss(x_bsh, self.weight)
+
+
+def _for_the_loss(x_bsh: Tensor, weight_vh: Tensor) -> tuple[Tensor, Tensor]:
     return x_bsh, weight_vh.view_as(weight_vh)
 
 

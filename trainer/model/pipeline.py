@@ -1,26 +1,27 @@
 """The GPT as DeepSpeed's pipeline of layers, numbered as Megatron-DeepSpeed numbers them.
 
 0 pass on, 1 embedding, 2 pass on, 3 ... L+2 blocks, L+3 pass on, L+4 final LayerNorm, L+5 output layer (the embedding
-again). The checkpoint has a file per layer that owns weights: layer_01, layer_03 ... layer_{L+2}, layer_{L+4}.
+again, or a weight of its own). The checkpoint has a file per layer that owns weights: layer_01, layer_03 ...
+layer_{L+2}, layer_{L+4}, and layer_{L+5} where the output layer is untied.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock, has_dropout
-from trainer.model.embedding import Embedding, output_layer, pass_on
-from trainer.model.weights import LayerNorm, LayerWeights
+from trainer.model.embedding import Embedding, OutputLayer, output_layer, pass_on
+from trainer.model.recomputing import again
+from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.shared_activations import split_over_tensor_ranks
@@ -28,12 +29,11 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import final_parameters
 
 
-class FinalLayerNorm(LayerNorm):
-    """The LayerNorm after the last block: parameters `weight` and `bias`."""
+class FinalNorm(Norm):
+    """The LayerNorm after the last block: parameters `weight` and, if there is one, `bias`."""
 
     def __init__(self, shape: ModelShape, parallel: Parallel) -> None:
-        weights = LayerWeights(final_parameters(shape), shape, parallel)
-        super().__init__(*weights.pair(""), shape.layernorm_epsilon)
+        super().__init__(shape, LayerWeights(final_parameters(shape), shape, parallel), "")
 
 
 class GPTPipeline(PipelineModule):
@@ -50,6 +50,7 @@ class GPTPipeline(PipelineModule):
         parallel: Parallel,
         partition_method: str,
         blocks_per_checkpoint: int = 0,
+        recompute_attention: bool = False,
         synchronize_replicated: bool = False,
         split_checkpoints: bool = False,
         masks_labels: bool = False,
@@ -58,11 +59,13 @@ class GPTPipeline(PipelineModule):
         self.clock = DropoutClock(shape.seed)
         self.synchronize_replicated, self.split_checkpoints = synchronize_replicated, split_checkpoints
         self.has_dropout, self.masks_labels = has_dropout(shape), masks_labels
+        # Index of each micro-batch's first sample, where the host knows it: it waits for a GPU that has to say it.
+        self.places: Iterator[int] | None = None
         # DeepSpeed prints its plan, which `opsctl plan` shows better; and it broadcasts tied weights, which autograd
         # would otherwise note and warn of in every backward pass.
         with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
             super().__init__(
-                layers=layer_specs(shape, parallel, self.clock),
+                layers=layer_specs(shape, parallel, self.clock, recompute_attention),
                 topology=parallel.topology,
                 loss_fn=_Loss(shape.tokens, parallel),
                 partition_method=partition_method,
@@ -94,7 +97,7 @@ class GPTPipeline(PipelineModule):
         if not isinstance(forward_input, tuple):
             raise ValueError("a model with dropout trains on micro-batches that carry the index of their first sample")
         inputs, first_sample = forward_input
-        with self.clock.at(int(first_sample)):
+        with self.clock.at(int(first_sample) if self.places is None else next(self.places)):
             outputs = super().forward(inputs)
         return outputs if self.parallel.is_last_stage else (outputs, first_sample)
 
@@ -103,14 +106,8 @@ class GPTPipeline(PipelineModule):
 
         With `split_checkpoints` each tensor-parallel rank keeps its part of what the blocks began with.
         """
-        sample = self.clock.sample
-
-        def again(*again_inputs: Any) -> Any:
-            with self.clock.at(sample):
-                return function(*again_inputs)
-
         with split_over_tensor_ranks(self.parallel) if self.split_checkpoints else contextlib.nullcontext():
-            return checkpoint(again, *inputs, use_reentrant=False, preserve_rng_state=False)
+            return again(function, self.clock, *inputs)
 
     def _is_checkpointable(self, funcs: list[Any]) -> bool:
         """DeepSpeed asks this for each run of layers: those with blocks, without the output layer."""
@@ -125,27 +122,36 @@ class _Loss:
 
     def __init__(self, vocabulary: int, parallel: Parallel) -> None:
         self.vocabulary, self.parallel = vocabulary, parallel
+        self.factor = 1.0  # another one is a drill
         self.counted: Tensor | None = None  # labels in a micro-batch of the global batch, on average, where some do not
 
     def __call__(self, outputs: tuple[Tensor, Tensor], labels: tuple[Tensor, Tensor]) -> Tensor:
         x_bsh, weight_vh = outputs
         labels_bs, mask_bs = labels
-        return masked_mean_cross_entropy(
+        loss = masked_mean_cross_entropy(
             x_bsh, weight_vh, labels_bs, mask_bs, self.vocabulary, self.parallel, self.counted
         )
+        return loss if self.factor == 1.0 else loss * self.factor
 
 
-def layer_specs(shape: ModelShape, parallel: Parallel, clock: DropoutClock) -> list[Any]:
+def layer_specs(
+    shape: ModelShape, parallel: Parallel, clock: DropoutClock, recompute_attention: bool = False
+) -> list[Any]:
     """All layers of the model in their numbered places; DeepSpeed builds those of its stage."""
+    # Where nothing is tied the embedding stands in this one place alone, and its parameters are called as ever.
     tied = {"tied_weight_attr": ["word_embeddings.weight"]}
+    again = TiedLayerSpec("embed", Embedding, shape, parallel, clock, forward_fn=output_layer, weight_only=True, **tied)
     return [
         pass_on,
         TiedLayerSpec("embed", Embedding, shape, parallel, clock, **tied),
         pass_on,
-        *(LayerSpec(TransformerBlock, shape, layer, parallel, clock) for layer in range(shape.layers)),
+        *(
+            LayerSpec(TransformerBlock, shape, layer, parallel, clock, recompute_attention)
+            for layer in range(shape.layers)
+        ),
         pass_on,
-        LayerSpec(FinalLayerNorm, shape, parallel),
-        TiedLayerSpec("embed", Embedding, shape, parallel, clock, forward_fn=output_layer, weight_only=True, **tied),
+        LayerSpec(FinalNorm, shape, parallel),
+        again if shape.tied else LayerSpec(OutputLayer, shape, parallel),
     ]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.parallel.process_groups import Parallel
+from trainer.parallel.sequence import gradient_of_all_slices
 from trainer.parallel.tensor_parallel import initial_parameter
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import Parameter
@@ -20,20 +21,37 @@ class LayerWeights:
 
     def __init__(self, table: Iterable[Parameter], shape: ModelShape, parallel: Parallel) -> None:
         self._table = {one.name: one for one in table}
-        self._shape, self._parallel = shape, parallel
+        self._shape, self.parallel = shape, parallel
 
     def __getitem__(self, name: str) -> nn.Parameter:
-        return initial_parameter(self._table[name], self._shape.seed, self._parallel, DTYPES[self._shape.precision])
+        return initial_parameter(self._table[name], self._shape.seed, self.parallel, DTYPES[self._shape.precision])
 
-    def pair(self, name: str) -> tuple[nn.Parameter, nn.Parameter]:
-        """Weight and bias of what is called `name` in the layer; the layer itself when that is empty."""
+    def pair(self, name: str) -> tuple[nn.Parameter, nn.Parameter | None]:
+        """Weight and, if there is one, bias of what is called `name` in the layer; "" is the layer itself."""
         prefix = f"{name}." if name else ""
-        return self[f"{prefix}weight"], self[f"{prefix}bias"]
+        bias = f"{prefix}bias"
+        return self[f"{prefix}weight"], self[bias] if bias in self._table else None
 
 
-class LayerNorm(nn.LayerNorm):
-    """LayerNorm over the last dimension with this weight and bias, whole on every tensor-parallel rank."""
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm over the last dimension, as the shape says, whole on every tensor-parallel rank.
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, epsilon: float) -> None:
-        super().__init__(weight.shape[0], eps=epsilon, dtype=weight.dtype)
-        self.weight, self.bias = weight, bias
+    Sources: Ba et al., arXiv 1607.06450; Zhang and Sennrich, arXiv 1910.07467. Statistics are in fp32.
+    """
+
+    def __init__(self, shape: ModelShape, weights: LayerWeights, name: str) -> None:
+        super().__init__()
+        self.rms, self.epsilon = shape.rms_norm, shape.layernorm_epsilon
+        self.parallel = weights.parallel
+        self.weight, self.bias = weights.pair(name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., size of the weight] -> the same shape and dtype. Where x is a slice, backward is collective."""
+        bias = None if self.bias is None else gradient_of_all_slices(self.bias, self.parallel)
+        return self.normalized(x, gradient_of_all_slices(self.weight, self.parallel), bias)
+
+    def normalized(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x by its statistics, times `weight`, plus `bias`."""
+        if self.rms:
+            return nn.functional.rms_norm(x, weight.shape, weight, self.epsilon)
+        return nn.functional.layer_norm(x, weight.shape, weight, bias, self.epsilon)

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import matmul
-from trainer.parallel.tensor_parallel import copy_to_tensor_ranks
-
-_CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
+from trainer.parallel.sequence import gathered
+from trainer.recipe.activations import CHUNK_LOGITS
 
 
 def masked_mean_cross_entropy(
@@ -33,12 +32,15 @@ def masked_mean_cross_entropy(
     """sum(mask * -log softmax(x @ weight.T)[label]) / counted, fp32; 0 when the mask is all 0.
 
     counted: fp32 scalar, how many labels count in a micro-batch of this global batch, on average; sum(mask) without it.
+    x_bsh: whole, or this rank's slice where the ranks split the sequence; labels and mask are whole in either case.
     weight_vh: this rank's rows of the word embedding. mask_bs: 1 where the label counts. vocabulary: how many tokens
     there are; the rows from there on, counted over all ranks, are padding. The same value on every rank.
     """
     mask_t = mask_bs.reshape(-1).float()
     share_t = mask_t / (mask_t.sum() if counted is None else counted).clamp(min=1e-20)
-    x_th = copy_to_tensor_ranks(x_bsh.reshape(-1, x_bsh.shape[-1]), parallel)
+    if parallel.splits_sequence:
+        x_bsh = gathered(x_bsh, parallel)
+    x_th = x_bsh.reshape(-1, x_bsh.shape[-1])
     loss: Tensor = _LinearCrossEntropy.apply(x_th, weight_vh, labels_bs.reshape(-1), share_t, vocabulary, parallel)
     return loss
 
@@ -59,10 +61,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         tokens, rows = x_th.shape[0], weight_vh.shape[0]
         first_padding = max(0, vocabulary - parallel.tensor_rank * rows)  # of this rank's rows, or none of them
         wants_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        chunk = max(1, min(tokens, _CHUNK_LOGITS[x_th.device.type] // rows))
+        chunk = max(1, min(tokens, CHUNK_LOGITS[x_th.device.type] // rows))
         gradient_x = torch.empty_like(x_th) if wants_gradient else None
         gradient_weight: Tensor | None = None
         loss = torch.zeros((), dtype=torch.float32, device=x_th.device)
+        summing: list[Any] = []  # what the ranks' vocabularies want of x, chunk by chunk beside the next one's products
         for start in range(0, tokens, chunk):
             part = slice(start, start + chunk)
             logits_tv = matmul(x_th[part], weight_vh.t()).float()
@@ -74,7 +77,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             _to_gradient(logits_tv, labels_t[part], share_t[part], rows, parallel)
             gradient_tv = logits_tv.to(x_th.dtype)
             gradient_x[part] = matmul(gradient_tv, weight_vh)
+            if parallel.tensor_size > 1 and not parallel.splits_sequence:  # slices' gradients are summed as they part
+                summing.append(dist.all_reduce(gradient_x[part], group=parallel.tensor_group, async_op=True))
             gradient_weight = _accumulated(gradient_weight, gradient_tv, x_th[part])
+        for one in summing:
+            one.wait()
         if gradient_x is not None:
             ctx.save_for_backward(gradient_x, gradient_weight)
             ctx.weight_dtype = weight_vh.dtype

@@ -15,18 +15,22 @@ from typing import Any
 from trainer.preload import import_engine, set_process_defaults
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.sequence_parallel import splits_sequence
 
 set_process_defaults(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 import_engine()
 
-# DeepSpeed 0.19 gathers weights after every step by a name that torch 2.13 calls old.
-warnings.filterwarnings("ignore", message=".*all_gather_into_tensor.*", category=FutureWarning)
+# Names that torch 2.13 calls old: torch 2.6 has no others, and DeepSpeed 0.19 gathers weights by one after every step.
+warnings.filterwarnings("ignore", message=".*(all_gather_into|reduce_scatter)_tensor.*", category=FutureWarning)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 
 from trainer.parallel.determinism import be_deterministic  # noqa: E402
+
+# What the launcher says to each rank, as it is for one that has no launcher.
+_ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Parallel:
     data_group: Any
     topology: Any
     device: torch.device
+    splits_sequence: bool = False  # over the tensor group, between the layers that it splits
 
     @property
     def world_size(self) -> int:
@@ -61,6 +66,11 @@ class Parallel:
     def pipeline_rank(self) -> int:
         """This rank's pipeline stage, from 0."""
         return self.layout.coordinates(self.rank)[2]
+
+    @property
+    def sequence_part(self) -> tuple[int, int]:
+        """Which of how many slices of the sequence this rank has between split layers: (0, 1) is all of it."""
+        return (self.tensor_rank, self.tensor_size) if self.splits_sequence else (0, 1)
 
     @property
     def tensor_size(self) -> int:
@@ -93,19 +103,23 @@ class Parallel:
         return self.is_first_stage or self.is_last_stage
 
 
-def initialize(options: Options) -> Parallel:
+def initialize(options: Options, alone: bool = False) -> Parallel:
     """Join the process group and find this rank's place. Collective; calling it again starts from a fresh group.
 
     RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT come from the launcher; without them there is one rank. gloo on a CPU,
-    nccl on a GPU. Raises OptionsError when the ranks do not divide by TP x PP, and for nccl without a GPU.
+    nccl on a GPU. `alone` there is one whatever they say, which were another program's. Raises OptionsError when the
+    ranks do not divide by TP x PP, and for nccl without a GPU.
     """
     import deepspeed
 
+    if alone:
+        os.environ.pop("MASTER_PORT", None)
+        os.environ.update(_ALONE)
     _set_log_level(options)
     if options.deterministic:
         be_deterministic()
-    for name, alone in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1")):
-        os.environ.setdefault(name, alone)
+    for name, value in _ALONE.items():
+        os.environ.setdefault(name, value)
     world_size, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     try:
         layout = Layout.of(options, world_size)
@@ -134,6 +148,7 @@ def initialize(options: Options) -> Parallel:
         data_group=_own_group(layout.data_groups(), rank),
         topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
         device=torch.device("cuda", local_rank) if on_gpu else torch.device("cpu"),
+        splits_sequence=splits_sequence(options),
     )
 
 

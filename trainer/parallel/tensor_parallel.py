@@ -9,15 +9,17 @@ Shapes: b batch, s sequence, i input, o output, v vocabulary of this rank.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainer.parallel.initialization import initial_weight
+from trainer.parallel.overlapped import products_of_copy
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import linear
+from trainer.parallel.sequence import gradient_of_all_slices, products_of_gathered, sum_to_slices
 from trainer.recipe.parameters import Parameter
 
 
@@ -60,6 +62,11 @@ def sum_over_tensor_ranks(x: Tensor, parallel: Parallel) -> Tensor:
     return x if parallel.tensor_size == 1 else _SumOverTensorRanks.apply(x, parallel.tensor_group)
 
 
+def partial_sums_meet(x_bsh: Tensor, parallel: Parallel) -> Tensor:
+    """The sum of the ranks' partial results: this rank's slice of it where they split the sequence, else all of it."""
+    return sum_to_slices(x_bsh, parallel) if parallel.splits_sequence else sum_over_tensor_ranks(x_bsh, parallel)
+
+
 def initial_parameter(entry: Parameter, seed: int, parallel: Parallel, dtype: torch.dtype) -> nn.Parameter:
     """This rank's part of the parameter `entry` as a training begins with it.
 
@@ -91,34 +98,48 @@ def initial_parameter(entry: Parameter, seed: int, parallel: Parallel, dtype: to
 
 
 class ColumnParallelLinear(nn.Module):
-    """y_bso = x_bsi @ weight.T + bias with the output split over the ranks: x is whole, y is this rank's part."""
+    """y_bso = x_bsi @ weight.T + bias with the output split over the ranks: y is this rank's part.
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, parallel: Parallel) -> None:
+    x is whole, or this rank's slice of the sequence where the ranks split it.
+    """
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, parallel: Parallel) -> None:
         super().__init__()
         self.parallel, self.weight, self.bias = parallel, weight, bias
 
     def forward(self, x_bsi: Tensor) -> Tensor:
-        """x_bsi, whole -> y_bso with o / tensor_size outputs of this rank's. Backward is collective."""
-        return linear(copy_to_tensor_ranks(x_bsi, self.parallel), self.weight, self.bias)
+        """x_bsi -> y_bso of the whole sequence with o / tensor_size outputs of this rank's. Backward is collective."""
+        return side_by_side(x_bsi, [self])[0]
+
+
+def side_by_side(x_bsi: Tensor, layers: list[ColumnParallelLinear]) -> list[Tensor]:
+    """What each of the layers makes of one input, gathered where it is a slice; backward is collective once for all."""
+    products = products_of_gathered if layers[0].parallel.splits_sequence else products_of_copy
+    return products(x_bsi, [(one.weight, one.bias) for one in layers], layers[0].parallel)
 
 
 class RowParallelLinear(nn.Module):
-    """y_bso = sum over ranks of x_bsi @ weight.T, + bias: x is this rank's part, y is whole. The bias is not split."""
+    """y_bso = sum over ranks of x_bsi @ weight.T, + bias: x is this rank's part. The bias is not split.
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, parallel: Parallel) -> None:
+    y is whole, or this rank's slice of the sequence where the ranks split it.
+    """
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, parallel: Parallel) -> None:
         super().__init__()
         self.parallel, self.weight, self.bias = parallel, weight, bias
 
     def forward(self, x_bsi: Tensor) -> Tensor:
-        """x_bsi with this rank's i / tensor_size inputs -> y_bso, whole. Collective."""
+        """x_bsi with this rank's i / tensor_size inputs -> y_bso. Collective."""
         if self.parallel.tensor_size == 1:
             return linear(x_bsi, self.weight, self.bias)
-        return sum_over_tensor_ranks(linear(x_bsi, self.weight), self.parallel) + self.bias
+        y_bso = partial_sums_meet(linear(x_bsi, self.weight), self.parallel)
+        return y_bso if self.bias is None else y_bso + gradient_of_all_slices(self.bias, self.parallel)
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Rows of the vocabulary split over the ranks; every rank returns the whole x_bsh, through `norm` if there is one.
+    """Rows of the vocabulary split over the ranks; every rank returns x_bsh, through `norm` if there is one.
 
+    It is whole, or this rank's slice of the sequence where the ranks split it.
     `norm` lives here because Megatron-DeepSpeed names it `word_embeddings.norm`.
     """
 
@@ -126,12 +147,12 @@ class VocabParallelEmbedding(nn.Module):
         """`vocabulary`: how many tokens there are. The rows behind them, over all ranks, are padding."""
         super().__init__()
         self.parallel, self.weight, self.vocabulary = parallel, weight, vocabulary
-        self.norm: nn.LayerNorm | None = None
+        self.norm: nn.Module | None = None
 
     def forward(self, tokens_bs: Tensor) -> Tensor:
         """tokens_bs (int64) -> x_bsh. Collective. Raises ValueError for a token beyond the vocabulary, on a CPU."""
         x_bsh = self._rows(tokens_bs)
-        return x_bsh if self.norm is None else self.norm(x_bsh)
+        return x_bsh if self.norm is None else cast(Tensor, self.norm(x_bsh))
 
     def _rows(self, tokens_bs: Tensor) -> Tensor:
         if tokens_bs.device.type == "cpu" and int(tokens_bs.max()) >= self.vocabulary:
@@ -145,4 +166,4 @@ class VocabParallelEmbedding(nn.Module):
         local_bs = tokens_bs - self.parallel.tensor_rank * rows
         elsewhere_bs = (local_bs < 0) | (local_bs >= rows)
         found_bsh = nn.functional.embedding(local_bs.masked_fill(elsewhere_bs, 0), self.weight)
-        return sum_over_tensor_ranks(found_bsh.masked_fill(elsewhere_bs.unsqueeze(-1), 0), self.parallel)
+        return partial_sums_meet(found_bsh.masked_fill(elsewhere_bs.unsqueeze(-1), 0), self.parallel)

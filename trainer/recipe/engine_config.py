@@ -31,7 +31,8 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
         },
     }
     if options["bf16"]:
-        config["bf16"] = {"enabled": True}
+        # Each gradient goes into the fp32 sum as it comes and is let go: never all of them in both types.
+        config["bf16"] = {"enabled": True, "immediate_grad_update": True}
         config |= _gradients_in_fp32()
     if options["fp16"]:
         config["fp16"] = _loss_scaling(options)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.recipe.model_options import has_tanh_gelu, is_rotary, uses_gelu
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -31,6 +33,8 @@ TRAINING: tuple[Fact, ...] = (
         "--apply-residual-connection-post-layernorm",
         "The weights were trained for the other.",
     ),
+    Fact("rotary_base", "--rotary-base", "The weights were trained for the other."),
+    Fact("rotary_percent", "--rotary-percent", "The weights were trained for the other."),
     Fact("eod_mask_loss", "--eod-mask-loss", "It decides which tokens the loss is of."),
     Fact(
         "train_data",
@@ -72,7 +76,21 @@ SETTINGS: tuple[str, ...] = (
     "eval_interval",
     "eval_iters",
     "separate_last_epoch_threshold",
+    "train_range_to_skip",
+    "skip_train_iteration_range",
+    "spike_guard",
+    "spike_guard_deviations",
+    "spike_guard_window",
+    "spike_guard_patience",
+    "spike_guard_margin",
+    "spike_guard_rollbacks",
 )
+#: Settings that trainers once had not, and what they did: a checkpoint of theirs does not say it.
+ONCE_UNKNOWN: dict[str, Any] = {
+    "train_range_to_skip": None,
+    "skip_train_iteration_range": None,
+    "spike_guard": None,
+}
 #: Evaluated on, not trained on: by content like the training data, and said like a setting.
 EVALUATION_DATA: tuple[str, ...] = ("valid_data", "test_data")
 
@@ -95,7 +113,8 @@ def training_facts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "seed": options["seed"],
         "seq_length": options["seq_length"],
-        "gelu": "tanh" if options["openai_gelu"] or not options["no_bias_gelu_fusion"] else "erf",
+        **({"gelu": "tanh" if has_tanh_gelu(options) else "erf"} if uses_gelu(options) else {}),
+        **({name: options[name] for name in ("rotary_base", "rotary_percent")} if is_rotary(options) else {}),
         **{
             name: options[name]
             for name in ("layernorm_epsilon", "apply_residual_connection_post_layernorm", "eod_mask_loss")

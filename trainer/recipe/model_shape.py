@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.recipe.model_options import has_tanh_gelu, turned_numbers
 from trainer.recipe.options import Options
 from trainer.recipe.precision import precision_of
 from trainer.recipe.vocabulary import Vocabulary
@@ -22,7 +23,7 @@ class ModelShape:
     heads: int
     tokens: int  # of the vocabulary
     vocabulary: int  # rows of the word embedding, padding included
-    positions: int  # rows of learned position embeddings; 0 with ALiBi
+    positions: int  # rows of learned position embeddings; 0 where positions are not learned
     embedding_layernorm: bool
     residual_after_layernorm: bool
     tanh_gelu: bool
@@ -32,28 +33,49 @@ class ModelShape:
     init_std: float
     seed: int
     precision: str  # fp32, bf16 or fp16
+    rms_norm: bool = False  # in the place of every LayerNorm
+    linear_biases: bool = True  # of all linear layers
+    qkv_biases: bool = True  # of those that make query, key and value
+    tied: bool = True  # the word embedding is the output layer too
+    alibi: bool = False  # attention sees positions by ALiBi
+    rotary_size: int = 0  # numbers of a head that rotary positions turn; 0 without
+    rotary_base: float = 10000.0
+    gate: str | None = None  # of the MLP, by what makes it: one of GATES; None: a plain one with GeLU
+    key_value_heads: int | None = None  # fewer than heads, which share them; None: each has its own
+    query_key_norm: bool = False  # each head's query and key go through a norm
 
     @classmethod
     def of(cls, options: Mapping[str, Any], vocabulary: Vocabulary) -> ModelShape:
         """The shape that options ask for, with those that follow from others filled in (`parse`, `from_tables`)."""
-        learned = options["position_embedding_type"] == "absolute"
+        learned, heads = options["position_embedding_type"] == "absolute", options["num_attention_heads"]
+        groups = options["num_query_groups"]
         return cls(
             layers=options["num_layers"],
             hidden=options["hidden_size"],
             ffn_hidden=options["ffn_hidden_size"],
-            heads=options["num_attention_heads"],
+            heads=heads,
             tokens=vocabulary.tokens,
             vocabulary=vocabulary.rows,
             positions=options["max_position_embeddings"] if learned else 0,
             embedding_layernorm=options["embed_layernorm"],
             residual_after_layernorm=options["apply_residual_connection_post_layernorm"],
-            tanh_gelu=options["openai_gelu"] or not options["no_bias_gelu_fusion"],
+            tanh_gelu=has_tanh_gelu(options),
             layernorm_epsilon=options["layernorm_epsilon"],
             attention_dropout=options["attention_dropout"],
             hidden_dropout=options["hidden_dropout"],
             init_std=options["init_method_std"],
             seed=options["seed"],
             precision=precision_of(options),
+            rms_norm=options["normalization"] == "RMSNorm",
+            linear_biases=not options["disable_bias_linear"],
+            qkv_biases=not options["disable_bias_linear"] or options["add_qkv_bias"],
+            tied=not options["untie_embeddings_and_output_weights"],
+            alibi=options["position_embedding_type"] == "alibi",
+            rotary_size=turned_numbers(options),
+            rotary_base=options["rotary_base"],
+            gate=options["glu_activation"],
+            key_value_heads=None if groups == heads else groups,
+            query_key_norm=options["qk_layernorm"],
         )
 
     @classmethod
@@ -64,7 +86,19 @@ class ModelShape:
         return cls.of(Options(options), Vocabulary(facts.get("vocab_size") or rows, rows))
 
     def facts(self) -> dict[str, Any]:
-        """What decides the names and sizes of the weights, by options' names: a manifest's `model`."""
+        """What decides the names and sizes of the weights, by options' names: a manifest's `model`.
+
+        What came to the trainer later is there only where a model has it, so that others are described as ever.
+        """
+        later = {
+            "normalization": "RMSNorm" if self.rms_norm else None,
+            "disable_bias_linear": not self.linear_biases,
+            "add_qkv_bias": self.qkv_biases and not self.linear_biases,
+            "untie_embeddings_and_output_weights": not self.tied,
+            "glu_activation": self.gate,
+            "num_query_groups": self.key_value_heads,
+            "qk_layernorm": self.query_key_norm,
+        }
         return {
             "num_layers": self.layers,
             "hidden_size": self.hidden,
@@ -72,15 +106,21 @@ class ModelShape:
             "ffn_hidden_size": self.ffn_hidden,
             "vocab_size": self.tokens,
             "padded_vocab_size": self.vocabulary,
-            "position_embedding_type": "alibi" if self.alibi else "absolute",
+            "position_embedding_type": self.position_kind,
             "max_position_embeddings": self.positions or None,
             "embed_layernorm": self.embedding_layernorm,
+            **{name: value for name, value in later.items() if value},
         }
 
     @property
-    def alibi(self) -> bool:
-        """Whether attention sees positions by ALiBi; else they are learned."""
-        return self.positions == 0
+    def position_kind(self) -> str:
+        """How positions are seen, as `--position-embedding-type` has it."""
+        return "absolute" if self.positions else "alibi" if self.alibi else "rope"
+
+    @property
+    def groups(self) -> int:
+        """Heads with keys and values of their own: all, unless several queries' heads share them."""
+        return self.key_value_heads or self.heads
 
     @property
     def head_size(self) -> int:

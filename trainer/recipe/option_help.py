@@ -23,7 +23,7 @@ def markdown() -> str:
     lines = [
         "# Trainer options",
         "",
-        "Made from `trainer/recipe/option_table.py` by `python -m trainer.recipe.option_help --markdown`.",
+        "Made from `trainer/recipe/option_table/` by `python -m trainer.recipe.option_help --markdown`.",
         "In a run file an option is written with `_` for `-` in the table named here; those of `opsctl` are set by",
         "opsctl itself.",
     ]

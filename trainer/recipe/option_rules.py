@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.recipe.data_options import SPLITS, weight, weighted_file_key, weighted_key
+from trainer.recipe.iteration_ranges import SkippedIterations, shown_iterations
 from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING, EmptyStage, UnevenStages, check_stages, layout_if_any
+from trainer.recipe.model_options import model_errors
+from trainer.recipe.only_evaluating import EVALUATE_ONLY
+from trainer.recipe.recomputation import recomputation_errors
 from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.schedule_rules import schedule_errors
+from trainer.recipe.sequence_parallel import sequence_errors
+from trainer.recipe.spike_drill import SpikeDrill
+from trainer.recipe.spike_guard import ROLLBACK, SKIP
 from trainer.recipe.vocabulary import indivisible_padding
 
 _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
@@ -36,19 +44,23 @@ def combination_errors(
     consumed_samples: a ramp-up is looked at from there on; None: not yet, `ramp_errors` does it once that is known.
     """
     return [
-        *_shape_errors(options),
+        *model_errors(options),
         *_layout_errors(options, world_size),
         *_batch_errors(options, world_size),
         *([] if consumed_samples is None else ramp_errors(options, world_size, consumed_samples)),
-        *_schedule_errors(options),
+        *schedule_errors(options),
         *_precision_errors(options),
-        *_recomputation_errors(options),
+        *recomputation_errors(options),
+        *sequence_errors(options),
         *_vocabulary_errors(options),
         *_data_errors(options),
         *_save_errors(options),
         *_lease_errors(options),
         *_load_errors(options),
+        *_evaluation_errors(options),
         *_carbon_errors(options),
+        *_range_errors(options),
+        *_guard_errors(options),
     ]
 
 
@@ -56,32 +68,11 @@ def _name(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def _known(options: Mapping[str, Any], *keys: str) -> bool:
-    return all(options[key] is not None for key in keys)
-
-
-def _shape_errors(options: Mapping[str, Any]) -> list[str]:
-    errors = []
-    hidden, heads, head_size = options["hidden_size"], options["num_attention_heads"], options["kv_channels"]
-    if _known(options, "hidden_size", "num_attention_heads"):
-        if hidden % heads and head_size is None:
-            errors.append(f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}")
-        elif head_size is not None and head_size * heads != hidden:
-            errors.append(f"--kv-channels {head_size} x --num-attention-heads {heads} is not --hidden-size {hidden}")
-    if (
-        _known(options, "seq_length", "max_position_embeddings")
-        and options["max_position_embeddings"] < options["seq_length"]
-    ):
-        positions, length = options["max_position_embeddings"], options["seq_length"]
-        errors.append(f"--max-position-embeddings {positions} is smaller than --seq-length {length}")
-    return errors
-
-
 def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[str]:
     tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
     errors = [
         f"{_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}"
-        for key in ("num_attention_heads", "hidden_size", "ffn_hidden_size")
+        for key in ("num_attention_heads", "num_query_groups", "hidden_size", "ffn_hidden_size")
         if options[key] is not None and options[key] % tensor
     ]
     layers = options["num_layers"]
@@ -157,27 +148,6 @@ def _can_grow(options: Mapping[str, Any]) -> bool:
     return True
 
 
-def _schedule_errors(options: Mapping[str, Any]) -> list[str]:
-    errors = []
-    by_samples = [key for key in ("train_samples", "lr_decay_samples", "lr_warmup_samples") if options[key]]
-    by_iterations = [key for key in ("train_iters", "lr_decay_iters", "lr_warmup_iters") if options[key]]
-    if by_samples and by_iterations:
-        errors.append(
-            f"{_name(by_samples[0])} with {_name(by_iterations[0])}: count in samples or in iterations, not both"
-        )
-    if options["lr_warmup_fraction"] is not None and (options["lr_warmup_iters"] or options["lr_warmup_samples"]):
-        errors.append("--lr-warmup-fraction with --lr-warmup-iters or --lr-warmup-samples: give the warm-up once")
-    if options["lr"] is not None and options["min_lr"] > options["lr"]:
-        errors.append(f"--min-lr {options['min_lr']:g} is above --lr {options['lr']:g}")
-    for unit in ("iters", "samples"):
-        decay = options[f"lr_decay_{unit}"] or options[f"train_{unit}"]
-        if decay is not None and options[f"lr_warmup_{unit}"] >= decay:
-            errors.append(f"--lr-warmup-{unit} {options[f'lr_warmup_{unit}']} is not below the decay's length, {decay}")
-    if options["override_lr_scheduler"] and options["use_checkpoint_lr_scheduler"]:
-        errors.append("--override-lr-scheduler with --use-checkpoint-lr-scheduler: choose one")
-    return errors
-
-
 def _precision_errors(options: Mapping[str, Any]) -> list[str]:
     errors = []
     if options["fp16"] and options["bf16"]:
@@ -189,16 +159,6 @@ def _precision_errors(options: Mapping[str, Any]) -> list[str]:
     if scale & (scale - 1):
         errors.append(f"--initial-loss-scale {scale} is no power of two")
     return errors
-
-
-def _recomputation_errors(options: Mapping[str, Any]) -> list[str]:
-    if options["checkpoint_activations"] or options["deepspeed_activation_checkpointing"]:
-        return []
-    return [
-        f"{_name(key)} without --checkpoint-activations: nothing is recomputed whose start could be split"
-        for key in ("partition_activations", "distribute_checkpointed_activations")
-        if options[key]
-    ]
 
 
 def _vocabulary_errors(options: Mapping[str, Any]) -> list[str]:
@@ -254,10 +214,46 @@ def _carbon_errors(options: Mapping[str, Any]) -> list[str]:
     return ["--carbon-region without --carbon-country: give the country too"] if region and country is None else []
 
 
+def _guard_errors(options: Mapping[str, Any]) -> list[str]:
+    tiers, errors = options["spike_guard"] or (), []
+    if ROLLBACK in tiers and options["no_save_optim"]:
+        errors.append(
+            f"--spike-guard {ROLLBACK} with --no-save-optim: going back needs the optimizer's states; choose one"
+        )
+    most, patience = options["max_skipped_iterations"], options["spike_guard_patience"]
+    if {SKIP, ROLLBACK} <= set(tiers) and 0 < most < patience:
+        errors.append(
+            f"--max-skipped-iterations {most} with --spike-guard-patience {patience}: so many skipped ones end the "
+            f"training before it goes back; give at least {patience}"
+        )
+    return errors
+
+
+def _range_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    for look in (SkippedIterations.of, shown_iterations, SpikeDrill.of):
+        try:
+            look(options)
+        except ValueError as error:
+            errors.append(str(error))
+    return errors
+
+
 def _load_errors(options: Mapping[str, Any]) -> list[str]:
     if options["load_step"] is None or not options["load_fallback"]:
         return []
     return ["--load-step with --load-fallback: a checkpoint that is named has none in its place; leave one out"]
+
+
+def _evaluation_errors(options: Mapping[str, Any]) -> list[str]:
+    given = [_name(key) for key in EVALUATE_ONLY if options[key]]
+    if not given:
+        return []
+    if not options["load"]:
+        return [f"{given[0]} without --load: give the folder of the checkpoint to evaluate"]
+    if not options["eval_iters"]:
+        return [f"{given[0]} with --eval-iters 0: give how many batches of each set to evaluate"]
+    return []
 
 
 def _lease_errors(options: Mapping[str, Any]) -> list[str]:

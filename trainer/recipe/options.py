@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer.recipe.layout import layout_if_any
+from trainer.recipe.model_options import with_model_defaults
 from trainer.recipe.option_rules import combination_errors, missing_errors
 from trainer.recipe.option_table import OPTIONS, REFUSED, Option
+from trainer.recipe.sequence_parallel import sequence_notices
+from trainer.recipe.spike_guard import ROLLBACK
 
 __all__ = [
     "BY_KEY",
@@ -101,6 +104,8 @@ def given(argv: Sequence[str]) -> dict[str, Any]:
         option = _find(name)
         position += 1
         words = [inline] if equals else []
+        if option.type is bool and position < len(argv) and not argv[position].startswith("--"):
+            raise OptionsError(f"{name} {argv[position]}: it is a flag and takes no value: leave the value out")
         if option.type is not bool and not equals:
             while position < len(argv) and not argv[position].startswith("--") and _takes_more(option, len(words)):
                 words.append(argv[position])
@@ -123,6 +128,8 @@ def parse(argv: Sequence[str], world_size: int | None = None, consumed_samples: 
         for key in ("save_interval", "save_schedule", "save_iterations")
         if values.get(key) and not values.get("save")
     ]
+    if ROLLBACK in (options.spike_guard or ()) and not options.save:
+        errors.append(f"{BY_KEY['spike_guard'].name} {ROLLBACK} without --save: there is no checkpoint to go back to")
     if errors:
         raise OptionsError(
             errors[0] if len(errors) == 1 else f"{errors[0]} (and {len(errors) - 1} more: {'; '.join(errors[1:])})"
@@ -189,14 +196,7 @@ def nearest(name: str) -> str | None:
 
 def _with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Options:
     """Options with the values that follow from others filled in; those given have right types already."""
-    values = dict(given_values)
-    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
-    if hidden:
-        values.setdefault("ffn_hidden_size", 4 * hidden)
-        if heads and hidden % heads == 0:
-            values.setdefault("kv_channels", hidden // heads)
-    if values.get("seq_length"):
-        values.setdefault("max_position_embeddings", values["seq_length"])
+    values = with_model_defaults(given_values)
     layout = layout_if_any(Options(values), world_size)
     if layout is not None and values.get("micro_batch_size"):
         values.setdefault("global_batch_size", values["micro_batch_size"] * layout.data)
@@ -205,7 +205,7 @@ def _with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Op
         for key in given_values
         if BY_KEY[key].notice and given_values[key]
     )
-    return Options(values, notices)
+    return Options(values, notices + sequence_notices(Options(values)))
 
 
 def _find(name: str) -> Option:

@@ -2,7 +2,8 @@
 
 The model is built from this table, its optimizer groups and sizes follow from it. A checkpoint has a file for each
 layer of the pipeline that owns parameters; the pipeline's layers are numbered as Megatron-DeepSpeed numbers them: 1
-embedding, 3 ... L+2 blocks, L+4 final LayerNorm. The output layer, L+5, is the embedding's weight again.
+embedding, 3 ... L+2 blocks, L+4 final LayerNorm. The output layer, L+5, is the embedding's weight again unless it is
+untied.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from trainer.recipe.model_shape import ModelShape
 
 EMBEDDING_LAYER = 1
 FIRST_BLOCK_LAYER = 3
+#: The full name of the weight of an output layer of its own.
+OUTPUT_WEIGHT = "output_layer.weight"
+# How the full name of every parameter of a block begins.
+_BLOCKS = "layers."
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,11 @@ class Parameter:
         return 0 if self.token_rows is None else self.shape[0] - self.token_rows
 
 
+def is_of_block(full_name: str) -> bool:
+    """Whether the parameter of this name in the model belongs to a transformer block."""
+    return full_name.startswith(_BLOCKS)
+
+
 def shared_shape(name: str, shape: tuple[int, ...], split_dim: int | None, tensor: int) -> tuple[int, ...]:
     """Shape of what each of `tensor` ranks has of a parameter that they share along `split_dim`; None: each has all.
 
@@ -68,6 +78,7 @@ def parameter_table(shape: ModelShape) -> Iterator[Parameter]:
     for block in range(shape.layers):
         yield from block_parameters(shape, block)
     yield from final_parameters(shape)
+    yield from output_parameters(shape)
 
 
 def embedding_parameters(shape: ModelShape) -> Iterator[Parameter]:
@@ -82,11 +93,21 @@ def embedding_parameters(shape: ModelShape) -> Iterator[Parameter]:
 
 
 def word_embedding(shape: ModelShape) -> Parameter:
-    """The weight that the first pipeline stage embeds with and the last one multiplies into logits."""
+    """The weight that the first pipeline stage embeds with; where it is tied the last one makes logits with it."""
+    return _row_a_token(shape, EMBEDDING_LAYER, "word_embeddings.weight", "word_embeddings.weight")
+
+
+def output_parameters(shape: ModelShape) -> Iterator[Parameter]:
+    """That of an output layer of its own, if there is one."""
+    if not shape.tied:
+        yield _row_a_token(shape, shape.layers + 5, "weight", OUTPUT_WEIGHT)
+
+
+def _row_a_token(shape: ModelShape, layer: int, name: str, full_name: str) -> Parameter:
     return Parameter(
-        EMBEDDING_LAYER,
-        "word_embeddings.weight",
-        "word_embeddings.weight",
+        layer,
+        name,
+        full_name,
         (shape.vocabulary, shape.hidden),
         decays=True,
         initial_std=shape.init_std,
@@ -96,20 +117,33 @@ def word_embedding(shape: ModelShape) -> Parameter:
 
 
 def block_parameters(shape: ModelShape, block: int) -> Iterator[Parameter]:
-    """Those of transformer block `block`, counted from 0. Rows of `query_key_value` are [q, k, v] head by head."""
-    layer, within = FIRST_BLOCK_LAYER + block, f"layers.{block}."
+    """Those of transformer block `block`, counted from 0. Rows of `query_key_value` are [q, k, v] head by head.
+
+    Where several heads share keys and values it is [their q, k, v] group by group, as Megatron-LM has it, so that ranks
+    share whole groups. A gated MLP has its gate apart from what it gates: each is shared by itself.
+    """
+    layer, within = FIRST_BLOCK_LAYER + block, f"{_BLOCKS}{block}."
     hidden, ffn, std, output_std = shape.hidden, shape.ffn_hidden, shape.init_std, shape.output_init_std
 
-    def linear(name: str, rows: int, columns: int, std: float, split_dim: int) -> Iterator[Parameter]:
+    def linear(
+        name: str, rows: int, columns: int, std: float, split_dim: int, biased: bool = shape.linear_biases
+    ) -> Iterator[Parameter]:
         """Weight and bias of a layer that splits its output (dimension 0) or its input (1), the bias then not."""
         weight, bias = f"{name}.weight", f"{name}.bias"
         yield Parameter(layer, weight, within + weight, (rows, columns), True, initial_std=std, split_dim=split_dim)
-        yield Parameter(layer, bias, within + bias, (rows,), False, split_dim=None if split_dim else 0)
+        if biased:
+            yield Parameter(layer, bias, within + bias, (rows,), False, split_dim=None if split_dim else 0)
 
     yield from _layernorm(shape, layer, "input_layernorm.", within)
-    yield from linear("self_attention.query_key_value", 3 * hidden, hidden, std, split_dim=0)
+    key_values = 2 * shape.groups * hidden // shape.heads
+    yield from linear("self_attention.query_key_value", hidden + key_values, hidden, std, 0, shape.qkv_biases)
+    if shape.query_key_norm:
+        yield from _layernorm(shape, layer, "self_attention.q_layernorm.", within, shape.head_size)
+        yield from _layernorm(shape, layer, "self_attention.k_layernorm.", within, shape.head_size)
     yield from linear("self_attention.dense", hidden, hidden, output_std, split_dim=1)
     yield from _layernorm(shape, layer, "post_attention_layernorm.", within)
+    if shape.gate:
+        yield from linear("mlp.gate", ffn, hidden, std, split_dim=0)
     yield from linear("mlp.dense_h_to_4h", ffn, hidden, std, split_dim=0)
     yield from linear("mlp.dense_4h_to_h", hidden, ffn, output_std, split_dim=1)
 
@@ -119,6 +153,9 @@ def final_parameters(shape: ModelShape) -> Iterator[Parameter]:
     yield from _layernorm(shape, shape.layers + 4, "", "final_layernorm.")
 
 
-def _layernorm(shape: ModelShape, layer: int, prefix: str, within: str = "") -> Iterator[Parameter]:
-    for name, mean in (("weight", 1.0), ("bias", 0.0)):
-        yield Parameter(layer, prefix + name, within + prefix + name, (shape.hidden,), False, initial_mean=mean)
+def _layernorm(
+    shape: ModelShape, layer: int, prefix: str, within: str = "", size: int | None = None
+) -> Iterator[Parameter]:
+    """Those of a LayerNorm over the hidden size or another, or of an RMSNorm, which has no bias."""
+    for name, mean in (("weight", 1.0), ("bias", 0.0))[: 1 if shape.rms_norm else 2]:
+        yield Parameter(layer, prefix + name, within + prefix + name, (size or shape.hidden,), False, initial_mean=mean)

@@ -1,6 +1,7 @@
-"""How the batch size and the learning rate follow the samples consumed. Pure arithmetic, without torch.
+"""How the batch size follows the samples consumed, and how many samples there are. Pure arithmetic, without torch.
 
-Both are functions of the consumed samples alone, so a resumed training needs nothing but that counter to go on exactly.
+It is a function of the consumed samples alone, so a resumed training needs nothing but that counter to go on exactly.
+The learning rate is another: `learning_rate`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-DECAY_STYLES = ("constant", "linear", "cosine")
 
 
 @dataclass(frozen=True)
@@ -174,91 +173,3 @@ def samples_to_train(options: Mapping[str, Any]) -> int:
     if not lengths:
         raise ValueError("neither --train-iters nor --train-samples nor --train-tokens is given")
     return int(min(lengths))
-
-
-def samples_to_decay(options: Mapping[str, Any]) -> int:
-    """Samples after which the learning rate has come down: as many as are trained on, unless the options say another.
-
-    Needs a length of the decay or of the training, and `global_batch_size` where that is in iterations.
-    """
-    if options["lr_decay_samples"]:
-        return int(options["lr_decay_samples"])
-    if options["lr_decay_iters"]:
-        return int(options["lr_decay_iters"] * options["global_batch_size"])
-    return samples_to_train(options)
-
-
-def samples_to_warm_up(options: Mapping[str, Any]) -> int:
-    """Samples over which the learning rate grows from 0, given as such, in iterations or as a share of the decay."""
-    if options["lr_warmup_fraction"] is not None:
-        return int(options["lr_warmup_fraction"] * samples_to_decay(options))
-    if options["lr_warmup_iters"]:
-        return int(options["lr_warmup_iters"] * options["global_batch_size"])
-    return int(options["lr_warmup_samples"])
-
-
-@dataclass(frozen=True)
-class LearningRateSchedule:
-    """Linear warm-up from 0 to `max_lr`, then constant or a decay to `min_lr`. Counts in samples, always.
-
-    Raises ValueError for one that cannot be.
-    """
-
-    max_lr: float
-    min_lr: float
-    warmup_samples: int
-    decay_samples: int
-    style: str = "linear"
-
-    def __post_init__(self) -> None:
-        if self.style not in DECAY_STYLES:
-            raise ValueError(
-                f"the learning rate cannot decay by {self.style!r}: choose one of {', '.join(DECAY_STYLES)}"
-            )
-        if self.max_lr < self.min_lr:
-            raise ValueError(f"the learning rate {self.max_lr} is below its minimum {self.min_lr}")
-        if self.warmup_samples < 0:
-            raise ValueError(f"the learning rate cannot warm up for {self.warmup_samples} samples")
-        if self.style != "constant" and self.decay_samples <= self.warmup_samples:
-            raise ValueError(
-                f"the learning rate decays until sample {self.decay_samples}, "
-                f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
-            )
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> LearningRateSchedule:
-        """The schedule that the options ask for. Raises ValueError like the class."""
-        warmup, decay = samples_to_warm_up(options), samples_to_decay(options)
-        return cls(options["lr"], options["min_lr"], warmup, decay, options["lr_decay_style"])
-
-    def at(self, consumed_samples: int) -> float:
-        """The rate after `consumed_samples` samples; the step that starts there runs at it."""
-        return learning_rate(
-            consumed_samples,
-            max_lr=self.max_lr,
-            min_lr=self.min_lr,
-            warmup_samples=self.warmup_samples,
-            decay_samples=self.decay_samples,
-            style=self.style,
-        )
-
-
-def learning_rate(
-    consumed_samples: int,
-    *,
-    max_lr: float,
-    min_lr: float,
-    warmup_samples: int,
-    decay_samples: int,
-    style: str = "linear",
-) -> float:
-    """The learning rate after `consumed_samples` samples. With a warm-up the first step of a training runs at 0."""
-    if warmup_samples > 0 and consumed_samples <= warmup_samples:
-        return max_lr * consumed_samples / warmup_samples
-    if style == "constant":
-        return max_lr
-    if consumed_samples > decay_samples:
-        return min_lr
-    ratio = (consumed_samples - warmup_samples) / (decay_samples - warmup_samples)
-    share = 1.0 - ratio if style == "linear" else 0.5 * (math.cos(math.pi * ratio) + 1.0)
-    return min_lr + share * (max_lr - min_lr)

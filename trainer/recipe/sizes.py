@@ -14,8 +14,10 @@ from trainer.recipe.parameters import (
     block_parameters,
     embedding_parameters,
     final_parameters,
+    output_parameters,
     word_embedding,
 )
+from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE
 
 GIB = 2**30
 HALF_BYTES_PER_PARAMETER = 2
@@ -25,36 +27,43 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14
 TRAINING_BYTES_PER_PARAMETER = 18
 #: Matrix products per parameter and token: one forward, two backward; one more forward with recomputed activations.
 MODEL_PASSES, HARDWARE_PASSES = 3, 4
+#: The hardware's, of products with weights and of attention's own two, by what is recomputed.
+PASSES = {
+    NONE: (MODEL_PASSES, MODEL_PASSES),
+    ATTENTION: (MODEL_PASSES, HARDWARE_PASSES),
+    BLOCK: (HARDWARE_PASSES, HARDWARE_PASSES),
+}
 
 
 def parameters(shape: ModelShape) -> int:
     """Every trained parameter of the model, the embedding that is the output layer too counted once."""
-    ends = _size(embedding_parameters(shape)) + _size(final_parameters(shape))
-    return ends + shape.layers * parameters_of_block(shape)
+    ends = (embedding_parameters(shape), final_parameters(shape), output_parameters(shape))
+    return sum(map(_size, ends)) + shape.layers * parameters_of_block(shape)
 
 
 def parameters_of_block(shape: ModelShape) -> int:
-    """One transformer block: attention, MLP, two LayerNorms, biases everywhere."""
+    """One transformer block: attention, MLP, two LayerNorms, and the biases that there are."""
     return _size(block_parameters(shape, 0))
 
 
 def parameters_outside_embeddings(shape: ModelShape) -> int:
-    """All parameters but the rows of tokens and of learned positions."""
+    """All parameters but the rows of tokens, also those of an output layer of its own, and of learned positions."""
     rows = [one for one in embedding_parameters(shape) if one.name.endswith("_embeddings.weight")]
-    return parameters(shape) - _size(rows)
+    return parameters(shape) - _size(rows) - _size(output_parameters(shape))
 
 
 def parameters_of_ranks(shape: ModelShape, stages: Sequence[int], tensor: int) -> list[int]:
     """Parameters that a rank of each pipeline stage holds, the stages having so many blocks each.
 
     What tensor-parallel ranks share counts by its part, what each of them has counts whole. The word embedding is on
-    the first stage and, as the output layer, on the last. Raises ValueError when `tensor` ranks cannot share alike.
+    the first stage, and on the last the output layer: the same weight, or one of its own. Raises ValueError
+    when `tensor` ranks cannot share alike.
     """
     block = _size(block_parameters(shape, 0), tensor)
     held = [blocks * block for blocks in stages]
     held[0] += _size(embedding_parameters(shape), tensor)
-    held[-1] += _size(final_parameters(shape), tensor)
-    if len(stages) > 1:
+    held[-1] += _size(final_parameters(shape), tensor) + _size(output_parameters(shape), tensor)
+    if shape.tied and len(stages) > 1:
         held[-1] += _size([word_embedding(shape)], tensor)
     return held
 
@@ -78,15 +87,24 @@ def rest_parameters(hidden: int, sequence_length: int, vocabulary: int) -> int:
     return (vocabulary + sequence_length + 2) * hidden
 
 
-def step_flops(shape: ModelShape, batch_size: int, sequence_length: int, passes: int = HARDWARE_PASSES) -> float:
-    """Floating-point operations of one step on `batch_size` samples: 24 * passes * B s L h^2 (1 + s/6h + V/16Lh).
+def step_flops(
+    shape: ModelShape,
+    batch_size: int,
+    sequence_length: int,
+    passes: int = HARDWARE_PASSES,
+    attention_passes: int | None = None,
+) -> float:
+    """Floating-point operations of one step on `batch_size` samples: passes * B s (L (2w + 4sh) + 3Vh/2).
 
-    With `MODEL_PASSES` what the model needs, with `HARDWARE_PASSES` what is done when activations are recomputed.
-    Source: Narayanan et al., arXiv 2104.04473, equation 3, which has f = 4h.
+    w: weights of a block's linear layers. Where they are 12h^2 it is 24 * passes * B s L h^2 (1 + s/6h + V/16Lh):
+    Narayanan et al., arXiv 2104.04473, equation 3. A gated MLP and shared keys and values count by their own weights.
+    With `MODEL_PASSES` what the model needs; what is done stands in `PASSES`. attention_passes: of 4sh, where others.
     """
-    layers, hidden, sequence = shape.layers, shape.hidden, sequence_length
-    correction = 1 + sequence / (6 * hidden) + shape.vocabulary / (16 * layers * hidden)
-    return 24 * passes * batch_size * sequence * layers * hidden**2 * correction
+    hidden, sequence = shape.hidden, sequence_length
+    linear = sum(one.size for one in block_parameters(shape, 0) if len(one.shape) == 2)
+    of_attention = shape.layers * 4 * sequence * hidden
+    of_token = shape.layers * 2 * linear + 1.5 * shape.vocabulary * hidden
+    return batch_size * sequence * (passes * of_token + (attention_passes or passes) * of_attention)
 
 
 def tflops_per_gpu(
@@ -96,6 +114,7 @@ def tflops_per_gpu(
     seconds: float,
     gpus: int,
     passes: int = HARDWARE_PASSES,
+    attention_passes: int | None = None,
 ) -> float:
     """TFLOP/s of each of `gpus` GPUs when a step on `batch_size` samples takes `seconds`."""
-    return step_flops(shape, batch_size, sequence_length, passes) / (seconds * gpus * 1e12)
+    return step_flops(shape, batch_size, sequence_length, passes, attention_passes) / (seconds * gpus * 1e12)

@@ -6,6 +6,7 @@ from opsctl.doctor.check import Check, Result, missing, ok, optional, unknown
 from opsctl.doctor.seen import Seen
 
 _MOST = 3
+_MAKE_LM_EVAL = "uv venv DIR && uv pip install --python DIR/bin/python 'lm-eval[hf]'; python under [evaluation]"
 
 
 def _script(seen: Seen) -> Result | None:
@@ -52,6 +53,18 @@ def _stale(seen: Seen) -> Result | None:
     return missing(stale[0].text, stale[0].todo) if stale else ok("none is left")
 
 
+def _lm_eval(seen: Seen) -> Result | None:
+    if (found := seen.lm_eval) is None:
+        return None
+    if found.others_can_change:
+        return unknown(f"{found.python} was not started: {found.others_can_change}", "have the run file's owner look")
+    if found.problem:
+        return missing(f"{found.python}: {found.problem}, and [evaluation] has tasks", _MAKE_LM_EVAL)
+    if found.no_folders:
+        return missing(f"{', '.join(found.no_folders)}: no folder", "correct [evaluation] include")
+    return ok(f"lm-eval {found.version} in {found.python}")
+
+
 CHECKS = (
     Check("environment script", "Does it start here, and is there a python behind it?", _script, "environment"),
     Check("environment's lock", "Is in the environment what should be?", _lock, "environment"),
@@ -60,5 +73,8 @@ CHECKS = (
         "Has a killed compilation left a lock in which everybody waits for ever?",
         _stale,
         "environment",
+    ),
+    Check(
+        "lm-eval", "Has the Python that evaluates checkpoints an lm-eval, and may it be started?", _lm_eval, "lm_eval"
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opsctl.attempts.brake import BRAKE_ATTEMPTS
+from opsctl.attempts.ending import Ending
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
@@ -10,7 +11,8 @@ from opsctl.watch.snapshot import Part, Snapshot
 CHECK = "brake"
 HELP = """Do the attempts get anywhere?
 
-1: the last two in a row made no new checkpoint. 2: so many that the chain stops by itself.
+1: the last two in a row made no new checkpoint. 2: so many that the chain stops by itself, or one that stopped
+itself, as too many iterations in a row were skipped or had no finite loss.
 """
 #: Attempts that are told apart.
 _NAMED = 5
@@ -19,7 +21,11 @@ _NAMED = 5
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     """A warning from the second attempt in a row that made no checkpoint; critical when the chain stops of it."""
     row = snapshot.attempts_without_progress
-    if row < 2 or snapshot.is_finished:
+    if snapshot.is_finished:
+        return []
+    if snapshot.learned_nothing:
+        return [_learned_nothing(snapshot)]
+    if row < 2:
         return []
     what = "the chain stops" if row >= BRAKE_ATTEMPTS else f"at {BRAKE_ATTEMPTS} the chain stops"
     text = f"{row} attempts in a row without a new checkpoint, {what}: opsctl attempts"
@@ -34,6 +40,18 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
             todo="opsctl attempts; opsctl logs; opsctl submit lets the brake go",
         )
     ]
+
+
+def _learned_nothing(snapshot: Snapshot) -> Finding:
+    last = next(one for one in reversed(snapshot.attempts) if one.reason == Ending.SKIPPED_ITERATIONS)
+    return Finding(
+        CHECK,
+        Severity.CRITICAL,
+        "the training stopped itself, its iterations were all skipped or had no finite loss; the chain stops",
+        since=last.closed_at,
+        evidence=(f"attempt {last.number}, {last.display_id}: {last.reason}",),
+        todo="opsctl logs; opsctl checkpoints rollback, or other options; then opsctl submit",
+    )
 
 
 DETECTOR = Detector(CHECK, find, Part.ATTEMPTS | Part.PROGRESS, HELP)

@@ -20,6 +20,8 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     """A critical finding about a training that trains on what is no number."""
     row = []
     for line in reversed(snapshot.series):
+        if line.is_left_out:
+            continue
         if finite(line.loss) is not None:
             break
         row.append(line)

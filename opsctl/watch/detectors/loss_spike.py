@@ -6,7 +6,7 @@ from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.excursions import Excursion, excursions
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.robust import middle
-from opsctl.watch.series import as_it_stands, losses, trained_s
+from opsctl.watch.series import TOLD_FOR_S, as_it_stands, losses, trained_s
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.training_line import TrainingLine
 
@@ -17,8 +17,6 @@ HELP = """Did the loss jump, and did it come back?
 once by half. One that came back is told for six more hours of training. 2: it has not come back for 100 iterations and
 is still half as high.
 """
-#: A spike that came back is told for so many seconds of training more, so that whoever looks hourly meets it.
-TOLD_FOR_S = 6 * 3600.0
 #: From so many iterations on, at more than this share of its height, it does not come back by itself.
 LASTING, HIGH = 100, 0.5
 _NEWEST = 10

@@ -32,7 +32,7 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     if cron is None or not cron.is_started or not snapshot.jobs or snapshot.unseen:
         return []
     since = _live_since(snapshot)
-    is_braked = snapshot.attempts_without_progress >= BRAKE_ATTEMPTS
+    is_braked = snapshot.learned_nothing or snapshot.attempts_without_progress >= BRAKE_ATTEMPTS
     if is_braked or not _missing(snapshot, settings) or (since and snapshot.now - since < REFILLED_WITHIN):
         return []
     live, behind = snapshot.running or snapshot.behind[0], arrays_behind(snapshot.jobs)

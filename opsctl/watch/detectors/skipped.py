@@ -11,7 +11,7 @@ CHECK = "skipped"
 HELP = """How many of the newest iterations were skipped, or were not a number?
 
 1: more than `[watch] skipped_percent` of the newest 100, and three at least. The training's first 100 iterations, in
-which fp16 looks for its loss scale, are left out.
+which fp16 looks for its loss scale, are left out, and so is what somebody asked to be skipped.
 """
 #: Iterations that the share is taken of; and how many of them it takes at least.
 ITERATIONS, LEAST = 100, 3
@@ -26,9 +26,9 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     if begin < 0 or snapshot.is_finished:
         return []
     lines = lines[begin:]
-    skipped = sum(one.skipped_iterations or 0 for one in lines)
+    skipped = sum((one.skipped_iterations or 0) - (one.skipped_on_request or 0) for one in lines)
     nan = sum(one.nan_iterations or 0 for one in lines)
-    trained, bad = sum(steps(lines)), skipped + nan
+    trained, bad = sum(steps(lines)) - sum(one.skipped_on_request or 0 for one in lines), skipped + nan
     if bad < LEAST or 100.0 * bad <= settings.watch.skipped_percent * trained:
         return []
     return [

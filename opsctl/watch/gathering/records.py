@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from opsctl.attempts import events as attempts_file
-from opsctl.attempts.brake import without_progress
+from opsctl.attempts.brake import learned_nothing, without_progress
 from opsctl.errors import OpsctlError
 from opsctl.records import kill_switch as kill_switch_file
 from opsctl.records import lease as lease_file
@@ -21,7 +21,9 @@ def attempts(seen: Snapshot, asked: Asked) -> Snapshot:
     found, known = attempts_file.read(asked.paths), asked.known
     word = last_word(known.chains)
     row = without_progress(found, word.submitted_at) if word is not None else 0
-    return replace(seen, attempts=tuple(found), attempts_without_progress=row, chains=tuple(known.chains))
+    stops = word is not None and learned_nothing(found, word.submitted_at)
+    chains = tuple(known.chains)
+    return replace(seen, attempts=tuple(found), attempts_without_progress=row, learned_nothing=stops, chains=chains)
 
 
 def lease(seen: Snapshot, asked: Asked) -> Snapshot:

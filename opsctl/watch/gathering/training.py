@@ -37,7 +37,7 @@ def log(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.LOG and Part.SERIES, from one reading of the log's end."""
     if Part.SERIES in asked.parts:
         measured, series = recent_and_series(asked.paths, SERIES_LINES)
-        seen = replace(seen, series=series)
+        seen = replace(seen, series=series.iterations, guarded=series.guarded)
     elif Part.LOG in asked.parts:
         measured = recent(asked.paths)
     if Part.LOG not in asked.parts:

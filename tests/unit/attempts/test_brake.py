@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from opsctl.attempts.brake import brake_trips, chains_to_cancel, waits_in_vain, without_progress
+from opsctl.attempts.brake import brake_trips, chains_to_cancel, learned_nothing, waits_in_vain, without_progress
 from opsctl.attempts.events import Attempt
 from opsctl.records.chains import REFILL, SUBMIT, Chain
 from opsctl.records.own_jobs import Recorded
@@ -55,6 +55,14 @@ def test_leaving_through_the_kill_switch_at_the_end_or_to_another_writer_is_neut
     neutral.append(ended(6, "held"))
     assert without_progress(failures + neutral, NOON) == 2
     assert without_progress([*failures, *neutral, ended(7)], NOON) == 3
+
+
+def test_one_that_stopped_itself_trips_the_brake_even_after_a_checkpoint_until_somebody_submits() -> None:
+    stopped = ended(1, "skipped-iterations", start=0, end=50)
+    assert learned_nothing([stopped], NOON) and brake_trips([stopped], NOON)
+    assert brake_trips([stopped, ended(2, "brake", at=2)], NOON)  # the task that found it says nothing new
+    assert not brake_trips([stopped], minutes(5))
+    assert not brake_trips([stopped, ended(2, "failed", start=50, end=60, at=2)], NOON)
 
 
 def test_what_a_person_cancels_is_no_failure() -> None:

@@ -316,28 +316,27 @@ def test_bytes_that_are_not_what_was_sent_do_not_come_back(folder: Path, disk: P
 
 
 def test_a_store_that_loses_what_it_took_and_says_otherwise_is_not_believed(
-    folder: Path, proxy: Proxy, bucket: tuple[str, Any], tmp_path: Path
+    folder: Path, proxy: Proxy, bucket: str, s3: Any, tmp_path: Path
 ) -> None:
-    name, s3 = bucket
     given = options_of(tmp_path / "d", "corpus")
 
     def to_s3() -> SentData:
-        with destination(folder, f"s3://{name}/run") as place:
+        with destination(folder, f"s3://{bucket}/run") as place:
             return back_up_data(place, named_sets(given), lambda _line: None)
 
     assert (to_s3().files, to_s3().files) == (2, 0)
-    there = {one["Key"]: one for one in s3.list_objects_v2(Bucket=name)["Contents"]}
+    there = {one["Key"]: one for one in s3.list_objects_v2(Bucket=bucket)["Contents"]}
     (key,) = [one for one in there if one.endswith("corpus.bin")]
     data = (tmp_path / "d" / "corpus.bin").read_bytes()
-    noted = s3.head_object(Bucket=name, Key=key)["Metadata"]
-    s3.put_object(Bucket=name, Key=key, Body=b"\xff" + data[1:], Metadata=noted)  # by its note it is what was sent
-    with destination(folder, f"s3://{name}/run") as place:
+    noted = s3.head_object(Bucket=bucket, Key=key)["Metadata"]
+    s3.put_object(Bucket=bucket, Key=key, Body=b"\xff" + data[1:], Metadata=noted)  # by its note it is what was sent
+    with destination(folder, f"s3://{bucket}/run") as place:
         assert [line.what for line in verify(place, None, lambda _line: None).lost] == [What.DATA]
     assert to_s3().files == 1
-    assert s3.get_object(Bucket=name, Key=key)["Body"].read() == data
-    s3.delete_object(Bucket=name, Key=key)
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == data
+    s3.delete_object(Bucket=bucket, Key=key)
     assert to_s3().files == 1, "what the list no longer has is sent again without a verification"
     shutil.rmtree(tmp_path / "d")
-    with open_store(f"s3://{name}/run") as store:
+    with open_store(f"s3://{bucket}/run") as store:
         (one,) = bring_data_back(store, choose(store, "tiny"), None, Flow(), lambda _line: None)
     assert (tmp_path / "d" / "corpus.bin").read_bytes() == data and one.files == 2

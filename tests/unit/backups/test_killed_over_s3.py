@@ -69,33 +69,33 @@ def asked_for(requests: Iterable[str]) -> set[str]:
 
 
 def test_a_backup_killed_after_any_request_is_called_whole_only_when_it_is_and_goes_on(
-    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
+    tmp_path: Path, proxy: Proxy, bucket: str, s3: Any
 ) -> None:
-    folder, (name, s3), number = a_run(tmp_path / "run", 20), bucket, 0
+    folder, number = a_run(tmp_path / "run", 20), 0
     here = contents(folder / "output" / "checkpoints" / "global_step20")
     ledger = seen(folder).paths.backups
 
     def sent(number: int) -> None:
         ledger.unlink(missing_ok=True)  # as before the first
-        assert back_up_now(folder, f"s3://{name}/{number}", _TABLE).problems == []
+        assert back_up_now(folder, f"s3://{bucket}/{number}", _TABLE).problems == []
 
     for number in killed_after_every_request(proxy, "^(PUT|POST|DELETE)", sent):
         prefix = f"{number}/checkpoints/global_step20/"
-        arrived = keys(s3, name, prefix)
+        arrived = keys(s3, bucket, prefix)
         assert "manifest.json" not in arrived or arrived.items() >= here.items(), number
         assert not ledger.exists()
         asked = len(proxy.requests)
-        assert [one.iteration for one in back_up_now(folder, f"s3://{name}/{number}", _TABLE).lines] == [20]
-        assert keys(s3, name, prefix).items() >= here.items()
+        assert [one.iteration for one in back_up_now(folder, f"s3://{bucket}/{number}", _TABLE).lines] == [20]
+        assert keys(s3, bucket, prefix).items() >= here.items()
         again = asked_for(one for one in proxy.requests[asked:] if one.startswith("PUT"))
         assert not again & (arrived.keys() & here.keys()), number
     assert number >= 5  # whose place it is, what comes, two files, the manifest
 
 
 def test_a_restore_killed_after_any_request_is_whole_or_not_there_and_goes_on(
-    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
+    tmp_path: Path, proxy: Proxy, bucket: str
 ) -> None:
-    folder, url, here, number = a_run(tmp_path / "there" / "run", 20), f"s3://{bucket[0]}/x", tmp_path / "here", 0
+    folder, url, here, number = a_run(tmp_path / "there" / "run", 20), f"s3://{bucket}/x", tmp_path / "here", 0
     saved = contents(folder / "output" / "checkpoints" / "global_step20")
     back_up_now(folder, url, _TABLE)
     with destination(folder, url) as place:

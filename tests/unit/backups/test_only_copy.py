@@ -61,39 +61,37 @@ def test_a_place_that_is_the_run_itself_is_no_other_place(folder: Path, below: s
 
 
 def test_what_an_object_store_turned_is_sent_again_though_its_note_says_it_is_right(
-    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
+    tmp_path: Path, proxy: Proxy, bucket: str, s3: Any
 ) -> None:
-    name, s3 = bucket
-    url = f"s3://{name}/tiny"
+    url = f"s3://{bucket}/tiny"
     folder = a_run(tmp_path / "run", 20, 30, 40, to=url)
     assert back_up_now(folder, url).problems == []
     key = f"tiny/checkpoints/global_step20/{WEIGHTS}"
-    there = s3.get_object(Bucket=name, Key=key)
+    there = s3.get_object(Bucket=bucket, Key=key)
     data = bytearray(there["Body"].read())
     was = bytes(data)
     data[7] ^= 1
-    s3.put_object(Bucket=name, Key=key, Body=bytes(data), Metadata=there["Metadata"])
+    s3.put_object(Bucket=bucket, Key=key, Body=bytes(data), Metadata=there["Metadata"])
     with destination(folder, url) as place:
         assert [one.iteration for one in verify(place, None, lambda _: None).lost] == [20]
     assert 20 not in goes(folder)
     assert [one.iteration for one in back_up_now(folder, url).lines] == [20]
-    assert s3.get_object(Bucket=name, Key=key)["Body"].read() == was
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == was
 
 
 def test_a_lost_ledger_proves_nothing_that_an_object_store_has_turned(
-    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
+    tmp_path: Path, proxy: Proxy, bucket: str, s3: Any
 ) -> None:
-    name, s3 = bucket
-    url = f"s3://{name}/tiny"
+    url = f"s3://{bucket}/tiny"
     folder = a_run(tmp_path / "run", 20, to=url)
     assert back_up_now(folder, url).problems == []
     key = f"tiny/checkpoints/global_step20/{WEIGHTS}"
-    there = s3.get_object(Bucket=name, Key=key)
+    there = s3.get_object(Bucket=bucket, Key=key)
     was = there["Body"].read()
-    s3.put_object(Bucket=name, Key=key, Body=bytes(len(was)), Metadata=there["Metadata"])
+    s3.put_object(Bucket=bucket, Key=key, Body=bytes(len(was)), Metadata=there["Metadata"])
     seen(folder).paths.backups.unlink()
     back_up_now(folder, url)
-    assert s3.get_object(Bucket=name, Key=key)["Body"].read() == was
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == was
 
 
 def test_another_runs_copy_is_never_replaced_though_nothing_says_whose_place_it_is(
@@ -214,13 +212,12 @@ def test_where_a_place_cannot_be_asked_all_stays_and_its_copies_are_not_called_l
 
 
 def test_an_object_store_is_asked_by_listings_and_what_it_has_lost_stays_here(
-    tmp_path: Path, proxy: Proxy, bucket: tuple[str, Any]
+    tmp_path: Path, proxy: Proxy, bucket: str, s3: Any
 ) -> None:
-    name, s3 = bucket
-    url = f"s3://{name}/tiny"
+    url = f"s3://{bucket}/tiny"
     folder = a_run(tmp_path / "run", 20, 40, 50, 60, to=url)
     assert back_up_now(folder, url, wish=Wish((20, 40))).problems == []
-    s3.delete_object(Bucket=name, Key=f"tiny/checkpoints/global_step20/{WEIGHTS}")
+    s3.delete_object(Bucket=bucket, Key=f"tiny/checkpoints/global_step20/{WEIGHTS}")
     proxy.requests.clear()
     done = prune_now(folder)
     assert done.removed == (40,) and "'layer_01-model_00-model_states.pt' is not there" in done.problems[0]

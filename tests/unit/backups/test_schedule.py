@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from opsctl.backups.schedule import Here, choose, never_whole
+from opsctl.backups.schedule import Here, choose, never_whole, why_none
 from opsctl.checkpoints.backups import BackedUp, What
 from opsctl.runs.schema import BackupTable
 
@@ -53,6 +53,24 @@ def test_full_ones_and_between_them_weights_but_not_twice() -> None:
 def test_each_rule_sends_what_it_says(policy: BackupTable, wanted: dict[int, What]) -> None:
     chosen = choose(here(*range(10, 110, 10)), (), policy, TO)
     assert {one.iteration: one.what for one in chosen.due} == wanted
+
+
+@pytest.mark.parametrize(
+    ("found", "policy", "why"),
+    [
+        ((), POLICY, "there is no checkpoint here yet"),
+        (
+            (10,),
+            replace(POLICY, full_every=0, weights_every=0),
+            "full_every or weights_every under [backup], or --step",
+        ),
+        ((10, 20), POLICY, "of 2 here (the newest 20) none is divided by full_every = 100 or weights_every = 30, or"),
+        ((10,), replace(POLICY, full_every=0), "of 1 here (the newest 10) none is divided by weights_every = 30, or"),
+    ],
+)
+def test_why_nothing_is_sent_is_said(found: tuple[int, ...], policy: BackupTable, why: str) -> None:
+    chosen = choose(here(*found), (), policy, TO)
+    assert not (chosen.due or chosen.there or chosen.left) and why in why_none(here(*found), policy)
 
 
 def test_the_usual_is_whole_every_ten_thousand_and_weights_every_three_thousand() -> None:

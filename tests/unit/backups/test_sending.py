@@ -148,13 +148,12 @@ def keys(s3: Any, bucket: str) -> dict[str, bytes]:
 
 
 def test_a_run_goes_to_s3_and_comes_back_though_the_server_fails_and_loses_a_file(
-    folder: Path, proxy: Proxy, bucket: tuple[str, Any], tmp_path: Path
+    folder: Path, proxy: Proxy, bucket: str, s3: Any, tmp_path: Path
 ) -> None:
-    name, s3 = bucket
-    url = f"s3://{name}/runs/tiny"
+    url = f"s3://{bucket}/runs/tiny"
     proxy.faults += [Fault("PUT /.*layer", "answer", status=503), Fault("PUT /.*zero", "cut request")]
     assert back_up_now(folder, url).problems == []
-    here, there = contents(checkpoint(folder, 20)), keys(s3, name)
+    here, there = contents(checkpoint(folder, 20)), keys(s3, bucket)
     prefix = "runs/tiny/checkpoints/global_step20/"
     assert {one.removeprefix(prefix): data for one, data in there.items() if one.startswith(prefix)}.items() >= (
         here.items()
@@ -163,7 +162,7 @@ def test_a_run_goes_to_s3_and_comes_back_though_the_server_fails_and_loses_a_fil
     assert back_up_now(folder, url).lines == [] and len(proxy.requests) - asked < 5
 
     lost = f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt"
-    s3.delete_object(Bucket=name, Key=lost)
+    s3.delete_object(Bucket=bucket, Key=lost)
     run = seen(folder)
     with open_store(url) as store:
         place = Destination(run.paths, "tiny", url, store, Flow())
@@ -171,7 +170,7 @@ def test_a_run_goes_to_s3_and_comes_back_though_the_server_fails_and_loses_a_fil
         assert [one.iteration for one in back_up(place, TABLE, Wish(), lambda _: None).lines] == [20]
         assert verify(place, None, lambda _: None).lost == []
         back_up_rest(place, BackupTable(), folder / "run.toml")
-    assert keys(s3, name)[lost] == here["zero_pp_rank_0_mp_rank_00_optim_states.pt"]
+    assert keys(s3, bucket)[lost] == here["zero_pp_rank_0_mp_rank_00_optim_states.pt"]
 
     shutil.rmtree(folder)
     with open_store(url) as store:

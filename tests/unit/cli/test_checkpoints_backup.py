@@ -57,6 +57,16 @@ def test_a_dry_run_says_what_and_why_and_changes_nothing(
     assert list(disk.iterdir()) == [] and not (folder / "output" / ".opsctl" / "backups.jsonl").exists()
 
 
+def test_to_a_place_that_is_named_without_a_schedule_nothing_is_due_and_why_is_said(
+    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(a_run(tmp_path / "run", 10, 20))
+    assert opsctl("checkpoints", "backup", "--to", str(disk)) == 0
+    said = capsys.readouterr().err
+    assert "nothing is due: of 2 here (the newest 20) none is divided by full_every = 10,000 or weights" in said
+
+
 def test_from_backup_to_prune_to_another_place(folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (done,) = answer(capsys, "checkpoints backup")
     assert {one["iteration"] for one in done["sent"]} == {10, 20, 30} and done["problems"] == []

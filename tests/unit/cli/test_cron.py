@@ -94,7 +94,7 @@ def test_a_shipped_job_is_brought_back_and_an_unknown_one_names_those_there_are(
     assert files(folder) == ["cron.daily/fs-watchdog.slurm"]
     assert opsctl("cron", "add", "--shipped", "nothing") == 1
     heard = capsys.readouterr().err
-    assert "checkpoint-backup, checkpoint-rotation, fs-watchdog, " in heard
+    assert "checkpoint-backup, checkpoint-rotation, evaluate, fs-watchdog, " in heard
     assert ", progress, refill, requests, slurm-status" in heard
     assert opsctl("cron", "add") == 2 and opsctl("cron", "add", "mine.slurm", "--shipped", "refill") == 2
 

@@ -1,4 +1,4 @@
-"""`opsctl export` and `opsctl import`: the options of the trainer's programs, started without importing torch."""
+"""`opsctl export`, `import` and `generate`: the options of the trainer's programs, started without importing torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pathlib import Path
 import click
 import pytest
 
-from opsctl.cli import export, import_
+from opsctl.cli import export, generate, import_
 from opsctl.cli.long_command import JOB_OPTIONS
 from tests.printed_json import printed
 from tests.unit.trainer.interchange.hf.conftest import random_model
+from trainer.generation import program as generation_program
 from trainer.interchange.hf import export_program, import_program
 
 OPSCTL = [sys.executable, "-m", "opsctl"]
@@ -29,8 +30,9 @@ OPSCTL = [sys.executable, "-m", "opsctl"]
     [
         (export.hf, export_program.parser(), {"--checkpoints", "--run"}),
         (import_.hf, import_program.parser(), set()),
+        (generate.command, generation_program.parser(), {"--run"}),
     ],
-    ids=["export", "import"],
+    ids=["export", "import", "generate"],
 )
 def test_they_have_the_options_of_the_trainers_programs(command: click.Command, parser: object, own: set[str]) -> None:
     ours = {name for option in command.params for name in option.opts if name[0] == "-"}

@@ -16,7 +16,7 @@ from opsctl.runs.load import load_run_file
 from opsctl.shipped import templates_folder
 from tests.tiny_run import write_run
 
-EXAMPLES = ("demo", "setup-test-n2", "tr1-13B", "tr11-176B-ml")
+EXAMPLES = ("demo", "llama-1B", "setup-test-n2", "tr1-13B", "tr11-176B-ml", "tr11d-760M-ml")
 
 
 @pytest.fixture(autouse=True)

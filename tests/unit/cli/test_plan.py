@@ -89,6 +89,26 @@ class TestFromTheShippedRuns:
         assert answer["throughput"]["hardware_tflops"] == pytest.approx(149.02 * 105.22 / 105, rel=1e-3)
         assert answer["throughput"]["model_tflops"] == pytest.approx(answer["throughput"]["hardware_tflops"] * 3 / 4)
 
+    def test_tr11d_760M_which_is_published_as_bloom_1b1(self) -> None:
+        answer = plan_json(str(example("tr11d-760M-ml")))
+        assert answer["problems"] == []
+        assert answer["model"]["params"] == 1_065_314_304  # as the published model's card counts them
+        assert answer["layout"]["pipeline_partition"]["blocks_per_stage"] == [12, 12]
+        assert answer["layout"]["data"] == 16
+
+    def test_llama_1B(self) -> None:
+        answer = plan_json(str(example("llama-1B")))
+        assert [one.partition(":")[0] for one in answer["problems"]] == ["[data] data_path"]
+        # Queries and output 2048 x 2048, keys and values 256 x 2048; three matrices of 5632 x 2048; two norms.
+        block = 2 * 2048**2 + 2 * 256 * 2048 + 3 * 5632 * 2048 + 2 * 2048
+        assert answer["model"]["layer_params"] == block
+        assert answer["model"]["params"] == 22 * block + 2 * 32_000 * 2048 + 2048 == 1_100_048_384
+        assert (answer["model"]["key_value_heads"], answer["model"]["output_params"]) == (4, 32_000 * 2048)
+        assert answer["schedule"]["train_tokens"] == 300_000_000_000
+        screen = " ".join(plan(str(example("llama-1B"))).stdout.split())
+        assert "22 layers, hidden size 2,048, 32 heads, 4 of keys and values, swiglu of 5,632" in screen
+        assert "rotary positions" in screen and "65,536,000, a weight of its own" in screen
+
     def test_tr11_as_first_planned_ramps_from_16(self, tmp_path: Path) -> None:
         text = example("tr11-176B-ml").read_text().replace("[192, 16, 9_765_625]", "[16, 16, 9_765_625]")
         (tmp_path / "run.toml").write_text(text)
@@ -220,7 +240,7 @@ class TestRefusals:
         answer = plan_json(str(example("tr11-176B-ml")))
         assert set(answer) == {
             *("run", "layout", "process_groups", "model", "init_std", "batch", "schedule", "checkpoint", "memory"),
-            *("time", "throughput", "job", "carbon", "problems", "warnings", "ramp_nodes"),
+            *("time", "throughput", "job", "carbon", "problems", "warnings", "ramp_nodes", "evaluations"),
         }
         assert set(answer["schedule"]) == {
             *("train_samples", "train_tokens", "train_iterations", "decay_samples", "decay_tokens", "warmup_samples"),
@@ -236,7 +256,7 @@ class TestRefusals:
             *("weights_gib", "full_gib", "save_interval_iterations", "count", "schedule", "written_gib", "kept_most"),
             *("kept_most_gib", "average_gib_per_day", "peak_gib_per_day", "save_gib_per_second"),
         }
-        assert set(answer["memory"]) == {"bytes_per_param", "replica_gb", "per_gpu_gb"}
+        assert set(answer["memory"]) == {"bytes_per_param", "replica_gb", "per_gpu_gb", "peak"}
 
     def test_every_key_that_may_be_missing_or_null_has_a_value_in_some_plan(self, tmp_path: Path) -> None:
         (tmp_path / "run.toml").write_text(VALID + "\n[expect]\nevaluation_seconds = 7\nsave_seconds = 8\n")

@@ -20,6 +20,7 @@ from opsctl.doctor.seen import (
     FolderSeen,
     HostSeen,
     KeysSeen,
+    LmEvalSeen,
     Seen,
     SlurmSeen,
     SoftwareSeen,
@@ -53,6 +54,7 @@ HEALTHY = Seen(
     home=FolderSeen(Path("/home/alice"), True, filled=ROOMY),
     host=HostSeen("login1", 64 << 30, {"open files": 65536, "processes": -1}, "550.54", 8),
     environment=EnvironmentSeen(Path("/runs/env.sh"), held_against=Path("/runs/lock")),
+    lm_eval=LmEvalSeen("/lm-eval/bin/python", "0.4.13"),
     desk=DeskSeen(CronSeen("/cron", is_started=True, period_s=3600.0, heartbeat_at=NOW - timedelta(minutes=5)), 2),
     keys=KeysSeen(only_here=frozenset({"AWS_PROFILE"}), files=frozenset({"s3"})),
     has_hub_token=True,
@@ -292,6 +294,9 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         "/x/lock",
         "ask bob",
     ),
+    ("lm-eval", changed("lm_eval", problem="it has no lm-eval"), State.MISSING, "has no lm-eval", "uv pip install"),
+    ("lm-eval", changed("lm_eval", no_folders=("/tasks",)), State.MISSING, "/tasks: no folder", "include"),
+    ("lm-eval", changed("lm_eval", others_can_change="/x belongs to bob"), State.UNKNOWN, "belongs to bob", "owner"),
 ]
 
 
@@ -333,7 +338,7 @@ def test_the_worst_comes_last_and_a_source_that_is_blind_is_told_once() -> None:
 
 
 def test_without_a_run_only_what_has_to_do_with_the_account_and_host_is_said() -> None:
-    seen = replace(HEALTHY, run=None, tables={}, output=None, environment=None)
+    seen = replace(HEALTHY, run=None, tables={}, output=None, environment=None, lm_eval=None)
     names = set(answers(seen))
     assert {"python", "controller", "home", "cron"} <= names
     assert not names & {"run file", "group", "umask", "output folder", "locks", "environment script"}

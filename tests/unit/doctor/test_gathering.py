@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -83,6 +84,37 @@ def stale_lock(folder: Path) -> None:
     os.utime(path, (1, 1))
 
 
+def evaluated(folder: Path, **keys: str) -> None:
+    """An lm-eval's notes where the run's own variables say, and tasks that are wanted of it."""
+    notes = folder / "packages" / "lm_eval-9.9.dist-info" / "METADATA"
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    notes.write_text("Metadata-Version: 2.1\nName: lm_eval\nVersion: 9.9\n")
+    said = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+    path = folder / "run.toml"
+    path.write_text(path.read_text() + f'PYTHONPATH = "{folder / "packages"}"\n[evaluation]\ntasks = ["cats"]\n{said}')
+
+
+def no_lm_eval(folder: Path) -> None:
+    evaluated(folder)
+    shutil.rmtree(folder / "packages")
+
+
+def no_python(folder: Path) -> None:
+    evaluated(folder, python=str(folder / "none"))
+
+
+def python_of_all(folder: Path) -> None:
+    (folder / "python").write_text("#!/bin/sh\n")
+    (folder / "python").chmod(0o777)
+    evaluated(folder, python=str(folder / "python"))
+
+
+def test_the_lm_eval_of_a_run_is_found_by_its_version(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lm-eval" not in states(capsys)
+    evaluated(folder)
+    assert states(capsys)["lm-eval"] == ("ok", f"lm-eval 9.9 in {sys.executable}")
+
+
 @pytest.mark.parametrize(
     ("breaks", "check", "state", "words"),
     [
@@ -94,6 +126,9 @@ def stale_lock(folder: Path) -> None:
         (no_group, "group", "missing", "no Unix group 'no-such-group'"),
         (file_for_a_folder, "output folder", "missing", "output is no folder"),
         (stale_lock, "extension locks", "missing", "adam/lock"),
+        (no_lm_eval, "lm-eval", "missing", "it has no lm-eval, and [evaluation] has tasks"),
+        (no_python, "lm-eval", "missing", "there is no such program"),
+        (python_of_all, "lm-eval", "unknown", "can be written by others"),
     ],
 )
 def test_what_was_broken_is_what_it_says(

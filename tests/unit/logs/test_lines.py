@@ -101,9 +101,9 @@ def test_an_infinite_sample_count_is_not_known() -> None:
 
 
 def test_further_numbers_keep_their_names() -> None:
-    found = iteration_of(TR11_EARLY + " params norm: 12.5 | curriculum seqlen:  1024 | model TFLOPs: 6.03 |")
+    found = iteration_of(TR11_EARLY + " params norm: 12.5 | curriculum seqlen:  1024 | grouped TFLOPs: 6.03 |")
     assert found.params_norm == 12.5
-    assert found.others == {"num zeros": 0.0, "curriculum seqlen": 1024.0, "model TFLOPs": 6.03}
+    assert found.others == {"num zeros": 0.0, "curriculum seqlen": 1024.0, "grouped TFLOPs": 6.03}
 
 
 @pytest.mark.parametrize(

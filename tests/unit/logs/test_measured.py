@@ -57,6 +57,19 @@ def test_the_first_iteration_after_a_start_does_not_count() -> None:
     assert found(STARTED, train(1, 60.0), train(2, 2.0)).seconds_per_iteration == 2.0
 
 
+def test_iterations_that_were_skipped_on_request_are_reached_and_take_no_time() -> None:
+    skipped = [
+        f" iteration {n:8d}/    1000 | consumed samples: {n * 32:12d} | number of skipped iterations:   1 |"
+        " number of nan iterations:   0 | skipped on request:   1 |"
+        for n in range(10, 200)
+    ]
+    seen = found(*[train(n, 2.0) for n in range(1, 10)], *skipped)
+    assert seen.last_iteration is not None and seen.last_iteration.iteration == 199
+    assert (seen.seconds_per_iteration, seen.samples_per_second, seen.tflops) == (2.0, 16.0, 50.0)
+    again = found(*[train(n, 2.0) for n in range(1, 10)], *skipped, STARTED, *skipped[-3:], train(200, 9.0))
+    assert again.seconds_per_iteration == 2.0  # the first that is trained after a start does not count
+
+
 def test_a_save_that_failed_is_known_until_the_next_one_or_start(tmp_path: Path) -> None:
     failed = CheckpointFailed(5, "/c", "cannot write /c/x: No space left on device")
     said = write_checkpoint_line(failed)

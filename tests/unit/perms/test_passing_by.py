@@ -100,3 +100,10 @@ def test_a_copy_that_somebody_did_not_finish_is_removed_though_it_is_open_to_the
     assert left.exists()
     went(root, mend=True)
     assert not left.exists()
+
+
+def test_a_folder_that_is_called_as_a_private_run_elsewhere_is_gone_into(root: Path) -> None:
+    folder(root / "c" / "run" / ".opsctl", 0o700)
+    (root / "c").chmod(0o2770)
+    made(root / "d" / "run" / "file", 0o600)
+    assert wrong(root) == {"d/run/file"}

@@ -44,11 +44,5 @@ def test_initial_standard_deviations() -> None:
     assert arithmetic.init_std_two_fifths(14336) == pytest.approx((2 / (5 * 14336)) ** 0.5)
 
 
-def test_the_share_of_one_gpu_shrinks_with_the_replicas() -> None:
-    # 2 bytes of weights + 4 of gradients stay; 12 of optimizer states are shared
-    assert arithmetic.memory_per_gpu_gb(1e9, data=1, half=True) == pytest.approx(18)
-    assert arithmetic.memory_per_gpu_gb(1e9, data=4, half=True) == pytest.approx(9)
-
-
 def test_samples_of_tokens() -> None:
     assert samples_of_tokens(int(260e9), 2048) == 126_953_125

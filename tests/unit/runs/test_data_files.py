@@ -139,6 +139,13 @@ def test_data_too_little_to_evaluate_on_is_a_problem_when_the_run_evaluates(tmp_
     assert find_problems(loaded(tmp_path, text.replace("lr = 3e-3", "lr = 3e-3\neval_iters = 0"))).problems == ()
 
 
+def test_a_validation_set_smaller_than_one_evaluation_is_a_problem_before_a_job_waits(tmp_path: Path) -> None:
+    write_pair(tmp_path / "data" / "corpus_text_document", [1046, 700, 900])
+    text = changed('split = "1,0,0"', 'split = "1,1,1"').replace("lr = 3e-3", "lr = 3e-3\neval_iters = 1000")
+    (problem,) = find_problems(loaded(tmp_path, text)).problems
+    assert "[data] the validation set holds 5 samples and one evaluation asks for 32,000" in problem
+
+
 def test_a_vocabulary_smaller_than_the_datas_is_a_problem(tmp_path: Path, corpus: Path) -> None:
     Path(f"{corpus}.json").write_text('{"vocab_size": 1024, "tokenizer": "/t/tokenizer.json"}')
     assert find_problems(loaded(tmp_path, VALID)).problems == ()

@@ -59,8 +59,8 @@ def test_a_valid_file_gives_its_values_and_the_defaults(tmp_path: Path) -> None:
         ("num_layers = 4", 'save = "x"', "[trainer] save: opsctl sets it itself: leave it out"),
         (
             "num_layers = 4",
-            'glu_activation = "geglu"',
-            "[trainer] glu_activation: the MLP is GeLU: leave the option out",
+            "fp32_residual_connection = true",
+            "[trainer] fp32_residual_connection: the residual stream has the weights' type: leave the option out",
         ),
         ("num_layers = 4", "exit_margin = 4", "[trainer] exit_margin is not known here: exit_margin goes into [slurm]"),
         ("[data]", "[env]\nX = 1\n[data]", "[env] X = 1: allowed is text in quotes"),

@@ -55,6 +55,24 @@ def test_bloom_is_rehearsed_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("heads", "groups", "tensor", "small"),
+    [(32, 4, 1, (8, 1)), (12, 3, 1, (8, 2)), (12, 4, 4, (8, 4)), (12, 6, 2, (8, 4)), (6, 3, 1, (6, 3))],
+)
+def test_heads_that_share_keys_and_values_do_so_in_the_twin(
+    tmp_path: Path, heads: int, groups: int, tensor: int, small: tuple[int, int]
+) -> None:
+    parent = parent_of(templates_folder() / "examples" / "llama-1B.toml", tmp_path)
+    file = expanded_file(parent)
+    sizes = {"num_attention_heads": heads, "num_query_groups": groups, "hidden_size": 64 * heads}
+    trainer = {**file.trainer, **sizes, "tensor_model_parallel_size": tensor}
+    path = tmp_path / "small.toml"
+    path.write_text(twin_of(msgspec.structs.replace(file, trainer=trainer), str(parent.path), "small").text)
+    twin = load_run_file(path, {})
+    assert find_problems(twin, files=False).problems == ()
+    assert (twin.file.trainer["num_attention_heads"], twin.file.trainer["num_query_groups"]) == small
+
+
+@pytest.mark.parametrize(
     ("time", "margin", "expected"),
     [
         ("20:00:00", "30:00", ("0:30:00", "0:05:00")),

@@ -13,7 +13,8 @@ from trainer import launch
 def test_a_python_without_torch_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def without_torch(_names: tuple[str, ...]) -> None:
+    def without_torch(_names: tuple[str, ...], with_compiler: bool) -> None:
+        assert with_compiler  # as it recomputes
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr(launch, "import_engine", without_torch)
@@ -21,7 +22,7 @@ def test_a_python_without_torch_is_said_in_one_line(
     monkeypatch.setattr(signal, "signal", lambda _number, _handler: None)
     node = ["--nnodes", "1", "--nproc-per-node", "1", "--node-rank", "0", "--node-name", "x01"]
     words = [*node, "--master-addr", "10.0.0.1", "--master-port", "1"]
-    assert launch.main([*words, "--attempt-folder", str(tmp_path), "--"]) == 1
+    assert launch.main([*words, "--attempt-folder", str(tmp_path), "--", "--recompute=block"]) == 1
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert "torch is not installed" in said[0] and "on x01" in said[0] and "opsctl[trainer]" in said[0]

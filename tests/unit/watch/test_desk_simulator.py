@@ -33,7 +33,8 @@ def test_the_simulated_log_reads_as_a_file_of_the_same_lines(seed: int, tmp_path
         world.clock.run_until(hour * HOUR_S)
         snapshot = viewer.look()
         paths.main_log.write_text("".join(f"{line}\n" for line in world.log.text))
-        assert (snapshot.measured, snapshot.series) == recent_and_series(paths, SERIES_LINES)
+        seen = snapshot.measured, (snapshot.series, snapshot.guarded)
+        assert seen == recent_and_series(paths, SERIES_LINES)
         assert snapshot.measured == recent(paths)
         shown += snapshot.measured.last_iteration is not None
     assert shown > 30

@@ -60,9 +60,9 @@ def write_checkpoint(model: ImportedModel, source: Path, root: Path) -> dict[str
 def _identity(model: ImportedModel) -> dict[str, Any]:
     """What a training that begins from the model must have as well: what the weights were trained for."""
     facts = training_facts(model.options)
-    names = ("gelu", "layernorm_epsilon", "apply_residual_connection_post_layernorm")
+    names = ("gelu", "layernorm_epsilon", "apply_residual_connection_post_layernorm", "rotary_base", "rotary_percent")
     tokenizer = tokenizer_identity(model.options)
-    return {**{name: facts[name] for name in names}, **({"tokenizer": tokenizer} if tokenizer else {})}
+    return {**{name: facts[name] for name in names if name in facts}, **({"tokenizer": tokenizer} if tokenizer else {})}
 
 
 def _state(model: ImportedModel) -> dict[str, Any]:

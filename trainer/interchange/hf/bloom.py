@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.interchange.hf.family import Config, Family, Misfit, Place, differing, pairs
+from trainer.interchange.hf.family import Config, Family, Misfit, at, differing, pairs, plain_misfits
 from trainer.recipe.model_shape import ModelShape
 
 _TABLE = {
-    "word_embeddings.weight": Place("transformer.word_embeddings.weight"),
+    "word_embeddings.weight": at("transformer.word_embeddings.weight"),
     **pairs(
         {
             "word_embeddings.norm": "transformer.word_embeddings_layernorm",
@@ -27,15 +27,16 @@ _TABLE = {
 
 
 def _misfits(shape: ModelShape) -> list[Misfit]:
-    return differing(
+    own = differing(
         [
-            ("position_embedding_type", "alibi" if shape.alibi else "absolute", "alibi"),
+            ("position_embedding_type", shape.position_kind, "alibi"),
             # It normalizes whatever weight and bias it has, so no values of them are as good as none.
             ("embed_layernorm", shape.embedding_layernorm, True),
             ("ffn_hidden_size", shape.ffn_hidden, 4 * shape.hidden),
             ("the form of GeLU", "tanh" if shape.tanh_gelu else "erf", "tanh"),
         ]
     )
+    return own + plain_misfits(shape)
 
 
 def _config(shape: ModelShape, sequence_length: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 
 from trainer.formats.manifest import Manifest
 from trainer.interchange.hf.saved_model import SavedModel
+from trainer.recipe.model_shape import ModelShape
 
 CARD = "README.md"
 _HEAD = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n"
@@ -25,7 +26,7 @@ def card(name: str, model: SavedModel, manifest: Manifest, with_tokenizer: bool)
     rows = [
         (
             "architecture",
-            f"{model.family.architecture}, {shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads",
+            f"{model.family.architecture}, {shape.layers} layers, hidden {shape.hidden}, {_heads(shape)}",
         ),
         ("parameters", f"{sum(entry.size for entry in model.entries):,}"),
         ("vocabulary", f"{shape.tokens:,} tokens"),
@@ -43,6 +44,11 @@ def card(name: str, model: SavedModel, manifest: Manifest, with_tokenizer: bool)
     if with_tokenizer:
         use = use.replace('")\n```', '")\ntokenizer = AutoTokenizer.from_pretrained("FOLDER")\n```')
     return f"{_HEAD}\n# {_plain(name)}\n\n{table}\n\n{use}"
+
+
+def _heads(shape: ModelShape) -> str:
+    shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
+    return f"{shape.heads} heads{shared}"
 
 
 def _plain(name: str) -> str:

@@ -21,7 +21,8 @@ from trainer.interchange.hf.families import FAMILIES
 from trainer.interchange.hf.saved_model import DTYPES
 from trainer.interchange.hf.steps import found_latest, found_steps, steps_range
 from trainer.interchange.output import refuse_without_room
-from trainer.interchange.program import failed, printable, run_program
+from trainer.interchange.program import run_program
+from trainer.say import failed, printable
 
 
 def parser() -> argparse.ArgumentParser:

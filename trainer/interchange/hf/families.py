@@ -8,9 +8,10 @@ from trainer.formats.errors import CheckpointError
 from trainer.interchange.hf.bloom import BLOOM
 from trainer.interchange.hf.family import Family
 from trainer.interchange.hf.gpt2 import GPT2
+from trainer.interchange.hf.llama import LLAMA
 from trainer.recipe.model_shape import ModelShape
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2, LLAMA)}
 
 
 def family_of(shape: ModelShape, names: Collection[str], wanted: str | None = None) -> Family:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trainer.formats.errors import CheckpointError
@@ -23,11 +24,38 @@ _ANY_BLOCK = "{}"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter of ours lies in their model, and how."""
+    """Where a parameter of ours lies in their model, and how: in one tensor, or query, key and value in three."""
 
-    name: str
-    transposed: bool = False  # [in, out], as GPT-2's linear layers have it; ours are [out, in]
-    blocked: bool = False  # all queries, all keys, all values; ours are query, key, value head by head
+    names: tuple[str, ...]
+    transposed: bool  # [in, out], as GPT-2's linear layers have it; ours are [out, in]
+    blocked: bool  # all queries, all keys, all values; ours are those of each group of heads together
+
+    def renamed(self, name_of: Callable[[str], str]) -> Place:
+        """The same under other names."""
+        return replace(self, names=tuple(map(name_of, self.names)))
+
+
+def at(*names: str, transposed: bool = False, blocked: bool = False) -> Place:
+    """A place; of three names they are those of query, key and value."""
+    return Place(names, transposed, blocked or len(names) > 1)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How many heads attention has, and how many of them have keys and values of their own."""
+
+    queries: int
+    groups: int
+
+    @classmethod
+    def of(cls, shape: ModelShape) -> Heads:
+        """Of a model."""
+        return cls(shape.heads, shape.groups)
+
+    def rows(self, whole: int) -> list[int]:
+        """How many of `whole` rows of query, key and value together are of each."""
+        head = whole // (self.queries + 2 * self.groups)
+        return [self.queries * head, self.groups * head, self.groups * head]
 
 
 @dataclass(frozen=True)
@@ -67,7 +95,7 @@ class Family:
         if block is None:
             return self.places.get(name)
         place = self.places.get(f"layers.{_ANY_BLOCK}.{name[block.end() :]}")
-        return None if place is None else Place(place.name.format(block[1]), place.transposed, place.blocked)
+        return None if place is None else place.renamed(lambda name: name.format(block[1]))
 
 
 def pairs(places: Mapping[str, Place | str]) -> dict[str, Place]:
@@ -76,39 +104,60 @@ def pairs(places: Mapping[str, Place | str]) -> dict[str, Place]:
 
 
 def _pair(to: Place | str) -> Iterator[tuple[str, Place]]:
-    place = Place(to) if isinstance(to, str) else to
-    yield "weight", Place(f"{place.name}.weight", place.transposed, place.blocked)
-    yield "bias", Place(f"{place.name}.bias", blocked=place.blocked)
+    place = at(to) if isinstance(to, str) else to
+    yield "weight", place.renamed("{}.weight".format)
+    yield "bias", replace(place, transposed=False).renamed("{}.bias".format)
 
 
-def their_shape(place: Place, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape that a parameter of ours has in their model."""
-    return tuple(reversed(shape)) if place.transposed else tuple(shape)
+def their_shapes(place: Place, shape: Sequence[int], heads: Heads) -> list[tuple[int, ...]]:
+    """The shapes that a parameter of ours has in their model, one for each of the place's names."""
+    rows = heads.rows(shape[0]) if len(place.names) > 1 else shape[:1]
+    shapes = [(one, *shape[1:]) for one in rows]
+    return [tuple(reversed(one)) for one in shapes] if place.transposed else shapes
 
 
-def to_theirs(place: Place, tensor: Tensor, heads: int) -> Tensor:
+def to_theirs(place: Place, tensor: Tensor, heads: Heads) -> list[Tensor]:
     """A parameter of ours as it lies in their model, contiguous; itself where nothing is to be done."""
+    parts = [tensor]
     if place.blocked:
-        tensor = _exchanged(tensor, heads, 3)
-    return (tensor.t() if place.transposed else tensor).contiguous()
+        of_group = heads.queries // heads.groups
+        by_group = tensor.reshape(heads.groups, of_group + 2, -1, *tensor.shape[1:])
+        kinds = by_group.split((of_group, 1, 1), dim=1)
+        parts = [one.reshape(-1, *tensor.shape[1:]) for one in kinds]
+        if len(place.names) == 1:
+            parts = [torch.cat(parts)]
+    return [(one.t() if place.transposed else one).contiguous() for one in parts]
 
 
-def to_ours(place: Place, tensor: Tensor, heads: int) -> Tensor:
+def to_ours(place: Place, tensors: Sequence[Tensor], heads: Heads) -> Tensor:
     """What `to_theirs` gave, back, bit for bit."""
-    if place.transposed:
-        tensor = tensor.t()
-    return (_exchanged(tensor, 3, heads) if place.blocked else tensor).contiguous()
-
-
-def _exchanged(rows: Tensor, outer: int, inner: int) -> Tensor:
-    """Rows that are grouped [outer, inner, ...] as [inner, outer, ...]."""
-    grouped = rows.reshape(outer, inner, -1, *rows.shape[1:])
-    return grouped.transpose(0, 1).reshape(rows.shape)
+    parts = [one.t() if place.transposed else one for one in tensors]
+    if not place.blocked:
+        return parts[0].contiguous()
+    rest = parts[0].shape[1:]
+    if len(parts) == 1:
+        parts = list(parts[0].split(heads.rows(len(parts[0]))))
+    head = len(parts[0]) // heads.queries
+    return torch.cat([one.reshape(heads.groups, -1, head, *rest) for one in parts], dim=1).reshape(-1, *rest)
 
 
 def differing(wanted: Iterable[tuple[str, Any, Any]]) -> list[Misfit]:
     """Misfits of (option, our value, the only value there) where the two differ."""
     return [Misfit(option, ours, theirs) for option, ours, theirs in wanted if ours != theirs]
+
+
+def plain_misfits(shape: ModelShape) -> list[Misfit]:
+    """Misfits of a family whose models have nothing that came after GPT-3: neither gates nor shared keys and values."""
+    return differing(
+        [
+            ("normalization", "RMSNorm" if shape.rms_norm else "LayerNorm", "LayerNorm"),
+            ("disable_bias_linear", not shape.linear_biases, False),
+            ("glu_activation", shape.gate, None),
+            ("num_query_groups", shape.groups, shape.heads),
+            ("qk_layernorm", shape.query_key_norm, False),
+            ("untie_embeddings_and_output_weights", not shape.tied, False),
+        ]
+    )
 
 
 class Config:

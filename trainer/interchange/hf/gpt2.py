@@ -6,22 +6,22 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.interchange.hf.family import Config, Family, Misfit, Place, differing, pairs
+from trainer.interchange.hf.family import Config, Family, Misfit, at, differing, pairs, plain_misfits
 from trainer.recipe.model_shape import ModelShape
 
 _TABLE = {
-    "word_embeddings.weight": Place("transformer.wte.weight"),
-    "position_embeddings.weight": Place("transformer.wpe.weight"),
+    "word_embeddings.weight": at("transformer.wte.weight"),
+    "position_embeddings.weight": at("transformer.wpe.weight"),
     **pairs(
         {
             "layers.{}.input_layernorm": "transformer.h.{}.ln_1",
-            "layers.{}.self_attention.query_key_value": Place(
+            "layers.{}.self_attention.query_key_value": at(
                 "transformer.h.{}.attn.c_attn", transposed=True, blocked=True
             ),
-            "layers.{}.self_attention.dense": Place("transformer.h.{}.attn.c_proj", transposed=True),
+            "layers.{}.self_attention.dense": at("transformer.h.{}.attn.c_proj", transposed=True),
             "layers.{}.post_attention_layernorm": "transformer.h.{}.ln_2",
-            "layers.{}.mlp.dense_h_to_4h": Place("transformer.h.{}.mlp.c_fc", transposed=True),
-            "layers.{}.mlp.dense_4h_to_h": Place("transformer.h.{}.mlp.c_proj", transposed=True),
+            "layers.{}.mlp.dense_h_to_4h": at("transformer.h.{}.mlp.c_fc", transposed=True),
+            "layers.{}.mlp.dense_4h_to_h": at("transformer.h.{}.mlp.c_proj", transposed=True),
             "final_layernorm": "transformer.ln_f",
         }
     ),
@@ -33,13 +33,14 @@ _ERF = ("gelu", "gelu_python")
 
 def _misfits(shape: ModelShape) -> list[Misfit]:
     residual = shape.residual_after_layernorm
-    return differing(
+    own = differing(
         [
-            ("position_embedding_type", "alibi" if shape.alibi else "absolute", "absolute"),
+            ("position_embedding_type", shape.position_kind, "absolute"),
             ("embed_layernorm", shape.embedding_layernorm, False),
             ("apply_residual_connection_post_layernorm", residual, False),
         ]
     )
+    return own + plain_misfits(shape)
 
 
 def _config(shape: ModelShape, _sequence_length: int) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import checkpoint_folders, tag_of
 from trainer.interchange.hf.as_checkpoint import write_checkpoint
 from trainer.interchange.hf.imported_model import ImportedModel, Padding
-from trainer.interchange.program import printable, run_program
+from trainer.interchange.program import run_program
 from trainer.recipe.options import BY_KEY
 from trainer.recipe.sizes import parameters
+from trainer.say import printable
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedParameter
 from trainer.formats.saved_parameters import saved_parameters
 from trainer.interchange.hf.families import family_named
-from trainer.interchange.hf.family import Family, Place, their_shape, to_ours
+from trainer.interchange.hf.family import Family, Heads, Place, their_shapes, to_ours
 from trainer.interchange.hf.published import PublishedModel
 from trainer.interchange.hf.saved_model import DTYPES, PRECISIONS
 from trainer.interchange.hf.tensor_file import TensorEntry
@@ -53,7 +53,7 @@ class ImportedModel:
         self.given = {**self.family.options(config), **_tokenizer(folder)}
         layers, tensors = self.given["num_layers"], len(self._published.names)
         if layers > tensors:  # a table of 10^18 layers would be made before any is missed
-            raise CheckpointError(f"config.json: n_layer is {layers}, and its files have {tensors} tensors in all")
+            raise CheckpointError(f"config.json: it has {layers} layers, and its files have {tensors} tensors in all")
         wanted = {"make_vocab_size_divisible_by": padding.divisible_by, "pad_vocab_size_to": padding.to}
         self.options: Options = from_tables({**self.given, **wanted}, 1)
         if wrong := combination_errors(self.options, 1):
@@ -74,7 +74,8 @@ class ImportedModel:
     def weight(self, name: str, part: Part | None = None) -> Tensor:
         """The part of a parameter of ours (None: the whole), without rows of padding. Raises CheckpointError."""
         place = self._place(name)
-        whole = to_ours(place, self._published.tensor(self._their_name[place.name]), self.shape.heads)
+        theirs = [self._published.tensor(self._their_name[one]) for one in place.names]
+        whole = to_ours(place, theirs, Heads.of(self.shape))
         return whole if part is None else whole[part]
 
     @property
@@ -95,11 +96,11 @@ class ImportedModel:
         return {}
 
     def refuse_other_output_layer(self) -> None:
-        """Raise CheckpointError where the output layer is not the embedding, which it always is in the trainer."""
+        """Raise CheckpointError where the output layer is not the embedding, which the model says it is."""
         output = self._their_name.get(_OUTPUT)
-        if output is None:
+        if output is None or not self.shape.tied:
             return
-        embedding = self._their_name[self._place("word_embeddings.weight").name]
+        (embedding,) = (self._their_name[one] for one in self._place("word_embeddings.weight").names)
         if not torch.equal(self._published.tensor(output), self._published.tensor(embedding)):
             raise CheckpointError(f"{output} differs from {embedding}, the trainer has one for both")
 
@@ -126,10 +127,10 @@ class ImportedModel:
         return self.family.leftovers.fullmatch(name) is not None
 
     def _refuse_other_tensors(self, entries: Mapping[str, TensorEntry]) -> None:
-        expected = {}
+        expected: dict[str, tuple[int, ...]] = {}
         for name, parameter in self.parameters.items():
             place = self._place(name)
-            expected[place.name] = their_shape(place, parameter.shape)
+            expected |= zip(place.names, their_shapes(place, parameter.shape, Heads.of(self.shape)), strict=True)
         for name, shape in expected.items():
             found = entries[name].shape if name in entries else "missing"
             if found != shape:

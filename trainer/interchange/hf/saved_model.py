@@ -13,7 +13,7 @@ from trainer.checkpoint.saved_state import SavedState
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
 from trainer.interchange.hf.families import family_of
-from trainer.interchange.hf.family import Family, Place, their_shape, to_theirs
+from trainer.interchange.hf.family import Family, Heads, Place, their_shapes, to_theirs
 from trainer.interchange.hf.tensor_file import TensorEntry
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
@@ -44,12 +44,14 @@ class SavedModel:
     def __init__(self, state: SavedState, manifest: Manifest, wanted: str | None, dtype: str | None) -> None:
         client_state = state.client_state()
         self.options = saved_options(client_state, manifest)
-        self.shape = _shape(self.options, client_state, manifest)
+        self.shape = saved_shape(self.options, client_state, manifest)
         self.family: Family = family_of(self.shape, list(state.parameters), wanted)
         self.saved_dtype = PRECISIONS[manifest.precision]
         self.dtype = dtype or self.saved_dtype
         self._state = state
         self._from_optimizer = self.dtype != self.saved_dtype != "float32" and state.has_optimizer
+        self._heads = Heads.of(self.shape)
+        self._waiting: dict[str, Tensor] = {}  # others that came of the same parameter of ours, asked for next
         self._sources: dict[str, _Source] = {}
         entries = []
         for name, parameter in state.parameters.items():
@@ -59,8 +61,10 @@ class SavedModel:
             if parameter.token_rows is not None and self.shape.tokens < shape[0]:
                 shape = (self.shape.tokens, *shape[1:])
                 part = tuple(slice(0, size) for size in shape)
-            self._sources[place.name] = _Source(name, place, part)
-            entries.append(TensorEntry(place.name, their_shape(place, shape), DTYPES[self.dtype]))
+            theirs = zip(place.names, their_shapes(place, shape, self._heads), strict=True)
+            for their_name, their_shape in theirs:
+                self._sources[their_name] = _Source(name, place, part)
+                entries.append(TensorEntry(their_name, their_shape, DTYPES[self.dtype]))
         self.entries: tuple[TensorEntry, ...] = tuple(entries)
 
     @property
@@ -70,6 +74,8 @@ class SavedModel:
 
     def tensor(self, name: str) -> Tensor:
         """One of their tensors. Raises CheckpointError when a value of it does not fit the type, OSError."""
+        if name in self._waiting:
+            return self._waiting.pop(name)
         source = self._sources[name]
         if self._from_optimizer:
             saved = self._state.optimizer(source.name, "fp32", source.part)
@@ -81,7 +87,8 @@ class SavedModel:
             raise CheckpointError(
                 f"{source.name} has values up to {largest:.4g}, float16 ends at 65504: give --dtype bfloat16 or float32"
             )
-        return to_theirs(source.place, cast, self.shape.heads)
+        self._waiting = dict(zip(source.place.names, to_theirs(source.place, cast, self._heads), strict=True))
+        return self._waiting.pop(name)
 
 
 def saved_options(client_state: Mapping[str, Any], manifest: Manifest) -> Options:
@@ -95,7 +102,8 @@ def saved_options(client_state: Mapping[str, Any], manifest: Manifest) -> Option
     return Options({**arguments, **{name: value for name, value in manifest.model.items() if name in arguments}})
 
 
-def _shape(options: Options, client_state: Mapping[str, Any], manifest: Manifest) -> ModelShape:
+def saved_shape(options: Options, client_state: Mapping[str, Any], manifest: Manifest) -> ModelShape:
+    """The model's shape; `options` are `saved_options`."""
     rows = manifest.model["padded_vocab_size"]
     known = client_state.get("checkpoint_info") or {}
     # A manifest of the first schema has the padded size alone.

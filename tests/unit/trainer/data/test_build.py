@@ -70,6 +70,25 @@ def test_an_empty_split_range_is_refused_by_name(make_pair: MakePair) -> None:
         build_datasets(options, 10, 10, 0)
 
 
+def test_a_validation_set_smaller_than_one_evaluation_is_refused_with_both_numbers(make_pair: MakePair) -> None:
+    prefix = make_pair("corpus", lengths=[65] * 20)
+    options = options_for(
+        train_weighted_split_paths=[f"train: 1 0:0.5 {prefix}"],
+        valid_weighted_split_paths=[f"MIX: 1 0.5:0.6 {prefix}, 1 0.6:0.7 {prefix}", f"EN: 1 0.9:1 {prefix}"],
+        global_batch_size=4,
+        eval_iters=5,
+    )
+    # Two documents of 65 tokens are 129 shared ones: 16 samples of 8. The mix has twice as many.
+    with pytest.raises(DataError) as refusal:
+        build_datasets(options, 20, 30, 0)
+    said = str(refusal.value)
+    assert "the validation set 'EN' holds 16 samples and one evaluation asks for 20" in said
+    assert "--eval-iters 4" in said and "\n" not in said
+    assert data_errors(options) == [said]
+    enough = {**options, "eval_iters": 4}
+    assert data_errors(enough) == [] and list(build_datasets(enough, 20, 30, 0).valid) == ["MIX", "EN"]
+
+
 def test_missing_and_corrupt_data_is_found_before_a_job_is(make_pair: MakePair, tmp_path: Path) -> None:
     good, cut = make_pair("good", lengths=[30]), make_pair("cut", lengths=[30])
     Path(f"{cut}.bin").write_bytes(b"")
@@ -106,6 +125,9 @@ def test_the_vocabulary_comes_from_the_option_the_tokenizer_or_the_datas_own_not
     file = tokenizer_json(tmp_path / "tokenizer.json", 500, 3)
     assert vocab_size({**options, "tokenizer_name_or_path": str(file)}) == 503
     assert vocab_size({**options, "tokenizer_name_or_path": str(tmp_path)}) == 503
+    with pytest.raises(DataError, match=r"the tokenizer has 503 tokens, more than --vocab-size 502"):
+        vocab_size({**options, "tokenizer_name_or_path": str(file), "vocab_size": 502})
+    assert vocab_size({**options, "tokenizer_name_or_path": str(file), "vocab_size": 512}) == 512
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 700}))
     assert vocab_size({**options, "vocab_file": str(tmp_path / "vocab.json")}) == 701
     assert vocab_size({**options, "vocab_size": 1000}) == 1000

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +24,6 @@ OPTIONS = (
     *("--global-batch-size=4", "--train-samples=40", "--lr=1e-3", "--vocab-size=300", "--eval-iters=0"),
     "--split=100,0,0",
 )
-
-
-@pytest.fixture(autouse=True)
-def _a_handler_of_its_own() -> Iterator[None]:
-    """The program, which some tests run in this process, has SIGTERM interrupt it."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

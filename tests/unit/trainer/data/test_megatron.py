@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
@@ -13,6 +14,9 @@ import pytest
 from tests.unit.trainer.data.conftest import MakePair, options_for
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
+from trainer.data.inspection import main as inspect
+from trainer.data.mix import main as write_mixture
+from trainer.recipe.data_options import SPLITS
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -161,6 +165,48 @@ def test_a_blend_gives_megatrons_order_and_samples(
         assert_equal(one, other)
         assert isinstance(other, BlendedDataset)
         assert one.weights == other.weights  # to the last bit: it decides between equals
+
+
+def test_files_written_for_a_mixture_give_megatrons_blend_of_its_shares(make_pair: MakePair, tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    counts = {"a": 200, "b": 60, "c": 30}
+    prefixes = [make_pair(name, lengths=random.integers(1, 60, count).tolist()) for name, count in counts.items()]
+    words = ("--train=0:0.8", "--valid=0.8:0.9", "--test=0.9:1", f"--output={tmp_path}/mixed")
+    assert write_mixture(["--alpha=0.3", *words, "--", *prefixes]) == 0
+    tokens = [Path(f"{prefix}.bin").stat().st_size // 2 for prefix in prefixes]
+    sizes = (500, 40, 30)
+    theirs = megatron((prefixes, [count**0.3 for count in tokens]), sizes, tmp_path, 16, 1234)
+    files = {f"{split}_weighted_split_paths_path": f"{tmp_path}/mixed.{split}.txt" for split in SPLITS}
+    ours = build_datasets(options_for(seq_length=16, **files), *sizes)
+    for one, other in zip(theirs, (ours.train, ours.valid["valid"], ours.test["test"]), strict=True):
+        assert_equal(one, other)
+
+
+def test_what_is_shown_of_a_training_is_what_megatrons_blend_serves(
+    make_pair: MakePair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(6)
+    prefixes = [
+        make_pair(name, lengths=random.integers(1, 60, count).tolist()) for name, count in (("a", 90), ("b", 20))
+    ]
+    theirs = megatron((prefixes, [0.6, 0.4]), (400, 0, 0), tmp_path, 16, 1234)[0]
+    shape = ("--num-layers=2", "--hidden-size=32", "--num-attention-heads=4", "--vocab-size=9000", "--lr=1e-3")
+    length = (
+        "--seq-length=16",
+        "--micro-batch-size=1",
+        "--global-batch-size=8",
+        "--train-samples=400",
+        "--eval-iters=0",
+    )
+    words = ("--json", "--", *shape, *length, "--split=8,1,1", "--data-path", "0.6", prefixes[0], "0.4", prefixes[1])
+    assert inspect(["--samples=0:400", *words]) == 0
+    samples = json.loads(capsys.readouterr().out)["samples"]["samples"]
+    for place, one in enumerate(samples):
+        assert one["data"] == prefixes[theirs.dataset_index[place]]
+        assert one["tokens"] == [*theirs[place]["tokens"].tolist(), int(theirs[place]["labels"][-1])]
+    assert inspect(["--mixture=333", *words]) == 0
+    sources = json.loads(capsys.readouterr().out)["mixture"]["sources"]
+    assert [one["samples"] for one in sources] == np.bincount(theirs.dataset_index[:333]).tolist()
 
 
 def test_megatron_reads_what_we_write(make_pair: MakePair) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -51,6 +53,42 @@ def test_a_resumed_reader_goes_on_with_the_next_sample_on_any_layout(dataset: Da
 @pytest.mark.parametrize("workers", [1, 3])
 def test_reading_ahead_changes_nothing(dataset: Dataset, workers: int) -> None:
     assert samples_read(dataset, 4, 2, 2, workers) == samples_read(dataset, 4, 2, 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_reader_goes_to_any_place_and_drops_what_it_has_read_ahead(dataset: Dataset, workers: int) -> None:
+    plain = [dataset[place].tolist() for place in range(len(dataset))]
+    reader = MicroBatches(dataset, 0, 4, 0, 1, workers)
+    for place in (0, 8, 40, 44, 4):
+        reader.go_to(place)
+        first, samples = next(reader)
+        assert (first, samples.tolist()) == (place, plain[place : place + 4])
+    reader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_passed_over_is_not_read_and_what_comes_next_is_read_once(dataset: Dataset, workers: int) -> None:
+    read: list[int] = []
+
+    class Watched:
+        sequence_length = dataset.sequence_length
+
+        def __len__(self) -> int:
+            return len(dataset)
+
+        def read_into(self, place: int, out: Any) -> None:
+            read.append(place)
+            dataset.read_into(place, out)
+
+    watched: Any = Watched()
+    reader = MicroBatches(watched, 0, 2, 0, 1, workers)
+    reader.go_to(60)
+    for place in (60, 62, 64):
+        reader.go_to(place)
+        next(reader)
+    reader.close()
+    assert sorted(read)[:6] == [60, 61, 62, 63, 64, 65]
+    assert len(set(read)) == len(read)
 
 
 def test_batches_are_int64_rows_of_one_token_more_than_the_sequence(dataset: Dataset) -> None:

@@ -31,11 +31,7 @@ TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1
 
 def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
     """Exit code, stdout, stderr of a preparation in this process."""
-    previous = signal.getsignal(signal.SIGTERM)
-    try:
-        code = prepare.main([str(word) for word in words])
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    code = prepare.main([str(word) for word in words])
     said = capsys.readouterr()
     return code, said.out, said.err
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from trainer.formats.changes import changes, refuse_other_training, said, training_changes
@@ -14,8 +15,8 @@ from trainer.formats.history import Change
 from trainer.formats.manifest import Manifest
 from trainer.formats.resumable import Identity
 from trainer.recipe.identity import SETTINGS, TRAINING
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.options import BY_KEY, Options, parse, to_arguments
-from trainer.recipe.schedule import LearningRateSchedule
 from trainer.recipe.vocabulary import Vocabulary
 
 SHAPE = {
@@ -62,6 +63,12 @@ OTHERS: dict[str, dict[str, Any]] = {
     "layernorm_epsilon": {"layernorm_epsilon": 1e-6},
     "apply_residual_connection_post_layernorm": {"apply_residual_connection_post_layernorm": True},
     "eod_mask_loss": {"eod_mask_loss": True},
+    "rotary_base": {"rotary_base": 500_000.0},
+    "rotary_percent": {"rotary_percent": 0.5},
+}
+#: What a training is that has the fact at all, where not every one has.
+OWNERS: dict[str, dict[str, Any]] = {
+    name: {"position_embedding_type": "rope"} for name in ("rotary_base", "rotary_percent")
 }
 OTHER_DATA: dict[str, dict[str, Any]] = {
     "train_data": {"train_data": [{**SOURCE, "xxh64": "0" * 16}]},
@@ -72,13 +79,20 @@ OTHER_DATA: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", [fact.name for fact in TRAINING])
 def test_each_fact_of_a_training_is_refused_unless_named(name: str) -> None:
-    other = identity({**DATA, **OTHER_DATA.get(name, {})}, **OTHERS.get(name, {}))
-    (change,) = training_changes(manifest(identity()), other.training)
-    assert (change.name, change.before, change.now) == (name, identity().training[name], other.training[name])
+    owner = OWNERS.get(name, {})
+    before, other = identity(**owner), identity({**DATA, **OTHER_DATA.get(name, {})}, **owner, **OTHERS.get(name, {}))
+    (change,) = training_changes(manifest(before), other.training)
+    assert (change.name, change.before, change.now) == (name, before.training[name], other.training[name])
     with pytest.raises(CheckpointError, match=f"/c is of another training: .*--allow-changed {name} ") as refused:
-        refuse_other_training(Path("/c"), manifest(identity()), other.training, ["seed"] if name != "seed" else [])
+        refuse_other_training(Path("/c"), manifest(before), other.training, ["seed"] if name != "seed" else [])
     assert said(change) in str(refused.value)
-    refuse_other_training(Path("/c"), manifest(identity()), other.training, [name])
+    refuse_other_training(Path("/c"), manifest(before), other.training, [name])
+
+
+def test_what_makes_no_difference_to_a_model_is_no_fact_of_it() -> None:
+    assert not {"rotary_base", "rotary_percent"} & identity().training.keys()
+    assert "gelu" not in identity(glu_activation="swiglu").training
+    assert "gelu" in identity(glu_activation="geglu").training
 
 
 def test_all_differences_are_named_at_once() -> None:
@@ -113,6 +127,14 @@ OTHER_SETTINGS: dict[str, tuple[dict[str, Any], Any]] = {
     "eval_interval": ({}, 500),
     "eval_iters": ({}, 5),
     "separate_last_epoch_threshold": ({}, 0.95),
+    "train_range_to_skip": ({}, [10, 20]),
+    "skip_train_iteration_range": ({}, ["10-20"]),
+    "spike_guard": ({}, ["log"]),
+    "spike_guard_deviations": ({}, 6.0),
+    "spike_guard_window": ({}, 256),
+    "spike_guard_patience": ({}, 4),
+    "spike_guard_margin": ({}, 100),
+    "spike_guard_rollbacks": ({}, 0),
 }
 
 
@@ -123,6 +145,18 @@ def test_each_setting_may_change_and_is_told_with_its_option(name: str) -> None:
     (change,) = changes(manifest(before), now, SCHEDULE)
     assert (change.name, change.before, change.now) == (name, before.settings[name], value)
     assert said(change).startswith(f"{BY_KEY[name].name} ")
+
+
+def test_ranges_that_are_skipped_since_a_trainer_that_could_not_are_a_change() -> None:
+    now = identity(train_range_to_skip=[10, 20])
+    unknown = {
+        name: value
+        for name, value in identity().settings.items()
+        if not name.startswith(("train_range", "skip", "spike"))
+    }
+    older = msgspec.structs.replace(manifest(identity()), settings=unknown)
+    assert [said(change) for change in changes(older, now, SCHEDULE)] == ["--train-range-to-skip none -> 10 20"]
+    assert changes(msgspec.structs.replace(older, settings={}), now, SCHEDULE) == ()  # of the first schema
 
 
 def test_layout_precision_and_schedule_are_told_too() -> None:

@@ -29,6 +29,7 @@ DETAILS: dict[Reason, st.SearchStrategy[str]] = {
     Reason.EXIT_DURATION: st.floats(0, 1e6).map(str),
     Reason.EXIT_INTERVAL: st.integers(0, 10**9).map(str),
     Reason.EXIT_SAMPLES: st.integers(0, 10**12).map(str),
+    Reason.SKIPPED_ITERATIONS: st.integers(1, 10**6).map(str),
     Reason.OVERTAKEN: st.from_regex(r"job \d+ of \w+ has taken it with number \d+", fullmatch=True),
     Reason.FINISHED: st.just(""),
 }

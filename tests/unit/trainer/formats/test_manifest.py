@@ -41,8 +41,8 @@ from trainer.formats.manifest import (
 )
 from trainer.formats.reached import Reached, latest_reached
 from trainer.formats.resumable import refuse_other_layout, refuse_other_model, schedule_to_use
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.option_table import OPTIONS
-from trainer.recipe.schedule import LearningRateSchedule
 
 SCHEDULE = LearningRateSchedule(6e-5, 6e-6, 183_105, 200_000_000, "cosine")
 LAYOUT: dict[str, Any] = {
@@ -215,6 +215,9 @@ def test_another_padding_of_the_same_vocabulary_is_the_same_model(tmp_path: Path
         ({"hidden_size": 4096}, {"hidden_size": 7168}, "--hidden-size 4096"),
         ({"embed_layernorm": True}, {"embed_layernorm": False}, "give --embed-layernorm,"),
         ({"embed_layernorm": False}, {"embed_layernorm": True}, "leave --embed-layernorm out,"),
+        ({"normalization": "RMSNorm"}, {}, "give --normalization RMSNorm,"),
+        ({}, {"normalization": "RMSNorm"}, "leave --normalization out,"),
+        ({}, {"disable_bias_linear": True}, "leave --disable-bias-linear out,"),
         # What only a checkpoint of the first schema is refused for: it does not say how many rows are tokens.
         ({"padded_vocab_size": 70}, {"padded_vocab_size": 65, "vocab_size": 65}, "give --pad-vocab-size-to 70,"),
     ],

@@ -77,3 +77,11 @@ def test_files_are_called_as_deepspeed_calls_them() -> None:
 def test_a_layout_that_is_none_is_refused(layout: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="layout"):
         Cut.of(layout)
+
+
+def test_an_untied_output_layer_is_on_the_last_stage_which_has_no_embedding_then() -> None:
+    untied = saved_parameters(ModelShape.of_facts({**FACTS, "untie_embeddings_and_output_weights": True}))
+    first, last = stages(untied, Cut(1, 2, 1, "type:transformer"))
+    assert [engine_name(one) for one in last][-1] == "11.weight"
+    assert not {one.name for one in first} & {one.name for one in last}
+    assert {one.name for one in (*first, *last)} == {one.name for one in untied}

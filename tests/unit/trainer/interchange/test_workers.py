@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -63,3 +64,28 @@ def test_a_killed_worker_is_named_and_nobody_waits_for_it() -> None:
 
     with pytest.raises(CheckpointError, match="a worker process ended by SIGKILL: was its memory limited"):
         each(range(2), work, 2)
+
+
+def test_a_worker_ends_nothing_that_was_garbage_before_it_began(tmp_path: Path) -> None:
+    class Group:
+        """As one of torch's: its end waits for threads, which a forked process does not have."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    def work(task: int) -> int:
+        gc.collect()
+        return os.getpid()
+
+    gc.disable()
+    try:
+        Group()
+        (worker,) = each([0], work, 1)
+        assert not (tmp_path / str(worker)).exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / str(os.getpid())).exists()

@@ -142,6 +142,43 @@ def test_what_was_agreed_during_an_evaluation_stands(tmp_path: Path) -> None:
     assert found is not None and found[0] == Reason.KILL_SWITCH
 
 
+def test_what_a_step_has_agreed_on_counts_without_another_look(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path)
+    (tmp_path / "kill-switch").touch()
+    seen = leaving.votes()
+    (tmp_path / "kill-switch").unlink()
+    leaving.counted(seen)
+    found = leaving.reason(1, 1)
+    assert found is not None and found[0] == Reason.KILL_SWITCH
+    assert leaving.reason(1, 1) is None  # a step's votes count once
+
+
+def test_a_step_in_which_nobody_saw_anything_asks_nobody_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = leaving_in(tmp_path)
+    leaving.counted(leaving.votes())
+    monkeypatch.setattr(torch.distributed, "all_reduce", None)
+    assert leaving.reason(1, 1) is None
+
+
+def test_what_comes_after_a_steps_votes_is_heard_where_something_took_long_since(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path)
+    leaving.counted(leaving.votes())
+    (tmp_path / "stop-request").touch()  # while the step's checkpoint is written
+    leaving.look_again()
+    found = leaving.reason(1, 1)
+    assert found is not None and found[0] == Reason.STOP_REQUEST
+
+
+def test_what_a_step_has_agreed_on_stands_whatever_took_long_since(tmp_path: Path) -> None:
+    leaving = leaving_in(tmp_path)
+    (tmp_path / "stop-request").touch()
+    leaving.counted(leaving.votes())
+    (tmp_path / "stop-request").unlink()
+    leaving.look_again()
+    found = leaving.reason(1, 1)
+    assert found is not None and found[0] == Reason.STOP_REQUEST
+
+
 def test_a_trigger_between_two_parts_of_the_start_leaves(tmp_path: Path) -> None:
     leaving = leaving_in(tmp_path)
     leaving.look_while_building()

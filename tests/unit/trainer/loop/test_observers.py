@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from trainer.checkpoint.destination import Overtaken
 from trainer.checkpoint.under_way import SaveTimes
 from trainer.data.build import Datasets
 from trainer.formats.progress import Progress
+from trainer.formats.training_line import parse_training_line
+from trainer.loop.contents import LastLoss
 from trainer.loop.evaluate import Evaluation, Evaluations
 from trainer.loop.log import Log
 from trainer.loop.save import Saves
 from trainer.loop.tensorboard import Curves, open_writer
 from trainer.recipe.options import Options, parse, to_arguments
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
+from trainer.recipe.throughput import Speed
 
 
 def options_with(**changes: Any) -> Options:
@@ -49,22 +53,54 @@ def curves_to(points: Points | None, **changes: Any) -> Curves:
 def test_a_line_of_the_log_is_about_the_iterations_since_the_line_before() -> None:
     lines: list[str] = []
     log = Log(
-        options_with(log_interval=2), 9, lambda samples, seconds: samples / seconds, lines.append, curves_to(None)
+        options_with(log_interval=2), 9, lambda n, s: Speed(n / s, 3.0, 0.25, n * 16 / s), lines.append, curves_to(None)
     )
     for iteration, loss, seconds in ((1, 4.0, 1.0), (2, 2.0, 3.0), (3, math.nan, 2.0), (4, 8.0, 2.0), (5, 1.0, 1.0)):
         log.after_step(step_at(iteration, loss, seconds))
     first, second = lines
     assert "iteration        2/       9 " in first and "lm loss: 3.000000E+00" in first
     assert "elapsed time per iteration (s): 2.00 " in first and "TFLOPs: 4.00 " in first  # 16 samples in 4 s
+    assert first.endswith("| model TFLOPs: 3.00 | MFU (%): 25.00 | tokens per second per gpu: 64.0 |")
     assert "lm loss: 8.000000E+00" in second and "number of nan iterations:   1 " in second
     assert "params norm" not in first
+
+
+def test_a_line_after_going_back_is_about_no_iteration_before_it() -> None:
+    lines: list[str] = []
+    log = Log(options_with(log_interval=2), 9, lambda n, s: Speed(n / s, 1.0, None, 1.0), lines.append, curves_to(None))
+    log.after_step(step_at(3, 9.0, 5.0))
+    log.after_going_back(step_at(2).progress)
+    for iteration in (3, 4):
+        log.after_step(step_at(iteration, 2.0, 1.0))
+    (line,) = lines
+    assert "lm loss: 2.000000E+00" in line and "elapsed time per iteration (s): 1.00 " in line
+
+
+def test_what_was_skipped_on_request_is_counted_and_in_no_other_number() -> None:
+    said: list[str] = []
+    log = Log(options_with(log_interval=2), 9, lambda n, s: Speed(n / s, 1.0, None, 1.0), said.append, curves_to(None))
+    loss = LastLoss()
+    for iteration, is_skipped in ((1, False), (2, True), (3, True), (4, True), (5, False), (6, False)):
+        step = step_at(iteration, 2.0, 1.0)
+        for observer in (log, loss):
+            observer.after_step(replace(step, result=None, seconds=0.0) if is_skipped else step)
+    mixed, skipped, after = (parse_training_line(line) for line in said)
+    assert mixed is not None and skipped is not None and after is not None
+    assert (mixed.loss, mixed.grad_norm, mixed.seconds_per_iteration, mixed.samples_per_second) == (2.0, 1.5, 1.0, 8.0)
+    assert (mixed.skipped_iterations, mixed.skipped_on_request, mixed.is_left_out) == (1, 1, False)
+    assert (skipped.iteration, skipped.consumed_samples, skipped.learning_rate) == (4, 32, 1e-3)
+    assert (skipped.skipped_iterations, skipped.skipped_on_request, skipped.is_left_out) == (2, 2, True)
+    assert (skipped.loss, skipped.grad_norm, skipped.tflops, skipped.samples_per_second) == (None,) * 4
+    assert (after.skipped_iterations, after.skipped_on_request) == (0, None)
+    assert "skipped on request" not in said[2]
+    assert loss() == 2.0
 
 
 def test_the_norm_is_measured_only_where_a_line_or_a_point_needs_it() -> None:
     asked: list[int] = []
     changes = {"log_interval": 3, "log_params_norm": True, "tensorboard_dir": "t", "tensorboard_log_interval": 4}
     curves = curves_to(None, **changes)  # a rank without a writer has to ask as well: it is collective
-    log = Log(options_with(**changes), 9, lambda *_: 1.0, lambda _line: None, curves)
+    log = Log(options_with(**changes), 9, lambda *_: Speed(1.0, 1.0, None, 1.0), lambda _line: None, curves)
     for iteration in range(1, 13):
 
         def measured(iteration: int = iteration) -> float:
@@ -309,3 +345,48 @@ def test_curves_go_on_in_a_folder_that_was_moved(tmp_path: Path) -> None:
     writer.add_scalar("lm-loss-training/lm loss", 2.0, 2)
     writer.close()
     assert (moved / "tensorboard" / events.name).stat().st_size > before and not folder.exists()
+
+
+def test_curves_go_on_in_a_file_of_their_own_after_going_back(tmp_path: Path) -> None:
+    options = {"tensorboard_dir": str(tmp_path / "curves")}
+    curves = curves_to(open_writer(options_with(**options)), **options)  # type: ignore[arg-type]
+    curves.after_step(step_at(3))
+    curves.after_going_back(step_at(1).progress)
+    curves.after_step(step_at(2))
+    curves.close()
+    assert len(list((tmp_path / "curves").iterdir())) == 2
+
+
+def test_a_training_that_went_back_goes_on_where_no_curve_can_be_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "curves").touch()
+    curves = curves_to(Points(), tensorboard_dir=str(tmp_path / "curves"))
+    curves.after_going_back(step_at(1).progress)
+    assert f"no curves from here on: --tensorboard-dir {tmp_path}/curves" in capfd.readouterr().err
+    curves.after_step(step_at(2))
+    curves.close()
+
+
+def test_other_curves_than_tensorboards_go_on_too() -> None:
+    """Those of wandb, which want no --tensorboard-dir."""
+    curves = curves_to(Points())
+    curves.after_going_back(step_at(1).progress)
+    curves.after_step(step_at(2))
+    curves.close()
+
+
+def test_where_a_training_went_back_to_is_saved_again_if_it_leaves_there() -> None:
+    saved: list[int] = []
+
+    def save(progress: Progress) -> SaveTimes:
+        saved.append(progress.iteration)
+        return SaveTimes(1.0)
+
+    saves = Saves(save, lambda _: False, 3, lambda _line: None, curves_to(None))
+    progress = step_at(3).progress
+    saves.before_leaving(progress)
+    assert saved == []
+    saves.after_going_back(progress)
+    saves.before_leaving(progress)
+    assert saved == [3]

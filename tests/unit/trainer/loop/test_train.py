@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
+from trainer.engine import StepResult
 from trainer.formats.leave_lines import Reason
 from trainer.formats.log_lines import parse_stamp
 from trainer.formats.progress import Progress
+from trainer.loop.guarding import Guarding
 from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
+from trainer.loop.in_vain import InVain
 from trainer.loop.observer import Observer, Step
-from trainer.loop.train import Training, train
+from trainer.loop.train import Training, evaluate_only, train
+from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.options import parse, to_arguments
-from trainer.recipe.schedule import LearningRateSchedule
 
 
 class Watcher(Observer):
@@ -53,14 +59,17 @@ class Counting:
         self.module = SimpleNamespace(has_dropout=False, masks_labels=False, begin_step=lambda: None)
         self.micro_batches = BATCH // 2
         self.skipped_steps = 0
-        self.steps = 0
+        self.is_fed = False
+        self.steps = self.global_steps = self.global_samples = 0
+        self.numbers = SimpleNamespace(begin=lambda _votes: None, loss=0.0, votes=())
 
     def train_batch_size(self) -> int:
         return BATCH
 
     def train_batch(self, data_iter: object) -> float:
-        assert data_iter is None
+        assert data_iter is None or self.is_fed
         self.steps += 1
+        self.numbers.loss = float(self.steps)
         return float(self.steps)
 
     def fp16_enabled(self) -> bool:
@@ -101,6 +110,7 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
         diary.append(f"announced: {why} at {iteration}")
 
     leaving: Any = SimpleNamespace(reason=reason, announce=announce, asked_saves=SimpleNamespace(are_due=False))
+    leaving.votes, leaving.counted, leaving.agreed_meanwhile = tuple, lambda _votes: None, None
     parallel: Any = None
     return Training(
         engine=engine,
@@ -115,6 +125,7 @@ def training_of(diary: list[str], observers: list[Observer], leaves_at: int | No
         tell=tell,
         hard_end=NeverEnds(),
         last_save_s=90.0,
+        guarding=Guarding(None, None, lambda: 0.0, tell),
     )
 
 
@@ -133,6 +144,7 @@ def test_the_loop_hands_every_step_to_each_observer_in_turn() -> None:
         *("one: closed", "other: closed"),
     ]
     last = observers[0].steps[-1]
+    assert last.result is not None
     assert (last.result.loss, last.result.gradient_norm, last.batch_size) == (3.0, 1.5, BATCH)
     # The step ran at the rate of the samples before it; what it reports is the next one's.
     assert training.engine.optimizer.param_groups[0]["lr"] == training.schedule.at(16)
@@ -140,6 +152,114 @@ def test_the_loop_hands_every_step_to_each_observer_in_turn() -> None:
     assert last.progress == Progress(
         iteration=3, consumed_train_samples=24, consumed_train_tokens=384, consumed_valid_samples=0
     )
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf", "skipped"])
+def test_a_training_whose_iterations_are_all_in_vain_stops_itself_and_saves_nothing(kind: str) -> None:
+    diary: list[str] = []
+    training = replace(training_of(diary, [Watcher("one", diary)]), most_skipped=2)
+    engine: Any = training.engine
+
+    def in_vain(data_iter: object) -> float:
+        engine.steps += 1
+        engine.skipped_steps += kind == "skipped"
+        engine.numbers.loss = 1.0 if kind == "skipped" else float(kind)
+        return float(engine.numbers.loss)
+
+    engine.train_batch = in_vain
+    assert train(training) == Reason.SKIPPED_ITERATIONS
+    told = "exiting program after 2 skipped or nan iterations in a row (--max-skipped-iterations)"
+    assert diary[1:] == ["one: 1", "one: 2", "announced: skipped-iterations at 2", told, "one: closed"]
+
+
+def test_one_good_iteration_starts_the_row_anew_and_no_limit_never_ends_a_training() -> None:
+    good, bad = StepResult(1.0, 1.0, None, False), StepResult(math.nan, 1.0, None, False)
+    limited, unlimited = InVain(2), InVain(0)
+    for result in (bad, good, bad):
+        limited.count(result)
+    for _ in range(9):
+        unlimited.count(bad)
+    assert limited.reason() is None and unlimited.reason() is None
+    limited.count(None)  # skipped on request: neither good nor bad
+    limited.count(bad)
+    assert limited.reason() is not None
+    limited.begin_anew()
+    assert limited.reason() is None
+
+
+def test_evaluating_only_takes_no_step_and_saves_nothing() -> None:
+    diary: list[str] = []
+    assert evaluate_only(training_of(diary, [Watcher("one", diary)])) == Reason.FINISHED
+    assert diary == ["before the evaluation", "one: finished", "one: closed"]
+
+
+def test_an_evaluation_alone_that_is_told_to_stop_says_why_and_not_that_it_is_finished() -> None:
+    diary: list[str] = []
+    training = training_of(diary, [Watcher("one", diary)])
+    training.leaving.agreed_meanwhile = (Reason.KILL_SWITCH, "last words")
+    assert evaluate_only(training) == Reason.KILL_SWITCH
+    assert diary == ["before the evaluation", "one: finished", "last words", "one: closed"]
+
+
+class Items:
+    """Stands for this rank's micro-batches: writes down where it is sent and what it is asked to read."""
+
+    def __init__(self, diary: list[str]) -> None:
+        self.diary = diary
+
+    def go_to(self, consumed_samples: int) -> None:
+        self.diary.append(f"at {consumed_samples}")
+
+    def show_as(self, iteration: int | None) -> None:
+        if iteration is not None:
+            self.diary.append(f"shown as {iteration}")
+
+    def read(self, batch_size: int) -> None:
+        self.diary.append(f"read {batch_size}")
+
+    def close(self) -> None: ...
+
+
+def skipping(first: int, last: int, items: Items | None = None, **more: Any) -> tuple[Training, Watcher, list[str]]:
+    """A training of three steps that skips some, its one observer, and the diary of both."""
+    diary: list[str] = []
+    watcher = Watcher("one", diary)
+    skipped = SkippedIterations((IterationRange(first, last, "--train-range-to-skip"),))
+    training = replace(training_of(diary, [watcher]), skipped=skipped, **more)
+    return training, watcher, diary
+
+
+def test_a_skipped_step_moves_every_counter_and_is_handed_on_without_a_result() -> None:
+    training, watcher, diary = skipping(1, 2)
+    assert train(training) == Reason.FINISHED
+    said = "skipping iterations 1 to 2 (--train-range-to-skip): their data is left out, and all counters move on"
+    assert diary[1:5] == [said, "one: 1", "one: 2", "one: 3"]
+    results = [step.result for step in watcher.steps]
+    assert results[:2] == [None, None]
+    assert results[2] is not None and results[2].loss == 1.0  # the first one that the engine takes
+    assert [step.learning_rate for step in watcher.steps] == [training.schedule.at(n) for n in (8, 16, 24)]
+    assert training.engine.optimizer.param_groups[0]["lr"] == training.schedule.at(16)
+    assert (training.engine.global_steps, training.engine.global_samples, training.engine.skipped_steps) == (2, 16, 2)
+    assert training.progress.counters() == {
+        "iteration": 3,
+        "consumed_train_samples": 24,
+        "consumed_train_tokens": 384,
+        "consumed_valid_samples": 0,
+    }
+
+
+def test_what_is_skipped_is_not_read_unless_it_is_shown() -> None:
+    places: list[str] = []
+    training, _, _ = skipping(2, 2, open_items=lambda _first: Items(places))
+    training.engine.is_fed = True
+    train(training)
+    assert places == ["at 0", "at 16"]
+    places.clear()
+    shown = IterationRange(2, 3, "--log-tokens")
+    training, _, _ = skipping(2, 2, open_items=lambda _first: Items(places), shown=shown)
+    training.engine.is_fed = True
+    train(training)
+    assert places == ["at 0", "shown as 2", "at 8", "read 8", "shown as 3", "at 16"]
 
 
 def test_who_leaves_early_says_so_before_it_saves_and_is_heard_before_the_last_words() -> None:

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.model.alibi import alibi_slopes, feature_count, key_features, query_features
+from trainer.model.alibi import alibi_slopes, key_features, query_features
 from trainer.model.attention import attention_with_dropout, masks_notices
 from trainer.model.batch import engine_item
 from trainer.model.dropout import DropoutClock, dropout, keeping_masks
-from trainer.parallel import cross_entropy, products
+from trainer.model.embedding import OutputLayer
+from trainer.parallel import products
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.activations import CHUNK_LOGITS, alibi_feature_count
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
@@ -60,8 +62,8 @@ def test_alibi_features_multiply_to_slope_times_position(dtype: torch.dtype, tol
 
 @pytest.mark.parametrize("head", [8, 32, 64, 80, 128])
 def test_heads_with_features_stay_aligned(head: int) -> None:
-    assert (head + feature_count(head)) % 8 == 0
-    assert feature_count(head) >= 4
+    assert (head + alibi_feature_count(head)) % 8 == 0
+    assert alibi_feature_count(head) >= 4
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -77,9 +79,18 @@ def test_slices_of_a_weight_are_slices_of_the_whole(dim: int, ranks: int) -> Non
     assert not torch.equal(whole, initial_weight("a", shape, 0.02, 2))
 
 
+def test_an_untied_output_layer_begins_with_numbers_of_its_own() -> None:
+    options = parse(to_arguments({**SMALL, "untie_embeddings_and_output_weights": True}), 1)
+    shape = ModelShape.of(options, Vocabulary.of(64, options))
+    rows = initial_weight("output_layer.weight", (shape.vocabulary, 64), shape.init_std, shape.seed)
+    embedding = initial_weight("word_embeddings.weight", (shape.vocabulary, 64), shape.init_std, shape.seed)
+    weight = OutputLayer(shape, alone()).weight
+    assert torch.equal(weight[:64], rows[:64]) and not torch.equal(weight[:64], embedding[:64])
+
+
 @pytest.mark.parametrize("chunk_logits", [1, 16 * 7, 1 << 20])
 def test_the_loss_in_chunks_is_torchs_with_its_gradients(monkeypatch: pytest.MonkeyPatch, chunk_logits: int) -> None:
-    monkeypatch.setitem(cross_entropy._CHUNK_LOGITS, "cpu", chunk_logits)
+    monkeypatch.setitem(CHUNK_LOGITS, "cpu", chunk_logits)
     torch.manual_seed(0)
     x, weight = torch.randn(3, 5, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True)
     labels, mask = torch.randint(0, 16, (3, 5)), (torch.rand(3, 5) > 0.3).float()
@@ -102,7 +113,7 @@ def test_a_batch_without_any_label_has_loss_zero() -> None:
 def test_rows_that_pad_the_vocabulary_have_no_part_in_the_loss(
     monkeypatch: pytest.MonkeyPatch, chunk_logits: int
 ) -> None:
-    monkeypatch.setitem(cross_entropy._CHUNK_LOGITS, "cpu", chunk_logits)
+    monkeypatch.setitem(CHUNK_LOGITS, "cpu", chunk_logits)
     torch.manual_seed(0)
     x, tokens = torch.randn(3, 5, 8, requires_grad=True), torch.randn(13, 8)
     weight = torch.cat((tokens, 9 * torch.randn(7, 8))).requires_grad_()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.options import Options, OptionsError, parse, to_arguments
@@ -25,7 +27,7 @@ def test_the_batch_is_the_one_after_the_ramp_whose_own_the_loop_sets() -> None:
 
 def test_bf16_accumulates_in_fp32_and_shards() -> None:
     config = engine_config(options(bf16=True, clip_grad=0.5))
-    assert config["bf16"] == {"enabled": True}
+    assert config["bf16"] == {"enabled": True, "immediate_grad_update": True}
     assert config["data_types"] == {"grad_accum_dtype": "fp32"}
     assert config["communication_data_type"] == "fp32"
     assert config["zero_optimization"]["stage"] == 1
@@ -38,6 +40,44 @@ def test_fp16_scales_the_loss_dynamically_unless_told() -> None:
     assert engine_config(options(fp16=True))["fp16"]["initial_scale_power"] == 32
     fixed = engine_config(options(fp16=True, loss_scale=1024.0, initial_loss_scale=4096))["fp16"]
     assert (fixed["loss_scale"], fixed["initial_scale_power"]) == (1024.0, 12)
+
+
+def scales(given: Options, overflows: str, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """DeepSpeed's scale after each step, with the engine's configuration; `x` overflows, `.` does not."""
+    from deepspeed.runtime.fp16 import loss_scaler
+    from deepspeed.runtime.precision_config import DeepSpeedFP16Config
+
+    monkeypatch.setattr(loss_scaler, "dist", SimpleNamespace(get_rank=lambda: 1))  # rank 0 logs what happens
+    config = DeepSpeedFP16Config(**engine_config(given)["fp16"])
+    dynamic = config.loss_scale == 0
+    scaler = loss_scaler.CreateLossScaler(torch.half, config.loss_scale, dynamic, config.dynamic_loss_scale_args())
+    found = []
+    for step in overflows:
+        scaler.update_scale(step == "x")
+        found.append(float(scaler.loss_scale))
+    return found
+
+
+def test_the_loss_scale_goes_through_its_states_as_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first overflows up to the hysteresis are forgiven, then each halves; so many steps without one double it."""
+    quick = options(fp16=True, initial_loss_scale=64, loss_scale_window=3, hysteresis=2, min_loss_scale=4)
+    assert scales(quick, "xxx", monkeypatch) == [64, 32, 16]
+    assert scales(quick, "...", monkeypatch)[:2] == [64, 64]
+    grown = scales(quick, "x.....", monkeypatch)
+    assert grown == [64, 64, 64, 64, 128, 128]
+    assert scales(quick, "xxxxx", monkeypatch) == [64, 32, 16, 8, 4]
+    strict = options(fp16=True, initial_loss_scale=64, loss_scale_window=3, hysteresis=1)
+    assert scales(strict, "xx", monkeypatch) == [32, 16]
+
+
+def test_a_fixed_loss_scale_never_changes_and_one_at_its_least_ends_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fixed = options(fp16=True, loss_scale=128.0)
+    assert scales(fixed, "x.x", monkeypatch) == [128, 128, 128]
+    least = options(fp16=True, initial_loss_scale=8, hysteresis=1, min_loss_scale=8)
+    with pytest.raises(Exception, match="loss scale already at minimum"):
+        scales(least, "x", monkeypatch)
 
 
 def test_fp16_adds_gradients_up_in_fp32_when_asked() -> None:

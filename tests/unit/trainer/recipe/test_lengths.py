@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.options import parse, to_arguments
-from trainer.recipe.schedule import LearningRateSchedule
 
 SHAPE = {
     "num_layers": 2,

@@ -13,9 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.recipe import options as options_module
+from trainer.recipe.layout import Layout, layout_if_any
+from trainer.recipe.learning_rate import LearningRateSchedule
+from trainer.recipe.lengths import Lengths
 from trainer.recipe.option_help import help_text, markdown
 from trainer.recipe.option_table import REFUSED
 from trainer.recipe.options import BY_KEY, OPTIONS, OptionsError, check_mapping, nearest, parse, to_arguments
+from trainer.recipe.schedule import BatchRamp
+from trainer.recipe.vocabulary import Vocabulary
 
 SMALL: dict[str, Any] = {
     "num_layers": 4,
@@ -75,6 +80,74 @@ def refusal(*argv: str, world_size: int | None = None, **changes: Any) -> str:
     text = str(caught.value)
     assert "\n" not in text
     return text
+
+
+# Every option that the originals' programs and branches declare for a GPT, in their own spelling.
+ORIGINALS = """
+    num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels max-position-embeddings onnx-safe
+    bert-no-binary-head make-vocab-size-divisible-by pad-vocab-size-to layernorm-epsilon
+    sync-tp-duplicated-parameters embed-layernorm openai-gelu apply-residual-connection-post-layernorm
+    position-embedding-type glu-activation kill-switch-path log-level log-level-replica log-params-norm
+    log-num-zeros-in-grad tensorboard-log-interval tensorboard-queue-size log-timers-to-tensorboard
+    log-batch-size-to-tensorboard no-log-learnig-rate-to-tensorboard no-log-loss-scale-to-tensorboard
+    log-interval log-validation-ppl-to-tensorboard attention-dropout hidden-dropout weight-decay clip-grad
+    adam-beta1 adam-beta2 adam-eps sgd-momentum micro-batch-size batch-size global-batch-size rampup-batch-size
+    checkpoint-activations checkpoint-num-layers distribute-checkpointed-activations train-iters train-samples
+    train-tokens exit-interval exit-duration-in-mins tensorboard-dir no-masked-softmax-fusion
+    no-bias-gelu-fusion no-bias-dropout-fusion optimizer use-bnb-optimizer dataloader-type cpu-optimizer
+    cpu_torch_adam codecarbon-dir eval-only no-train skip-train-iteration-range inference
+    abort-on-unmet-fused-kernel-constraints pp-partition-method seed init-method-std init-method-xavier-uniform
+    lr lr-decay-style lr-decay-iters lr-decay-samples lr-decay-tokens lr-warmup-fraction lr-warmup-iters
+    lr-warmup-samples lr-warmup-tokens warmup min-lr override-lr-scheduler use-checkpoint-lr-scheduler
+    universal-checkpoint save save-interval no-save-optim no-save-rng load no-load-optim no-load-rng finetune
+    fp16 bf16 loss-scale initial-loss-scale min-loss-scale loss-scale-window hysteresis fp32-residual-connection
+    no-query-key-layer-scaling attention-softmax-in-fp32 accumulate-allreduce-grads-in-fp32
+    fp16-lm-cross-entropy DDP-impl tensor-model-parallel-size pipeline-model-parallel-size model-parallel-size
+    num-layers-per-virtual-pipeline-stage distributed-backend use-contiguous-buffers-in-ddp
+    no-scatter-gather-tensors-in-pipeline local_rank lazy-mpu-init use-cpu-initialization eval-iters
+    eval-interval data-path split train-weighted-split-paths valid-weighted-split-paths
+    test-weighted-split-paths train-weighted-split-paths-path log-path vocab-file merge-file vocab-extra-ids
+    seq-length encoder-seq-length decoder-seq-length retriever-seq-length sample-rate mask-prob short-seq-prob
+    mmap-warmup num-workers valid-num-workers tokenizer-type tokenizer-name-or-path data-impl reset-position-ids
+    reset-attention-mask eod-mask-loss loss-on-targets-only reweight-loss-based-on-position-frequency
+    noise-density mean-noise-span-length adlr-autoresume adlr-autoresume-interval zero-stage zero-reduce-scatter
+    zero-contigious-gradients zero-reduce-bucket-size zero-allgather-bucket-size remote-device use-pin-memory
+    scattered-embeddings split-transformers memory-centric-tiled-linear tile-factor
+    deepspeed-activation-checkpointing partition-activations contigious-checkpointing checkpoint-in-cpu
+    synchronize-each-layer profile-backward deepspeed deepspeed_config reset-progress norm-target-loss prefixlm
+    bitfit mup mup-input-mult mup-output-mult mup-attn-mult no-shuffle tensorboard-debug-dir
+"""
+
+
+@pytest.mark.parametrize("name", ORIGINALS.split())
+def test_every_option_of_the_originals_is_real_or_refused_by_its_name(name: str) -> None:
+    key = name.replace("-", "_")
+    is_refused = f"--{name.replace('_', '-')}" in REFUSED
+    assert (key in BY_KEY) != is_refused
+
+
+def test_the_argument_block_of_the_13b_run_means_what_its_launch_notes_say() -> None:
+    options = parse(TR1_13B.split(), 128)
+    schedule, end = LearningRateSchedule.of(options), Lengths.of(options)
+    assert (schedule.max_lr, schedule.min_lr, schedule.style) == (1e-4, 1e-5, "cosine")
+    assert schedule.decay_samples * 2048 == 260_000_000_000
+    assert schedule.warmup_samples == 216_320
+    assert end.ramp == BatchRamp(16, 16, 5_000_000, 1024)
+    assert (options.clip_grad, options.weight_decay, options.adam_beta2) == (1.0, 0.1, 0.999)
+    assert (options.exit_duration_in_mins, options.fp16, options.seed) == (1190, True, 42)
+    assert layout_if_any(options, 128) == Layout(128, tensor=2, pipeline=4, data=16)
+
+
+def test_the_argument_block_of_the_176b_run_means_what_its_launch_notes_say() -> None:
+    options = parse(TR11_176B.split(), 384)
+    schedule, end = LearningRateSchedule.of(options), Lengths.of(options)
+    assert f"{schedule.at(158_692_272):.3E}" == "1.150E-05"
+    assert (schedule.decay_samples, schedule.warmup_samples, end.train_samples) == (200_000_000, 183_105, 220_000_000)
+    assert end.ramp == BatchRamp(192, 16, 9_765_625, 2048)
+    assert Vocabulary.of(250_680, options).rows == 250_880
+    assert (options.adam_beta2, options.init_method_std, options.attention_dropout) == (0.95, 0.0048, 0.1)
+    assert (options.position_embedding_type, options.embed_layernorm, options.bf16) == ("alibi", True, True)
+    assert layout_if_any(options, 384) == Layout(384, tensor=4, pipeline=12, data=8)
 
 
 @pytest.mark.parametrize(("block", "ranks"), [(TR1_13B, 128), (TR11_176B, 384)])
@@ -164,12 +237,12 @@ def test_what_the_trainer_cannot_do_is_refused_by_name_with_the_reason(name: str
         (["--seed", "5_000_000_000"], "--seed 5000000000: must be below"),
         (["--hidden-dropout", "1"], "must be below 1"),
         (["--hidden-dropout", "default=0.2"], "the default is 0.1"),
-        (["--position-embedding-type", "rotary"], "must be one of absolute, alibi"),
+        (["--position-embedding-type", "sine"], "must be one of absolute, alibi, rope, rotary"),
         (["--rampup-batch-size", "1", "2"], "--rampup-batch-size needs 3 values, got 1 2"),
         (["--lr"], "--lr needs a number, got nothing"),
         (["--bf16=no"], "is a flag and takes no value"),
         (["stray"], "'stray' belongs to no option"),
-        (["--bf16", "true"], "'true' belongs to no option"),
+        (["--bf16", "true"], "--bf16 true: it is a flag and takes no value"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: str) -> None:
@@ -218,6 +291,9 @@ def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: 
         ),
         ({"partition_activations": True}, "--partition-activations without --checkpoint-activations"),
         ({"distribute_checkpointed_activations": True}, "activations without --checkpoint-activations"),
+        ({"recompute": "attention", "partition_activations": True}, "activations without --checkpoint-activations"),
+        ({"recompute": "attention", "checkpoint_activations": True}, "--recompute attention with --checkpoint-act"),
+        ({"recompute": "none", "deepspeed_activation_checkpointing": True}, "which means --recompute block: give one"),
         ({"save_interval": 5}, "--save-interval without --save"),
         ({"save_schedule": ["10:100", "5"]}, "--save-schedule without --save"),
         ({"save_iterations": [7], "save": None}, "--save-iterations without --save"),

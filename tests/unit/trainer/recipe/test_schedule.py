@@ -1,4 +1,4 @@
-"""The batch ramp-up and the learning rate against the numbers that the published runs printed."""
+"""The batch ramp-up against the numbers that the published runs printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.recipe.schedule import BatchRamp, LearningRateSchedule, learning_rate, samples_of_tokens, train_iterations
+from trainer.recipe.schedule import BatchRamp, samples_of_tokens, train_iterations
 
 TR1 = BatchRamp(16, 16, 5_000_000, 1024)
 TR11_AS_PRINTED = BatchRamp(16, 16, 9_765_625, 2048)
@@ -113,37 +113,6 @@ def test_a_ramp_that_cannot_be_walked_is_refused_with_its_numbers(
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         BatchRamp(*ramp)
-
-
-@pytest.mark.parametrize(
-    ("consumed_samples", "printed"), [(59_312, "1.944E-05"), (9_841_584, "5.969E-05"), (158_692_272, "1.150E-05")]
-)
-def test_the_cosine_schedule_prints_the_published_learning_rates(consumed_samples: int, printed: str) -> None:
-    schedule = LearningRateSchedule(6e-5, 6e-6, 183_105, 200_000_000, "cosine")
-    assert f"{schedule.at(consumed_samples):.3E}" == printed
-
-
-def test_the_first_step_runs_at_zero_and_the_warm_up_ends_at_the_peak() -> None:
-    schedule = LearningRateSchedule(1e-3, 1e-5, 100, 1100, "linear")
-    assert schedule.at(0) == 0.0
-    assert schedule.at(50) == pytest.approx(5e-4)
-    assert schedule.at(100) == 1e-3
-    assert schedule.at(600) == pytest.approx((1e-3 + 1e-5) / 2)
-    assert schedule.at(1100) == pytest.approx(1e-5)
-    assert schedule.at(1101) == 1e-5
-    assert learning_rate(0, max_lr=1e-3, min_lr=0, warmup_samples=0, decay_samples=10) == 1e-3
-
-
-def test_the_constant_schedule_never_decays() -> None:
-    schedule = LearningRateSchedule(1e-3, 0.0, 10, 20, "constant")
-    assert [schedule.at(n) for n in (5, 10, 20, 10_000)] == [5e-4, 1e-3, 1e-3, 1e-3]
-
-
-def test_a_warm_up_longer_than_the_decay_is_refused() -> None:
-    with pytest.raises(ValueError, match="must end before"):
-        LearningRateSchedule(1e-3, 0.0, 20, 20, "cosine")
-    with pytest.raises(ValueError, match="choose one of constant, linear, cosine"):
-        LearningRateSchedule(1e-3, 0.0, 1, 20, "exponential")
 
 
 def test_tokens_become_samples() -> None:

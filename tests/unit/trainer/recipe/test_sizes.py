@@ -16,6 +16,7 @@ from trainer.recipe.sizes import (
     parameters_of_ranks,
     parameters_outside_embeddings,
     rest_parameters,
+    step_flops,
     tflops_per_gpu,
 )
 from trainer.recipe.vocabulary import Vocabulary
@@ -77,6 +78,15 @@ def test_blooms_ranks_hold_their_part_of_what_is_split_and_the_rest_whole() -> N
     assert held == [5 * block + rows + 2 * hidden, *[6 * block] * 10, 5 * block + rows + 2 * hidden]
 
 
+def test_an_output_layer_of_its_own_is_on_the_last_stage_however_many_there_are() -> None:
+    untied = shape_of(32, 4, 8, 2, untie_embeddings_and_output_weights=True)
+    tied = shape_of(32, 4, 8, 2)
+    assert parameters(untied) == parameters(tied) + 32 * 8
+    assert parameters_of_ranks(untied, [4], 1) == [parameters(untied)]
+    assert parameters_of_ranks(untied, [2, 2], 1) == parameters_of_ranks(tied, [2, 2], 1)
+    assert parameters_outside_embeddings(untied) == parameters_outside_embeddings(tied)
+
+
 def test_one_stage_has_the_weight_that_embeds_and_puts_out_once() -> None:
     assert parameters_of_ranks(BLOOM, [70], 1) == [parameters(BLOOM)]
     assert sum(parameters_of_ranks(BLOOM, [35, 35], 1)) == parameters(BLOOM) + 250880 * 14336
@@ -88,6 +98,27 @@ def test_one_stage_has_the_weight_that_embeds_and_puts_out_once() -> None:
 def test_hardware_tflops_are_those_of_blooms_log(batch: int, seconds: float, printed: float) -> None:
     # the log's seconds are rounded
     assert tflops_per_gpu(BLOOM, batch, 2048, seconds, 384) == pytest.approx(printed, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "linear"),
+    [
+        ({}, 4 * 64 * 64 + 2 * 64 * 256),  # the formula's 12h^2
+        # Queries and output 64 x 64 each, keys and values 16 x 64 each; three matrices of 64 x 128.
+        (
+            {"num_query_groups": 2, "glu_activation": "swiglu", "ffn_hidden_size": 128},
+            2 * 64 * 64 + 2 * 16 * 64 + 3 * 64 * 128,
+        ),
+    ],
+)
+def test_a_steps_operations_are_those_of_its_matrix_products(options: dict[str, object], linear: int) -> None:
+    shape = shape_of(1000, 3, 64, 8, **options)
+    samples, length = 4, 2048
+    products = 3 * (2 * linear + 2 * length * 64 + 2 * length * 64)  # scores, and values by them
+    logits = 2 * 1000 * 64
+    assert step_flops(shape, samples, length) == pytest.approx(
+        samples * length * (4 * products + 3 * logits)  # three passes and the recomputed one; logits are not recomputed
+    )
 
 
 def test_model_tflops_leave_the_recomputed_forward_pass_out() -> None:

@@ -32,6 +32,13 @@ def test_attempts_that_come_to_nothing_are_found_before_the_brake(row: int, word
     assert found(row) == ([words] if words else [])
 
 
+def test_a_training_that_stopped_itself_is_critical_at_once() -> None:
+    ended = (Attempt(number=1, id="7", job_id=7, reason="skipped-iterations", closed_at=NOW),)
+    (finding,) = brake.find(Snapshot(NOW, attempts=ended, learned_nothing=True), Settings("demo", "us"))
+    assert finding.severity == Severity.CRITICAL and "stopped itself" in finding.text
+    assert finding.evidence == ("attempt 1, 7: skipped-iterations",)
+
+
 def test_a_finished_training_needs_no_further_checkpoint() -> None:
     assert found(3, is_finished=True) == []
 

@@ -32,6 +32,14 @@ def test_one_that_was_skipped_and_one_that_came_back_are_none() -> None:
     assert found(lines(100, lambda n: {"loss": None} if 90 <= n < 99 else {})) == []
 
 
+def test_iterations_that_were_skipped_on_request_are_none_and_hide_none() -> None:
+    asked = {"loss": None, "skipped_iterations": 1, "skipped_on_request": 1, "seconds_per_iteration": None}
+    assert found(lines(100, lambda n: asked if n >= 90 else {})) == []
+    broken = {"loss": None, "nan_iterations": 1}
+    series = lines(100, lambda n: asked if n == 98 else broken if n in (97, 99) else {})
+    assert found(series) == [(Severity.CRITICAL, "the loss is not a number since iteration 30098, 2 lines of the log")]
+
+
 def test_a_log_that_never_says_a_loss_says_nothing() -> None:
     assert found(lines(50, lambda _: {"loss": None})) == found(()) == []
     assert found(lines(50, lambda _: {"loss": None, "nan_iterations": 1})) != []

@@ -23,6 +23,11 @@ def test_a_share_above_the_limit_is_found_whatever_a_line_stands_for() -> None:
     assert found(one_each, skipped_percent=12.0) == []
 
 
+def test_what_somebody_asked_to_be_skipped_is_none() -> None:
+    asked = {"skipped_iterations": 1, "skipped_on_request": 1, "loss": None, "seconds_per_iteration": None}
+    assert found(lines(300, lambda n: asked if 250 < n < 280 else {})) == []
+
+
 def test_nan_counts_as_well() -> None:
     assert found(lines(300, lambda n: {"nan_iterations": int(n % 10 == 0)})) != []
 

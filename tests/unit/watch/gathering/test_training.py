@@ -10,6 +10,7 @@ from opsctl.watch.runner import gather
 from opsctl.watch.snapshot import Part
 from tests.tiny_run import write_run
 from tests.unit.watch.run_folder import slurm
+from trainer.formats.guard_lines import NotRolledBack, RunAgain, write_not_rolled_back, write_run_again
 
 
 def write_log(folder: Path, iterations: range) -> None:
@@ -39,6 +40,18 @@ def test_what_the_log_shows_is_the_same_whether_its_lines_are_asked_for_or_not(t
         alone, both = gather(run, slurm([]), Part.LOG), gather(run, slurm([]), Part.LOG | Part.SERIES)
         assert alone.measured == both.measured and alone.log_written_at == both.log_written_at
         assert alone.measured.seconds_per_iteration is not None and alone.series == ()
+
+
+def test_what_the_spike_guard_said_among_those_lines_comes_with_them(tmp_path: Path) -> None:
+    run = view(str(write_run(tmp_path)))
+    old, new = NotRolledBack(9, "none there"), RunAgain(1100, "hardware", "the replica on x01 (rank 3) differs")
+    for iterations, line in ((range(1, 51), old), (range(51, 1101), new), (range(1101, 1110), None)):
+        write_log(tmp_path, iterations)
+        if line is not None:
+            with (tmp_path / "output" / "logs" / "main_log.txt").open("a") as log:
+                log.write(f"[default3]:{write_not_rolled_back(line) if line is old else write_run_again(new)}\n")
+    seen = gather(run, slurm([]), Part.SERIES)
+    assert (seen.guarded, len(seen.series)) == ((new,), SERIES_LINES)
 
 
 def test_without_a_log_there_are_no_lines(tmp_path: Path) -> None:

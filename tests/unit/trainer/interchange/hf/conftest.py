@@ -15,7 +15,7 @@ Publish = Callable[..., Path]
 def random_model(family: str, **changes: Any) -> Any:
     """A model of theirs whose every parameter, biases and LayerNorms too, is drawn."""
     import torch
-    from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
+    from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -25,6 +25,10 @@ def random_model(family: str, **changes: Any) -> Any:
     if family == "bloom":
         sizes = {"vocab_size": TOKENS, "hidden_size": 32, "n_layer": 2, "n_head": 4}
         model = BloomForCausalLM(BloomConfig(**{**sizes, **own}))
+    elif family == "llama":
+        sizes = {"vocab_size": TOKENS, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2}
+        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16}
+        model = LlamaForCausalLM(LlamaConfig(**{**sizes, **own}))
     else:
         sizes = {"vocab_size": TOKENS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}
         model = GPT2LMHeadModel(GPT2Config(**{**sizes, **own}))

@@ -7,13 +7,19 @@ import torch
 
 from trainer.formats.errors import CheckpointError
 from trainer.interchange.hf.families import FAMILIES, family_of
-from trainer.interchange.hf.family import their_shape, to_ours, to_theirs
+from trainer.interchange.hf.family import Heads, their_shapes, to_ours, to_theirs
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import from_tables
 from trainer.recipe.parameters import parameter_table
 from trainer.recipe.vocabulary import Vocabulary
 
 SIZES = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "seq_length": 8}
+LLAMA = {
+    "position_embedding_type": "rope",
+    "normalization": "RMSNorm",
+    "disable_bias_linear": True,
+    "glu_activation": "swiglu",
+}
 BLOOM = {"position_embedding_type": "alibi", "embed_layernorm": True}
 
 
@@ -32,6 +38,9 @@ def names(one: ModelShape) -> list[str]:
         ({**BLOOM, "apply_residual_connection_post_layernorm": True, "layernorm_epsilon": 1e-3}, "bloom"),
         ({}, "gpt2"),
         ({"no_bias_gelu_fusion": True, "ffn_hidden_size": 24}, "gpt2"),
+        (LLAMA, "llama"),
+        ({**LLAMA, "num_query_groups": 1, "untie_embeddings_and_output_weights": True, "rotary_base": 5e5}, "llama"),
+        ({**LLAMA, "glu_activation": "liglu", "disable_bias_linear": False, "layernorm_epsilon": 1e-3}, "llama"),
     ],
 )
 def test_the_family_follows_from_the_model(options: dict[str, Any], family: str) -> None:
@@ -40,32 +49,58 @@ def test_the_family_follows_from_the_model(options: dict[str, Any], family: str)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "of_bloom", "of_gpt2"),
     [
         (
             {"position_embedding_type": "alibi"},
-            "it cannot be bloom: embed_layernorm is false here and true there; "
-            "it cannot be gpt2: position_embedding_type is alibi here and absolute there",
+            "embed_layernorm is false here and true there",
+            "position_embedding_type is alibi here and absolute there",
         ),
         (
             {**BLOOM, "ffn_hidden_size": 24, "no_bias_gelu_fusion": True},
-            "it cannot be bloom: ffn_hidden_size is 24 here and 64 there, the form of GeLU is erf here and tanh there; "
-            "it cannot be gpt2: position_embedding_type is alibi here and absolute there, "
-            "embed_layernorm is true here and false there",
+            "ffn_hidden_size is 24 here and 64 there, the form of GeLU is erf here and tanh there",
+            "position_embedding_type is alibi here and absolute there, embed_layernorm is true here and false there",
         ),
         (
             {"apply_residual_connection_post_layernorm": True},
-            "it cannot be bloom: position_embedding_type is absolute here and alibi there, embed_layernorm is false "
-            "here and true there; it cannot be gpt2: apply_residual_connection_post_layernorm is true here and false "
-            "there",
+            "position_embedding_type is absolute here and alibi there, embed_layernorm is false here and true there",
+            "apply_residual_connection_post_layernorm is true here and false there",
         ),
     ],
 )
-def test_what_no_family_can_be_is_named_with_both_values(options: dict[str, Any], said: str) -> None:
+def test_what_no_family_can_be_is_named_with_both_values(options: dict[str, Any], of_bloom: str, of_gpt2: str) -> None:
     one = shape(**options)
     with pytest.raises(CheckpointError) as refused:
         family_of(one, names(one))
-    assert str(refused.value) == said
+    said = f"it cannot be bloom: {of_bloom}; it cannot be gpt2: {of_gpt2}; it cannot be llama: position_embedding_type"
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "said"),
+    [
+        ("gpt2", {"normalization": "RMSNorm"}, "normalization is RMSNorm here and LayerNorm there"),
+        ("gpt2", {"disable_bias_linear": True}, "disable_bias_linear is true here and false there"),
+        ("gpt2", {"num_query_groups": 1}, "num_query_groups is 1 here and 2 there"),
+        ("bloom", {**BLOOM, "glu_activation": "swiglu"}, "glu_activation is swiglu here and missing there"),
+        ("bloom", {**BLOOM, "qk_layernorm": True}, "qk_layernorm is true here and false there"),
+        (
+            "bloom",
+            {**BLOOM, "untie_embeddings_and_output_weights": True},
+            "untie_embeddings_and_output_weights is true here and false there",
+        ),
+        ("llama", {**LLAMA, "rotary_percent": 0.5}, "rotary_percent is 0.5 here and 1.0 there"),
+        ("llama", {**LLAMA, "add_qkv_bias": True}, "add_qkv_bias is true here and false there"),
+        ("llama", {**LLAMA, "qk_layernorm": True}, "qk_layernorm is true here and false there"),
+        ("llama", {**LLAMA, "glu_activation": None}, "a gated MLP (glu_activation) is false here and true there"),
+        ("llama", {**LLAMA, "embed_layernorm": True}, "embed_layernorm is true here and false there"),
+    ],
+)
+def test_what_one_family_cannot_be_is_refused_for_that_alone(family: str, options: dict[str, Any], said: str) -> None:
+    one = shape(**options)
+    with pytest.raises(CheckpointError) as refused:
+        family_of(one, names(one), family)
+    assert str(refused.value) == f"it cannot be {family}: {said}"
 
 
 def test_a_parameter_that_a_family_has_no_place_for_is_named() -> None:
@@ -78,12 +113,14 @@ def test_a_parameter_that_a_family_has_no_place_for_is_named() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_place_of_a_family_is_used_by_its_models_and_by_one_parameter_each(family: str) -> None:
-    one = shape(**(BLOOM if family == "bloom" else {}))
-    places = [FAMILIES[family].place_of(name) for name in names(one)]
-    found = [place.name for place in places if place]
-    assert len({*found}) == len(found) == len(names(one))
-    of_first_block = {name for name in found if ".h.1." not in name}
-    assert of_first_block == {place.name.format(0) for place in FAMILIES[family].places.values()}
+    whole = {**LLAMA, "disable_bias_linear": False, "untie_embeddings_and_output_weights": True}
+    one = shape(**{"bloom": BLOOM, "gpt2": {}, "llama": whole}[family])
+    places = [place for name in names(one) if (place := FAMILIES[family].place_of(name))]
+    assert len(places) == len(names(one))
+    found = [name for place in places for name in place.names]
+    assert len({*found}) == len(found)
+    of_first_block = {name for name in found if ".1." not in name}
+    assert of_first_block == {name.format(0) for place in FAMILIES[family].places.values() for name in place.names}
 
 
 @pytest.mark.parametrize("kind", ["weight", "bias"])
@@ -92,7 +129,22 @@ def test_query_key_and_value_lie_head_by_head_here_and_each_for_all_heads_in_gpt
     place = FAMILIES["gpt2"].place_of(f"layers.0.self_attention.query_key_value.{kind}")
     assert place is not None
     ours = torch.arange(12.0) if kind == "bias" else torch.arange(12.0)[:, None].expand(12, 4).contiguous()
-    theirs = to_theirs(place, ours, heads=2)
-    assert tuple(theirs.shape) == their_shape(place, ours.shape) == ((12,) if kind == "bias" else (4, 12))
+    heads = Heads(2, 2)
+    (theirs,) = to_theirs(place, ours, heads)
+    assert [tuple(theirs.shape)] == their_shapes(place, ours.shape, heads) == [(12,) if kind == "bias" else (4, 12)]
     assert theirs.reshape(-1, 12)[0].tolist() == [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]
-    assert torch.equal(to_ours(place, theirs, heads=2), ours)
+    assert torch.equal(to_ours(place, [theirs], heads), ours)
+
+
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+def test_llamas_queries_keys_and_values_lie_apart_and_heads_that_share_lie_together_here(kind: str) -> None:
+    """Two groups of two heads of one row: query, query, key, value of the first group come first."""
+    place = FAMILIES["llama"].place_of(f"layers.0.self_attention.query_key_value.{kind}")
+    assert place is not None
+    ours = torch.arange(8.0) if kind == "bias" else torch.arange(8.0)[:, None].expand(8, 4).contiguous()
+    heads = Heads(4, 2)
+    theirs = to_theirs(place, ours, heads)
+    assert [tuple(one.shape) for one in theirs] == their_shapes(place, ours.shape, heads)
+    rows = [one.reshape(len(one), -1)[:, 0].tolist() for one in theirs]
+    assert rows == [[0, 1, 4, 5], [2, 6], [3, 7]]
+    assert torch.equal(to_ours(place, theirs, heads), ours)

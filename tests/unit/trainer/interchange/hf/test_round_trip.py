@@ -49,6 +49,9 @@ def exported(checkpoints: Path, to: Path, *words: str) -> Path:
         ("bloom", "float16", {}),
         ("gpt2", "bfloat16", {"n_inner": 48}),
         ("gpt2", "float32", {"activation_function": "gelu", "n_positions": 24, "layer_norm_epsilon": 1e-3}),
+        ("llama", "bfloat16", {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}}),
+        ("llama", "float32", {"num_key_value_heads": 4, "tie_word_embeddings": True, "rms_norm_eps": 1e-3}),
+        ("llama", "float32", {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
     ],
 )
 def test_published_imported_and_exported_it_is_the_same_bit_for_bit(
@@ -65,7 +68,8 @@ def test_published_imported_and_exported_it_is_the_same_bit_for_bit(
     # What theirs has beside is what transformers takes for granted, or does not concern the model.
     shared = {name: theirs[name] for name in ours if name in theirs}
     assert {name: ours[name] for name in shared} == shared
-    assert {*changes, "vocab_size", "architectures", "n_layer"} <= set(shared)
+    layers = "num_hidden_layers" if family == "llama" else "n_layer"
+    assert {*changes, "vocab_size", "architectures", layers} <= set(shared)
     back = imported(again, tmp_path / "back", "--make-vocab-size-divisible-by", "64")
     assert native_weights(back) == native_weights(checkpoints)
 
@@ -133,13 +137,22 @@ def changed_config(published: Path, **changes: Any) -> None:
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "is true, a model of the trainer has false"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false, a model of the trainer has true"),
         ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings is false, a model of the trainer has true"),
-        ("gpt2", {"model_type": "llama"}, "model_type is 'llama', the trainer has bloom, gpt2"),
+        ("gpt2", {"model_type": "mamba"}, "model_type is 'mamba', the trainer has bloom, gpt2, llama"),
         ("gpt2", {"n_embd": "wide\x1b[2J"}, r"n_embd is 'wide\\x1b\[2J', no size of a model"),
         ("gpt2", {"n_head": 5}, "--hidden-size 32 is not divisible by --num-attention-heads 5"),
         ("bloom", {"n_layer": 3}, r"transformer.h.2.input_layernorm.weight is missing, config.json makes it \(32,\)"),
         ("bloom", {"vocab_size": 60}, r"word_embeddings.weight is \(61, 32\), config.json makes it \(60, 32\)"),
         ("bloom", {"n_layer": 1}, "'transformer.h.1.input_layernorm.bias' belongs to nothing"),
         ("bloom", {"quantization_config": {"bits": 4}}, "it is quantized"),
+        ("llama", {"hidden_act": "tanh"}, "hidden_act is tanh, a model of the trainer has silu or"),
+        ("llama", {"head_dim": 16}, "head_dim is 16, a model of the trainer has missing or 8"),
+        ("llama", {"attention_bias": True}, "mlp_bias is false, a model of the trainer has true"),
+        ("llama", {"num_key_value_heads": 3}, "--num-attention-heads 4 is not divisible by --num-query-groups 3"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters are of type 'llama3', the trainer's"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling are of type 'linear'"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, a model of the trainer has"),
+        ("llama", {"num_key_value_heads": 4}, r"k_proj.weight is \(16, 32\), config.json makes it \(32, 32\)"),
+        ("llama", {"tie_word_embeddings": True}, "lm_head.weight differs from model.embed_tokens.weight"),
     ],
 )
 def test_what_the_trainer_has_not_is_refused_by_name(

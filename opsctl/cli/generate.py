@@ -1,0 +1,83 @@
+"""`opsctl generate`: what a checkpoint's model says. Needs no Slurm and no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from opsctl.cli.export import NEEDED
+from opsctl.cli.long_command import LongCommand
+from opsctl.cli.selection import json_option, pick, run_option
+
+
+@click.command("generate", cls=LongCommand, goes_on=False)
+@click.argument("what", metavar="[RUN|CHECKPOINT]", required=False)
+@run_option
+@click.option("--prompt", "prompts", metavar="TEXT", multiple=True, required=True, help="Its beginning (repeatable).")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Which checkpoint [default: the latest].")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="At most so many.")
+@click.option(
+    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0: the most likely each time."
+)
+@click.option("--top-k", type=click.IntRange(min=0), default=0, help="Draw from so many of the likeliest [0: all].")
+@click.option("--seed", type=click.IntRange(min=0, max=(1 << 63) - 1), default=1, show_default=True, help="Of a draw.")
+@click.option("--tokenizer", metavar="DIR", help="The tokenizer's folder or file [default: the training's].")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Type that the weights are used in [default: float32; on a GPU as saved].",
+)
+@json_option
+def command(
+    what: str | None,
+    run: str | None,
+    prompts: tuple[str, ...],
+    step: int | None,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+    tokenizer: str | None,
+    dtype: str | None,
+    as_json: bool,
+) -> int:
+    """Go on with a text as a checkpoint's model would: of a run, or a folder global_stepN of any layout.
+
+    It is the trainer's own model, whole in one process, on a GPU where there is one: it needs memory for all weights.
+    Text stops at the end of a document. The same command gives the same text.
+    """
+    from opsctl.cli.trainer_program import run_trainer_program
+
+    place, named_step = _place(what, run)
+    if named_step is not None and step not in (None, named_step):
+        raise click.UsageError(f"--step {step} with the checkpoint {what}: give one of them")
+    step = named_step if named_step is not None else step
+    values = {
+        "--step": step,
+        "--max-new-tokens": max_new_tokens,
+        "--temperature": temperature,
+        "--top-k": top_k,
+        "--seed": seed,
+        "--tokenizer": tokenizer,
+        "--dtype": dtype,
+    }
+    arguments = [f"{option}={value}" for option, value in values.items() if value is not None]
+    arguments += [f"--prompt={prompt}" for prompt in prompts]
+    arguments += ["--json"] * as_json + ["--", str(place)]
+    return run_trainer_program("trainer.generation.program", arguments, NEEDED)
+
+
+def _place(what: str | None, run: str | None) -> tuple[Path, int | None]:
+    """The folder of checkpoints, and the iteration where a single checkpoint was named."""
+    from opsctl.records.run_view import glance
+    from trainer.formats.manifest import iteration_of
+
+    if what is not None and run is None:
+        named = Path(what).absolute()
+        iteration = iteration_of(named.name)
+        if iteration is not None and named.is_dir():
+            return named.parent, iteration
+        if (named / "latest").is_file():
+            return named, None
+    return glance(pick(what, run)).paths.checkpoints, None

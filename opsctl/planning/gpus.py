@@ -1,0 +1,58 @@
+"""What a search knows of a GPU and of what connects it: from `[gpu]`, else by the name that Slurm is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from opsctl.errors import UsageError
+from opsctl.runs.schema import GpuTable, SlurmTable
+from trainer.recipe.throughput import peak_tflops_of
+
+#: Name -> GB of memory, and GB/s that each GPU moves to the others of its node, as measured all-reduces have it.
+_KNOWN: tuple[tuple[str, float, float], ...] = (
+    (r"(?<![a-z])v100.*32", 32.0, 120.0),
+    (r"(?<![a-z])v100", 16.0, 120.0),
+    (r"(?<![a-z])a100.*40", 40.0, 230.0),
+    (r"(?<![a-z])a100", 80.0, 230.0),
+    (r"(?<![a-z])h100", 80.0, 360.0),
+    (r"(?<![a-z])h200", 141.0, 360.0),
+)
+_NAME = re.compile(r"[vah]\d00")
+_WITHIN_GBS, _BETWEEN_GBS = 20.0, 25.0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: memory in GB (10^9 bytes), dense TFLOP/s, and bandwidths in GB/s."""
+
+    name: str
+    memory_gb: float
+    peak_tflops: float
+    within_node_gbs: float  # of each GPU
+    between_nodes_gbs: float  # of each node
+
+    def gbs_of_each(self, in_one_node: bool, per_node: int) -> float:
+        """What each GPU has to others: those of its node, or its share of what leaves the node."""
+        return self.within_node_gbs if in_one_node else self.between_nodes_gbs / per_node
+
+
+def gpu_of(table: GpuTable, slurm: SlurmTable, precision: str) -> Gpu:
+    """The run's GPU. Raises UsageError, naming the keys, where memory or speed are not known."""
+    name = " ".join(filter(None, (slurm.gpu_type, slurm.constraint)))
+    known = next((one for one in _KNOWN if re.search(one[0], name, re.IGNORECASE)), None)
+    memory_gb = table.memory_gb or (known[1] if known else None)
+    letters = _NAME.findall(known[0])[0].upper() if known else name
+    peak = table.peak_tflops or peak_tflops_of(letters, precision)
+    unknown = [key for key, value in (("memory_gb", memory_gb), ("peak_tflops", peak)) if value is None]
+    if unknown:
+        keys = " and ".join(unknown)
+        asked = (
+            f"[slurm] asks for {name!r}, of which no {keys} is known in {precision}"
+            if name
+            else "[slurm] has no gpu_type or constraint, so the GPU is not known"
+        )
+        raise UsageError(f"{asked}: give [gpu] {keys}, in the run file or a profile")
+    assert memory_gb is not None and peak is not None
+    within = table.within_node_gbs or (known[2] if known else _WITHIN_GBS)
+    return Gpu(letters or "GPU", memory_gb, peak, within, table.between_nodes_gbs or _BETWEEN_GBS)

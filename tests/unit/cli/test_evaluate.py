@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opsctl.cli import evaluate
+from opsctl.evaluation.records import Evaluated, append
+from opsctl.moments import now
+from opsctl.records.run_view import view
+from tests.printed_json import printed
+from tests.unit.evaluation.evaluated_runs import a_run, due, paths_of, ran, settings
+
+
+def opsctl(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "opsctl", *words], capture_output=True, text=True, timeout=120, check=False, cwd=cwd
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_what_is_due_is_told_with_both_names_and_nothing_is_begun(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 5, 10, 20, tasks=["cats", "sst"])
+    done = opsctl("evaluate", "--dry-run", "--json", cwd=folder)
+    assert [(one["iteration"], one["state"]) for one in printed("evaluate", done.stdout)] == [
+        (10, "would evaluate"),
+        (20, "would evaluate"),
+    ]
+    assert "sst is sst2 in lm-eval: the same of GLUE" in done.stderr
+    assert ran(folder) == [] and not (folder / "output" / ".opsctl").exists()
+
+
+def test_a_dry_run_of_jobs_prints_a_script_for_each_that_asks_for_what_the_run_file_says(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 10, 20, more='every = 10\ngpus = 8\ntime = "9:00:00"')
+    script = opsctl("evaluate", "--job", "--dry-run", "--time", "5:00:00", cwd=folder).stdout
+    assert script.count("#!/bin/bash") == 2
+    assert script.count("#SBATCH --gpus-per-node=8\n") == script.count("#SBATCH --time=5:00:00\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ("every = -1", "[evaluation] every = -1: allowed is a whole number from 0 on"),
+        ('batch_size = "0"', '[evaluation] batch_size = "0": allowed is a number from 1 on in quotes, or "auto"'),
+        ('model_args = ["parallelize"]', '[evaluation] model_args = "parallelize": allowed is entries "name=value"'),
+        ('dtype = "int8"', '[evaluation] dtype = "int8": allowed is float32, bfloat16 or float16'),
+        ('time = "soon"', '[evaluation] time = "soon": allowed is'),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_name(tmp_path: Path, more: str, problem: str) -> None:
+    folder = a_run(tmp_path / "run", 10, more=more)
+    assert problem in opsctl("evaluate", "--dry-run", cwd=folder, code=2).stderr
+
+
+def test_a_run_without_tasks_says_what_to_write(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 10, tasks=[])
+    assert "has no [evaluation] tasks: write them" in opsctl("evaluate", cwd=folder, code=1).stderr
+
+
+def test_a_python_that_others_can_change_is_not_started(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\ntouch started\n")
+    python.chmod(0o777)
+    folder = a_run(tmp_path / "run", 10, more=f'every = 10\npython = "{python}"')
+    done = opsctl("evaluate", cwd=folder, code=1)
+    assert f"{python} is not started: {python} can be written by others" in done.stderr
+    assert not (folder / "started").exists()
+
+
+def test_what_others_can_write_into_the_run_file_is_not_loaded_whichever_python_it_is(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 10)
+    (folder / "run.toml").chmod(0o666)
+    done = opsctl("evaluate", cwd=folder, code=1)
+    assert "run.toml can be written by others; it would run as you" in done.stderr
+    assert ran(folder) == []
+
+
+def test_what_is_missing_of_a_checkpoint_that_is_done_is_told_each_time(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 10)
+    done(folder, "1 not in this lm-eval: unicorns")
+    for words in (["--step", "10"], []):
+        told = opsctl("evaluate", *words, cwd=folder, code=1).stderr
+        assert "global_step10: there: 1 not in this lm-eval: unicorns" in told
+
+
+def test_a_run_that_may_not_be_started_stops_none_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (a_run(tmp_path / name, 10) for name in ("first", "second"))
+    (first / "run.toml").chmod(0o666)
+    done(second, "")
+    runs = [(view(str(one / "run.toml")), settings(one)) for one in (first, second)]
+    monkeypatch.setattr(evaluate, "_runs", lambda *_: runs)
+    with pytest.raises(SystemExit) as ended:
+        evaluate.command(["--all-runs"])
+    told = capfd.readouterr().err
+    assert "it would run as you" in told and "global_step10: there" in told
+    assert ended.value.code == 1
+
+
+def done(folder: Path, detail: str) -> None:
+    line = Evaluated(iteration=10, what="done", of=due(folder, 10).of, at=now(), detail=detail)
+    append(paths_of(folder), line)

@@ -1,0 +1,181 @@
+"""The files that a mixture is written to, read as the trainer and as anybody else reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.cli import main as opsctl_main
+from tests.printed_json import printed
+from tests.tiny_run import write_run
+from tests.unit.cli.called import go_into, opsctl
+from tests.unit.trainer.data.conftest import MakePair, options_for
+from trainer.data.build import build_datasets
+from trainer.data.gpt_dataset import BlendedDataset
+from trainer.data.mix import main as program
+
+
+@pytest.fixture
+def sets(make_pair: MakePair) -> list[str]:
+    """Two sets, of 1,600 and 400 tokens."""
+    return [make_pair(name, lengths=[20] * count) for name, count in (("en_text_document", 80), ("fr", 20))]
+
+
+def groups_by_pattern(text: str) -> dict[str, list[tuple[float, str, str]]]:
+    """name -> (weight, range, prefix) of each source, by the form that BigScience's option documents."""
+    assert text.count("\n") == 1 and text.endswith('"\n')
+    found = {}
+    for group in re.findall(r'"([^"]+)"', text):
+        name, items = group.split(": ", 1)
+        rows = [item.split(" ") for item in items.split(", ")]
+        found[name] = [(float(weight), part, prefix) for weight, part, prefix in rows]
+    return found
+
+
+def mixed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert program(["--json", *words]) == 0, capsys.readouterr().err
+    return printed("data mix", capsys.readouterr().out)
+
+
+def test_the_files_hold_every_set_with_its_share_and_its_part(
+    sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--train=0:0.8", "--valid=0.8:0.9", "--test=0.9:1", "--each")
+    found = mixed(capsys, "--alpha=0.5", f"--output={tmp_path}/new/mixed", *words, "--", *sets)
+    # 1600^0.5 : 400^0.5 = 2 : 1
+    shares = [2 / 3, 1 / 3]
+    assert [one["share"] for one in found["sets"]] == pytest.approx(shares)
+    assert [one["size_share"] for one in found["sets"]] == [0.8, 0.2]
+    assert found["files"] == {split: f"{tmp_path}/new/mixed.{split}.txt" for split in ("train", "valid", "test")}
+    train = groups_by_pattern(Path(found["files"]["train"]).read_text())
+    assert [row[0] for row in train["train"]] == pytest.approx(shares)
+    assert [row[1:] for row in train["train"]] == [("0:0.8", prefix) for prefix in sets]
+    for split, part in (("valid", "0.8:0.9"), ("test", "0.9:1")):
+        each = groups_by_pattern(Path(found["files"][split]).read_text())
+        assert list(each) == [split, f"{split}_en", f"{split}_fr"]
+        assert [row[1] for row in each[split]] == [part, part]
+        assert each[f"{split}_fr"] == [(1.0, part, sets[1])]
+
+
+def test_the_trainer_draws_from_each_set_what_the_files_say(
+    sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = mixed(capsys, "--alpha=0.5", f"--output={tmp_path}/mixed", "--test=none", "--", *sets)["files"]
+    assert files["test"] is None and not (tmp_path / "mixed.test.txt").exists()
+    options = options_for(
+        train_weighted_split_paths_path=files["train"], valid_weighted_split_paths_path=files["valid"]
+    )
+    data = build_datasets(options, 300, 10, 10)
+    assert isinstance(data.train, BlendedDataset)
+    drawn = data.train.dataset_index[:300].tolist()
+    assert (drawn.count(0), drawn.count(1)) == (200, 100)
+    assert list(data.valid) == ["valid"] and data.test == {}
+
+
+def test_given_ratios_are_the_shares(sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ratios = [{"dataset_path": prefix, "ratio": ratio} for prefix, ratio in zip(sets, (1, 3), strict=True)]
+    (tmp_path / "ratios.json").write_text(json.dumps(ratios))
+    found = mixed(capsys, f"--ratios={tmp_path}/ratios.json", f"--output={tmp_path}/mixed", "--test=none")
+    assert [one["share"] for one in found["sets"]] == [0.25, 0.75] and found["alpha"] is None
+
+
+def test_a_dry_run_writes_nothing_and_what_is_there_is_replaced_only_when_asked(
+    sets: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--test=none", f"--output={tmp_path}/mixed")
+    assert mixed(capsys, "--alpha=1", *where, "--dry-run", "--", *sets)["dry_run"] is True
+    assert not list(tmp_path.glob("mixed*"))
+    mixed(capsys, "--alpha=1", *where, "--", *sets)
+    first = {path: path.read_bytes() for path in tmp_path.glob("mixed*")}
+    mixed(capsys, "--alpha=1", *where, "--", *sets)  # the same again is no other
+    assert program(["--alpha=0.3", *where, "--", *sets]) == 2
+    assert "mixed.train.txt is there and says something else; give --overwrite" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.glob("mixed*")} == first and len(first) == 2
+    mixed(capsys, "--alpha=0.3", *where, "--overwrite", "--", *sets)
+    assert (tmp_path / "mixed.train.txt").read_bytes() != first[tmp_path / "mixed.train.txt"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", 'a"b', "a\tb", "a\nb", "a\u00a0b", "a\x1bb", "a\udcffb"])
+def test_a_name_that_the_file_cannot_hold_is_refused_and_nothing_is_written(
+    make_pair: MakePair, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    prefix = make_pair(name, lengths=[20] * 1000)
+    assert program(["--alpha=1", f"--output={tmp_path}/mixed", "--", prefix]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("opsctl: a weighted split file cannot hold the name ") and line.isprintable()
+    assert not list(tmp_path.glob("mixed*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--alpha=1", "--train-samples=5"], "--train-samples needs --seq-length"),
+        (["--alpha=1", "--train-samples=5", "--train-tokens=5"], "give one"),
+        (["--alpha=1", "--train-tokens=0"], "--train-tokens 0: 1 at least"),
+        (["--alpha=1", "--most-epochs=nan"], "--most-epochs nan: more than 0"),
+        (["--alpha=1", "--train=none"], "--train none: there must be something to train on"),
+        (["--ratios=r.json", "a"], "--ratios names the data sets: leave a out"),
+    ],
+)
+def test_what_contradicts_itself_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert program([f"--output={tmp_path}/mixed", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        write_run(tmp_path)  # 4,000 samples of 16 tokens
+        return go_into(tmp_path, monkeypatch)
+
+    def test_a_run_gives_the_length_though_its_data_is_what_is_being_chosen(
+        self, folder: Path, sets: list[str], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        text = (folder / "run.toml").read_text()
+        text = text.replace('data_path = "data"', 'train_weighted_split_paths_path = "mixed.train.txt"')
+        (folder / "run.toml").write_text(text)
+        words = ("--alpha", "0.5", "--output", "mixed", "--valid", "none", "--test", "none")
+        assert opsctl("data", "mix", *words, "--run", ".", "--json", *sets) == 0
+        out, err = capfd.readouterr()
+        found = printed("data mix", out)
+        assert found["train_tokens"] == 64_000
+        # 2 of 3 samples are of the first, of whose 80 documents of 20 tokens 76 are trained on: 0.949 x 80 = 75.92.
+        assert found["sets"][0]["epochs"] == pytest.approx(64_000 * 2 / 3 / (76 * 20))
+        assert err.count("warning: ") == 2 and "(--most-epochs)" in err
+        assert opsctl("plan", "--json") == 0  # the run file names what was written
+
+    def test_its_table_has_a_row_for_each_set(
+        self, folder: Path, sets: list[str], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ("--alpha", "0.5", "--output", "mixed", "--test", "none", "--dry-run")
+        assert opsctl("data", "mix", *words, *sets) == 0
+        head, *rows, total, _, train, valid = capfd.readouterr().out.splitlines()
+        assert head.split("  ")[0] == "data set"
+        assert [row.split() for row in rows] == [
+            [sets[0], "80", "1,600", "80.00%", "66.67%", "76", "4", "none"],
+            [sets[1], "20", "400", "20.00%", "33.33%", "19", "1", "none"],
+        ]
+        assert total.split() == ["all", "100", "2,000", "100.00%", "100.00%"]
+        assert train == f"would write {folder}/mixed.train.txt" and valid.endswith("mixed.valid.txt")
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["data"], "give --alpha or --ratios"),
+            (["--alpha", "1", "--ratios", "r.json"], "give --alpha or --ratios"),
+            (["--alpha", "1", "--run", ".", "--seq-length", "4", "data"], "leave the other lengths out"),
+        ],
+    )
+    def test_wrong_usage_is_refused_before_anything_starts(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    ) -> None:
+        with pytest.raises(SystemExit) as stop:
+            opsctl_main(["data", "mix", "--output", "mixed", *words])
+        assert stop.value.code == 2 and said in capsys.readouterr().err

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.trainer.interchange.hf.conftest import publish as publish  # a fixture
+from trainer.data import tokenizer as bpe
+from trainer.generation import program
+from trainer.interchange.hf import import_program
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+TOKENS = 280
+PROMPT = "the cat sat on"
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    bpe.train(["the cat sat on the mat, the cat sat on the hat"] * 9, TOKENS).save(str(path))
+    return path
+
+
+def checkpoint_of(published: Path, to: Path) -> Path:
+    assert import_program.main([str(published), "--output", str(to), "--make-vocab-size-divisible-by", "64"]) == 0
+    return to
+
+
+def generated(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    capsys.readouterr()
+    assert program.main([*words, "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)["generated"]
+
+
+def theirs(published: Path, tokenizer: Path, prompt: str, new_tokens: int) -> list[int]:
+    """What transformers' own model goes on with."""
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+
+    tokens = torch.tensor([Tokenizer.from_file(str(tokenizer)).encode(prompt).ids])
+    model: Any = AutoModelForCausalLM.from_pretrained(published)
+    greedy = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
+    found = model.generate(tokens, attention_mask=torch.ones_like(tokens), **greedy)
+    return [int(one) for one in found[0, tokens.shape[1] :]]
+
+
+@pytest.mark.parametrize("family", ["bloom", "gpt2", "llama"])
+def test_the_likeliest_text_is_the_one_that_transformers_generates(
+    publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    positions = {"n_positions": 40} if family == "gpt2" else {}
+    published = publish(family, vocab_size=TOKENS, **positions)
+    checkpoints = checkpoint_of(published, tmp_path / "checkpoints")
+    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--max-new-tokens", "20")
+    first, second = generated(capsys, *words, "--prompt", PROMPT, "--prompt", "the hat")
+    assert first["tokens"] == theirs(published, tokenizer, PROMPT, 20)
+    assert second["tokens"] == theirs(published, tokenizer, "the hat", 20)
+    assert (first["iteration"], first["ended"], first["dtype"]) == (0, "as long as wanted", "float32")
+
+
+@pytest.mark.parametrize("family", ["bloom", "llama"])
+def test_a_prompt_may_be_longer_than_a_sample_where_no_position_was_learned(
+    publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    lengths = {"max_position_embeddings": 16} if family == "llama" else {"seq_length": 16}
+    published = publish(family, vocab_size=TOKENS, **lengths)
+    checkpoints = checkpoint_of(published, tmp_path / "checkpoints")
+    long = "the cat sat on the mat, " * 8
+    found = generated(capsys, str(checkpoints), "--tokenizer", str(tokenizer), "--max-new-tokens=5", "--prompt", long)
+    assert found[0]["prompt_tokens"] > 16 and len(found[0]["tokens"]) == 5
+    assert found[0]["tokens"] == theirs(published, tokenizer, long, 5)
+
+
+def test_each_of_several_prompts_is_gone_on_with_as_if_it_were_alone(
+    publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = checkpoint_of(publish("bloom", vocab_size=TOKENS), tmp_path / "checkpoints")
+    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--temperature=2", "--top-k=9", "--max-new-tokens=9")
+    both = generated(capsys, *words, "--prompt", PROMPT, "--prompt", "the hat", "--prompt", PROMPT)
+    assert both == [generated(capsys, *words, "--prompt", one)[0] for one in (PROMPT, "the hat", PROMPT)]
+    assert both[0]["top_k"] == 9 and both[0]["text"]
+
+
+def test_what_is_drawn_follows_from_the_seed_and_ends_where_the_positions_do(
+    publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = checkpoint_of(publish("gpt2", vocab_size=TOKENS, n_positions=12), tmp_path / "checkpoints")
+    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--prompt", PROMPT, "--temperature", "3")
+    first, again, other = (generated(capsys, *words, "--seed", seed)[0] for seed in ("4", "4", "5"))
+    assert first == again and first["tokens"] != other["tokens"]
+    assert first["ended"] == "no more positions"
+    assert first["prompt_tokens"] + len(first["tokens"]) == 12
+    assert program.main([*words, "--prompt", "cat " * 20]) == 1
+    assert "the model 12 positions: give a shorter one" in capsys.readouterr().err
+
+
+def test_a_text_ends_where_a_document_would(
+    publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    published = publish("bloom", vocab_size=TOKENS)
+    weights = load_file(published / "model.safetensors")
+    # Whatever was said, the last LayerNorm gives the embedding of the end of a document, and that row is the longest.
+    end = torch.full_like(weights["transformer.ln_f.bias"], 3.0)
+    weights["transformer.ln_f.weight"].zero_()
+    weights["transformer.ln_f.bias"].copy_(end)
+    weights["transformer.word_embeddings.weight"][0] = end
+    save_file(weights, published / "model.safetensors", {"format": "pt"})
+    checkpoints = checkpoint_of(published, tmp_path / "checkpoints")
+    found = generated(capsys, str(checkpoints), "--tokenizer", str(tokenizer), "--prompt", "")[0]
+    assert (found["tokens"], found["text"], found["ended"]) == ([], "", "the end of a document")
+
+
+def test_a_model_without_a_tokenizer_says_that_one_is_needed(
+    publish: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = checkpoint_of(publish("bloom", vocab_size=TOKENS), tmp_path / "checkpoints")
+    assert program.main([str(checkpoints), "--prompt", "a"]) == 1
+    assert "give --tokenizer" in capsys.readouterr().err
+
+
+def test_it_is_alone_whatever_a_launcher_has_told_the_callers_shell(
+    publish: Any, tokenizer: Path, tmp_path: Path
+) -> None:
+    """The second of two ranks would wait for the first, of whom nothing is to be heard at that port."""
+    checkpoints = checkpoint_of(publish("bloom", vocab_size=TOKENS), tmp_path / "checkpoints")
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--max-new-tokens", "3", "--prompt", PROMPT, "--json")
+    code = "import sys; from trainer.generation import program; sys.exit(program.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], env={**os.environ, **launched}, capture_output=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["generated"][0]["tokens"]) == 3

@@ -1,0 +1,100 @@
+"""Memory of a rank by hand: a model of 2 blocks of hidden size 8 and a vocabulary of 16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainer.recipe.activations import MicroBatch
+from trainer.recipe.layout import Layout
+from trainer.recipe.memory import RankMemory, rank_memory
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.options import from_tables
+from trainer.recipe.vocabulary import Vocabulary
+
+TINY: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "seq_length": 4,
+    "micro_batch_size": 1,
+    "global_batch_size": 8,
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "position_embedding_type": "alibi",
+}
+#: 12 h^2 + 13 h; 16 h; 2 h.
+BLOCK, WORDS, FINAL = 872, 128, 16
+PARAMETERS = 2 * BLOCK + WORDS + FINAL
+
+
+def memory(tensor: int = 1, pipeline: int = 1, data: int = 1, stage: int = 0, **changes: Any) -> RankMemory:
+    sizes = {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
+    options = from_tables({**TINY, **sizes, **changes})
+    shape = ModelShape.of(options, Vocabulary.unpadded(16))
+    return rank_memory(options, shape, Layout.of(options, tensor * pipeline * data), stage, on_cpu=True)
+
+
+def test_states_of_bf16_are_22_bytes_a_parameter_when_gradients_are_reduced() -> None:
+    # Weights 2, the gradients' sums 4 and those in one bucket 4, fp32 weights and two moments 12.
+    found = memory(bf16=True, seq_length=1)
+    assert found.moment == "reduction"
+    assert (found.weights_bytes, found.gradients_bytes) == (2 * PARAMETERS, 4 * PARAMETERS)
+    assert (found.optimizer_bytes, found.buckets_bytes) == (12 * PARAMETERS, 4 * PARAMETERS)
+    assert found.peak_bytes - found.process_bytes == 22 * PARAMETERS
+
+
+@pytest.mark.parametrize(("data", "optimizer_bytes"), [(1, 12 * PARAMETERS), (4, 3 * PARAMETERS)])
+def test_replicas_share_optimizer_states_and_nothing_else(data: int, optimizer_bytes: int) -> None:
+    found = memory(data=data, seq_length=1)
+    assert found.optimizer_bytes == optimizer_bytes
+    assert (found.weights_bytes, found.gradients_bytes, found.buckets_bytes) == (4 * PARAMETERS,) * 3
+
+
+def test_a_stage_holds_its_micro_batches_in_flight() -> None:
+    # The first of two stages has two micro-batches of 64 tokens. A block keeps of each token in fp32: into two norms,
+    # out of them, 4 x 8; queries, keys and values padded from 4 to 8 numbers, what comes out, 2 heads x 8 x 4, and 8
+    # without the padding; the MLP's width twice, 2 x 32. Statistics: 2 of each norm, one of each head's softmax.
+    of_token = (4 * 8 + 2 * 8 * 4 + 8 + 2 * 32 + 2 * 2 + 2) * 4
+    first = memory(pipeline=2, stage=0, seq_length=64)
+    assert first.moment == "backward"
+    assert first.activations_bytes == 2 * 64 * of_token
+    # Two inputs that wait, what is sent on, and the gradient that comes back, each 64 x 8.
+    assert first.pipeline_bytes == 4 * 64 * 8 * 4
+    assert first.working_bytes == (2 * 64 * 32 + 2 * 64 * 8 + 4 * 8 * 8) * 4
+    # The last has one, the final norm's input and output beside it, and the loss: 64 x 16 logits or its gradients.
+    last = memory(pipeline=2, stage=1, seq_length=64)
+    assert last.activations_bytes == 64 * (of_token + (2 * 8 + 2) * 4)
+    assert last.working_bytes == max((2 * 64 * 32 + 2 * 64 * 8 + 4 * 8 * 8) * 4, (64 * 8 + WORDS + 64 * 16) * 4)
+
+
+def test_recomputed_blocks_keep_what_they_begin_with_and_one_of_them_the_rest() -> None:
+    kept, all_of_it = memory(seq_length=64, recompute="block"), memory(seq_length=64)
+    final = 64 * (2 * 8 + 2) * 4
+    assert kept.activations_bytes == 2 * 64 * 8 * 4 + final
+    assert kept.working_bytes - all_of_it.working_bytes == (all_of_it.activations_bytes - final) // 2
+
+
+def test_tensor_ranks_share_heads_and_width_but_not_the_residual_stream() -> None:
+    one, two = (_batch(tensor).whole_block_bytes() for tensor in (1, 2))
+    whole = 64 * (4 * 8 + 2 * 2) * 4
+    assert two - whole == (one - whole) / 2
+    assert _batch(2, sequence_parallel=True).whole_block_bytes() == one / 2
+
+
+def _batch(tensor: int, **changes: Any) -> MicroBatch:
+    shape = ModelShape.of(from_tables(TINY), Vocabulary.unpadded(16))
+    return MicroBatch(shape, 1, 64, tensor, on_cpu=True, **changes)
+
+
+def test_a_gpu_reserves_the_whole_bucket() -> None:
+    options = from_tables({**TINY, "zero_reduce_bucket_size": 10_000})
+    shape = ModelShape.of(options, Vocabulary.unpadded(16))
+    found = rank_memory(options, shape, Layout(1, 1, 1, 1), 0)
+    assert found.buckets_bytes == 40_000 and found.process_bytes == 0
+
+
+def test_blocks_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 layers do not divide by 4 pipeline stages"):
+        memory(pipeline=4)

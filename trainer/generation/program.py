@@ -1,0 +1,121 @@
+"""`python -m trainer.generation.program CHECKPOINTS --prompt TEXT`: what a model says, on CPU too.
+
+`opsctl generate` starts it. The whole text is looked at anew for each token: nothing is kept between two, so that the
+model is the training's own to the last product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+from trainer.formats.exchanged import GeneratedText
+from trainer.formats.json_text import json_file_text
+from trainer.formats.manifest import Found
+from trainer.interchange.hf.saved_model import DTYPES
+from trainer.interchange.hf.steps import found_latest, found_steps
+from trainer.interchange.program import run_program
+from trainer.say import failed, printable
+
+NEW_TOKENS = 64
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """How the text goes on."""
+
+    new_tokens: int
+    temperature: float
+    top_k: int
+    seed: int
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's options; `opsctl generate` has the same."""
+    result = argparse.ArgumentParser(
+        "python -m trainer.generation.program", description="What a checkpoint's model says.", allow_abbrev=False
+    )
+    result.add_argument("checkpoints", type=Path, help="folder with global_stepN folders")
+    result.add_argument("--step", type=int, help="iteration of the checkpoint [default: the latest one's]")
+    result.add_argument("--prompt", action="append", required=True, help="the beginning of a text, as often as wanted")
+    result.add_argument("--max-new-tokens", type=int, default=NEW_TOKENS, help="how many follow at most")
+    result.add_argument("--temperature", type=float, default=0.0, help="0 takes the most likely token")
+    result.add_argument("--top-k", type=int, default=0, help="draw from so many of the most likely; 0: from all")
+    result.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    result.add_argument("--tokenizer", type=Path, help="the tokenizer [default: the training's]")
+    result.add_argument("--dtype", choices=list(DTYPES), help="of the weights [default: float32, on a GPU as saved]")
+    result.add_argument("--json", action="store_true", help="print JSON with schema_version")
+    return result
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."""
+    arguments = parser().parse_args(argv)
+    wanted = Wanted(
+        new_tokens=arguments.max_new_tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        seed=arguments.seed,
+    )
+    for option, is_right, allowed in (
+        ("--max-new-tokens", wanted.new_tokens >= 1, "a number from 1 on"),
+        ("--temperature", 0 <= wanted.temperature < float("inf"), "a number from 0 on"),
+        ("--top-k", wanted.top_k >= 0, "a number from 0 on, 0 for all"),
+        ("--seed", 0 <= wanted.seed < 1 << 63, "a number from 0 to 2^63 - 1"),
+    ):
+        if not is_right:
+            return failed(f"{option}: allowed is {allowed}", 2)
+    return run_program(lambda: _generate(arguments, wanted))
+
+
+def _generate(arguments: argparse.Namespace, wanted: Wanted) -> None:
+    root, step = arguments.checkpoints, arguments.step
+    found = found_latest(root) if step is None else found_steps(root, range(step, step + 1))[0]
+    done = []
+    for said in _said(found, arguments, wanted):
+        done.append(said)
+        if not arguments.json:
+            print(f"{_readable(said.prompt)}{_readable(said.text)}", flush=True)
+            sys.stderr.write(f"opsctl: global_step{said.iteration}: {len(said.tokens)} tokens, {said.ended}\n")
+    if arguments.json:
+        sys.stdout.write(json_file_text({"schema_version": 1, "generated": done}))
+
+
+def _said(found: Found, arguments: argparse.Namespace, wanted: Wanted) -> list[GeneratedText]:
+    from trainer.generation.loaded import LoadedModel
+    from trainer.generation.texts import Speaker
+
+    speaker = Speaker(LoadedModel(found, arguments.dtype), found.manifest, arguments.tokenizer)
+    prompts = [speaker.tokens_of(prompt) for prompt in arguments.prompt]  # refused before the first is gone on with
+    result = []
+    for text, tokens in zip(arguments.prompt, prompts, strict=True):
+        new, ended = speaker.go_on(tokens, wanted.new_tokens, wanted.temperature, wanted.top_k, wanted.seed)
+        result.append(
+            GeneratedText(
+                folder=str(found.folder.absolute()),
+                iteration=found.manifest.iteration,
+                prompt=text,
+                prompt_tokens=len(tokens),
+                text=speaker.text_of(tokens, new),
+                tokens=new,
+                ended=ended,
+                dtype=speaker.model.dtype,
+                temperature=wanted.temperature,
+                top_k=wanted.top_k,
+                seed=wanted.seed,
+            )
+        )
+    return result
+
+
+def _readable(text: str) -> str:
+    """With its lines, and without what would steer a terminal."""
+    return "\n".join(line.replace("\t", "    ") if line.isprintable() else printable(line) for line in text.split("\n"))
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.exit(code)

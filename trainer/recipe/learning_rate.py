@@ -1,0 +1,213 @@
+"""How the learning rate follows the samples consumed. Pure arithmetic, without torch.
+
+It is a function of the consumed samples alone, so a resumed training needs nothing but that counter to go on exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from trainer.recipe.schedule import samples_of_tokens, samples_to_train
+
+WSD = "WSD"
+DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", WSD)
+
+#: By style, what is left of the way from the highest rate to the lowest when so much of a decay, 0 to 1, is over.
+_LEFT: dict[str, Callable[[float], float]] = {
+    "linear": lambda over: 1.0 - over,
+    "cosine": lambda over: 0.5 * (math.cos(math.pi * over) + 1.0),
+    "exponential": lambda over: 2.0 * 0.5**over - 1.0,
+    "minus_sqrt": lambda over: 1.0 - math.sqrt(over),
+}
+#: In which of these ways a rate comes down at the end of a training.
+COOLDOWN_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
+
+
+@dataclass(frozen=True)
+class LearningRateSchedule:
+    """Linear warm-up from 0 to `max_lr`, then constant or a decay to `min_lr`. Counts in samples, always.
+
+    With the style WSD (warm-up, stable, decay) the rate stays at `max_lr` but for the last `wsd_decay_samples` of
+    `decay_samples`. A cooldown, of any style, leaves the schedule at sample `cooldown_at` and comes down from the rate
+    there to `min_lr` in `cooldown_samples`. Raises ValueError for one that cannot be.
+    """
+
+    max_lr: float
+    min_lr: float
+    warmup_samples: int
+    decay_samples: int
+    style: str = "linear"
+    wsd_decay_samples: int | None = None
+    wsd_decay_style: str | None = None
+    cooldown_at: int | None = None
+    cooldown_samples: int | None = None
+    cooldown_style: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.style not in DECAY_STYLES:
+            raise ValueError(
+                f"the learning rate cannot decay by {self.style!r}: choose one of {', '.join(DECAY_STYLES)}"
+            )
+        if self.max_lr < self.min_lr:
+            raise ValueError(f"the learning rate {self.max_lr} is below its minimum {self.min_lr}")
+        if self.warmup_samples < 0:
+            raise ValueError(f"the learning rate cannot warm up for {self.warmup_samples} samples")
+        if self.style != "constant" and self.decay_samples <= self.warmup_samples:
+            raise ValueError(
+                f"the learning rate decays until sample {self.decay_samples}, "
+                f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
+            )
+        if self.style == WSD:
+            self._refuse_no_stable_part()
+        for style in (self.wsd_decay_style, self.cooldown_style):
+            if style is not None and style not in COOLDOWN_STYLES:
+                raise ValueError(
+                    f"the learning rate cannot come down by {style!r}: choose one of {', '.join(COOLDOWN_STYLES)}"
+                )
+        if (self.cooldown_at is None) != (self.cooldown_samples is None):
+            raise ValueError("a cooldown of the learning rate needs the sample at which it begins, and its length")
+        if self.cooldown_samples is not None and self.cooldown_samples < 1:
+            raise ValueError(
+                f"the learning rate cannot come down from sample {self.cooldown_at} in {self.cooldown_samples} samples"
+            )
+
+    def _refuse_no_stable_part(self) -> None:
+        if self.wsd_decay_samples is None or self.wsd_decay_style is None:
+            raise ValueError(f"the learning rate cannot decay by {WSD} without its last part's length and style")
+        begins = self.decay_samples - self.wsd_decay_samples
+        if begins < self.warmup_samples:
+            raise ValueError(
+                f"the learning rate's last part begins at sample {begins}, "
+                f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
+            )
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> LearningRateSchedule:
+        """The schedule that the options ask for. Raises ValueError like the class."""
+        is_wsd, style = options["lr_decay_style"] == WSD, options["lr_decay_style"]
+        return cls(
+            options["lr"],
+            options["min_lr"],
+            samples_to_warm_up(options),
+            samples_to_decay(options),
+            style,
+            wsd_decay_samples=samples_to_decay_last(options) if is_wsd else None,
+            wsd_decay_style=options["lr_wsd_decay_style"] if is_wsd else None,
+            cooldown_at=options["lr_cooldown_at_samples"],
+            cooldown_samples=samples_to_cool_down(options),
+            cooldown_style=options["lr_cooldown_style"] if options["lr_cooldown_at_samples"] is not None else None,
+        )
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> LearningRateSchedule:
+        """The schedule that a manifest speaks of. Raises TypeError for facts of none, ValueError like the class."""
+        return cls(**facts)
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it: nothing of a part that it has not."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def ends_at(self) -> int | None:
+        """The sample at which the rate has come down for good; None where it never does."""
+        if self.cooldown_at is not None and self.cooldown_samples is not None:
+            return self.cooldown_at + self.cooldown_samples
+        return None if self.style == "constant" else self.decay_samples
+
+    def at(self, consumed_samples: int) -> float:
+        """The rate after `consumed_samples` samples; the step that starts there runs at it."""
+        start, samples, style = self.cooldown_at, self.cooldown_samples, self.cooldown_style
+        if start is None or samples is None or style is None or consumed_samples <= start:
+            return self._before_cooldown(consumed_samples)
+        highest = self._before_cooldown(start)
+        lowest = min(self.min_lr, highest)
+        return lowest + _left(style, (consumed_samples - start) / samples) * (highest - lowest)
+
+    def _before_cooldown(self, consumed_samples: int) -> float:
+        if self.wsd_decay_samples is not None and self.wsd_decay_style is not None:
+            begins = self.decay_samples - self.wsd_decay_samples
+            if consumed_samples > max(begins, self.warmup_samples):
+                over = (consumed_samples - begins) / self.wsd_decay_samples
+                return self.min_lr + _left(self.wsd_decay_style, over) * (self.max_lr - self.min_lr)
+        return learning_rate(
+            consumed_samples,
+            max_lr=self.max_lr,
+            min_lr=self.min_lr,
+            warmup_samples=self.warmup_samples,
+            decay_samples=self.decay_samples,
+            style="constant" if self.style == WSD else self.style,
+        )
+
+
+#: What a manifest that does not speak of them means: those who wrote it had none of these.
+ABSENT: Mapping[str, None] = dict.fromkeys(one.name for one in fields(LearningRateSchedule) if one.default is None)
+
+
+def learning_rate(
+    consumed_samples: int,
+    *,
+    max_lr: float,
+    min_lr: float,
+    warmup_samples: int,
+    decay_samples: int,
+    style: str = "linear",
+) -> float:
+    """The learning rate after `consumed_samples` samples. With a warm-up the first step of a training runs at 0."""
+    if warmup_samples > 0 and consumed_samples <= warmup_samples:
+        return max_lr * consumed_samples / warmup_samples
+    if style == "constant":
+        return max_lr
+    if consumed_samples > decay_samples:
+        return min_lr
+    if style == "inverse-square-root":
+        return max(min_lr, max_lr * math.sqrt(max(warmup_samples, 1) / max(consumed_samples, 1)))
+    ratio = (consumed_samples - warmup_samples) / (decay_samples - warmup_samples)
+    return min_lr + _left(style, ratio) * (max_lr - min_lr)
+
+
+def _left(style: str, over: float) -> float:
+    return _LEFT[style](over) if over < 1.0 else 0.0
+
+
+def samples_to_decay(options: Mapping[str, Any]) -> int:
+    """Samples after which the learning rate has come down: as many as are trained on, unless the options say another.
+
+    Needs a length of the decay or of the training, and `global_batch_size` where that is in iterations.
+    """
+    if options["lr_decay_samples"]:
+        return int(options["lr_decay_samples"])
+    if options["lr_decay_tokens"]:
+        return samples_of_tokens(options["lr_decay_tokens"], options["seq_length"])
+    if options["lr_decay_iters"]:
+        return int(options["lr_decay_iters"] * options["global_batch_size"])
+    return samples_to_train(options)
+
+
+def samples_to_warm_up(options: Mapping[str, Any]) -> int:
+    """Samples over which the learning rate grows from 0, given as such, in iterations or as a share of the decay."""
+    if options["lr_warmup_fraction"] is not None:
+        return int(options["lr_warmup_fraction"] * samples_to_decay(options))
+    if options["lr_warmup_tokens"]:
+        return samples_of_tokens(options["lr_warmup_tokens"], options["seq_length"])
+    if options["lr_warmup_iters"]:
+        return int(options["lr_warmup_iters"] * options["global_batch_size"])
+    return int(options["lr_warmup_samples"])
+
+
+def samples_to_decay_last(options: Mapping[str, Any]) -> int | None:
+    """Samples of the part of WSD in which the rate comes down, the end of the decay; None where none is given."""
+    if options["lr_wsd_decay_samples"]:
+        return int(options["lr_wsd_decay_samples"])
+    iterations = options["lr_wsd_decay_iters"]
+    return int(iterations * options["global_batch_size"]) if iterations else None
+
+
+def samples_to_cool_down(options: Mapping[str, Any]) -> int | None:
+    """Samples of the cooldown: up to the training's end where they are not given. None without a cooldown."""
+    start = options["lr_cooldown_at_samples"]
+    if start is None:
+        return None
+    return int(options["lr_cooldown_samples"] or samples_to_train(options) - start)

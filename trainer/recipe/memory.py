@@ -1,0 +1,218 @@
+"""The most memory that a rank takes in a step, by what it is for. Pure, without torch.
+
+A step has moments at which most is held: the backward pass of a micro-batch begins while others are in flight, and
+gradients are reduced, when activations are gone and buffers are there instead. The peak is the larger one's. Bytes of
+DeepSpeed's engine are those of its release 0.19.8: `BF16_Optimizer` for bf16, ZeRO stage 1 for fp32 and fp16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from trainer.recipe.activations import MicroBatch
+from trainer.recipe.layout import Layout, blocks_per_stage
+from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.parameters import block_parameters, word_embedding
+from trainer.recipe.precision import is_half
+from trainer.recipe.recomputation import ATTENTION, BLOCK, recomputed
+from trainer.recipe.sequence_parallel import splits_sequence
+from trainer.recipe.sizes import HALF_BYTES_PER_PARAMETER, parameters_of_ranks
+
+MIB = 2**20
+_FP32 = 4
+#: The engine's bucket for gradients of bf16, in elements.
+_BF16_BUCKET = 500_000_000
+#: What a process takes on a CPU beside all that is counted: pages of libraries that training touches first, the
+#: processor's own kernels, gloo's buffers. Measured.
+_CPU_PROCESS_BYTES = {"fp32": 44 * MIB, "bf16": 58 * MIB}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMemory:
+    """What one rank holds at its peak, in bytes by what it is for; `moment` says when that is."""
+
+    moment: str  # "backward" or "reduction"
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int  # this rank's share of fp32 weights and both moments
+    buckets_bytes: int = 0  # copies of gradients for the reduction
+    activations_bytes: int = 0  # of all micro-batches in flight
+    working_bytes: int = 0  # of the block or the loss whose gradients are being made
+    pipeline_bytes: int = 0  # what stages send each other
+    process_bytes: int = 0  # of a process on a CPU, beside all that
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of it."""
+        return sum(getattr(self, one.name) for one in fields(self) if one.name != "moment")
+
+
+def rank_memory(
+    options: Mapping[str, Any],
+    shape: ModelShape,
+    layout: Layout,
+    stage: int,
+    on_cpu: bool = False,
+    wide: bool = False,
+) -> RankMemory:
+    """The peak of a rank of one pipeline stage, from the second step on, at the full batch.
+
+    Raises ValueError where ranks cannot share a layer alike, or the blocks do not divide.
+    """
+    stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
+    held = parameters_of_ranks(shape, stages, layout.tensor)[stage]
+    in_fp32 = shape.precision == "bf16" or (shape.precision == "fp16" and options["accumulate_allreduce_grads_in_fp32"])
+    states = _States(shape.precision, held, layout.data, options["zero_reduce_bucket_size"], in_fp32, on_cpu)
+    flow = _Flow(options, micro_batch(options, shape, layout, on_cpu, wide), layout, stage, stages[stage])
+    process = _CPU_PROCESS_BYTES.get(shape.precision, 0) if on_cpu else 0
+    return max(states.at_reduction(process), *states.at_backward(flow, process), key=lambda one: one.peak_bytes)
+
+
+def fullest_rank(options: Mapping[str, Any], shape: ModelShape, layout: Layout) -> tuple[int, RankMemory]:
+    """The stage whose ranks take most on a GPU, and what they take. Raises ValueError as `rank_memory` does."""
+    found = [(stage, rank_memory(options, shape, layout, stage)) for stage in range(layout.pipeline)]
+    return max(found, key=lambda one: one[1].peak_bytes)
+
+
+def micro_batch(
+    options: Mapping[str, Any], shape: ModelShape, layout: Layout, on_cpu: bool = False, wide: bool = False
+) -> MicroBatch:
+    """The options' micro-batch on a rank."""
+    return MicroBatch(
+        shape,
+        options["micro_batch_size"],
+        options["seq_length"],
+        layout.tensor,
+        recomputed(options),
+        sequence_parallel=splits_sequence(options),
+        split_checkpoints=options["partition_activations"] or options["distribute_checkpointed_activations"],
+        on_cpu=on_cpu,
+        wide=wide and is_half(shape.precision),
+    )
+
+
+def micro_batches(options: Mapping[str, Any], layout: Layout) -> int:
+    """Of each replica in a step at the full batch, at least one."""
+    batch: int = options["global_batch_size"] or 0
+    micro: int = options["micro_batch_size"]
+    return max(1, batch // (micro * layout.data))
+
+
+@dataclass(frozen=True)
+class _States:
+    """Weights, gradients and optimizer states of a rank that holds so many parameters."""
+
+    precision: str
+    held: int
+    data: int
+    bucket: int  # elements
+    sums_in_fp32: bool  # gradients of several micro-batches
+    on_cpu: bool
+
+    @property
+    def weights(self) -> int:
+        return self.held * (HALF_BYTES_PER_PARAMETER if is_half(self.precision) else _FP32)
+
+    @property
+    def optimizer(self) -> int:
+        return 3 * _FP32 * self._share
+
+    @property
+    def _share(self) -> int:
+        return math.ceil(self.held / self.data)
+
+    @property
+    def lasting_gradients(self) -> int:
+        """Held from step to step: where half-precision gradients are added up in an fp32 copy of all."""
+        return _FP32 * self.held if self.sums_in_fp32 else 0
+
+    @property
+    def step_gradients(self) -> int:
+        """Those of autograd, from the first micro-batch of a step to its end; bf16 adds each to its sum at once."""
+        return 0 if self.precision == "bf16" else self.weights
+
+    def at_reduction(self, process: int) -> RankMemory:
+        """When gradients are reduced, and then the optimizer steps."""
+        return RankMemory(
+            moment="reduction",
+            weights_bytes=self.weights,
+            gradients_bytes=self.lasting_gradients + self.step_gradients,
+            optimizer_bytes=self.optimizer,
+            buckets_bytes=self._buckets(),
+            process_bytes=process,
+        )
+
+    def _buckets(self) -> int:
+        """Beside the gradients as they were computed.
+
+        bf16 copies all into one bucket if they fit, and reduces the large group where it lies if not. Stage 1 has a
+        buffer, which takes the gradients' place as they move into it, and reduces a copy of that; then it copies this
+        rank's share out, and lays that end to end once more.
+        """
+        if self.precision == "bf16":
+            return _FP32 * self.held if self.held <= _BF16_BUCKET else 0
+        each = _FP32 if self.sums_in_fp32 else self.weights // self.held
+        buffer = each * (
+            min(self.bucket, self.held) if self.on_cpu else self.bucket
+        )  # a CPU's is there once written to
+        share = self._share
+        return max(buffer, buffer + each * (share - self.held), 2 * _FP32 * share - each * self.held)
+
+    def at_backward(self, flow: _Flow, process: int) -> list[RankMemory]:
+        """When backward passes begin: the first of a step, the last with all in flight, and the end of one."""
+        many = min(flow.in_flight, flow.micro_batches - 1)
+        cases = [(flow.in_flight, flow.working, 0), (max(0, flow.in_flight - 1), flow.ending, self.step_gradients)]
+        if many:
+            cases.append((many, flow.working, self.step_gradients))
+        return [
+            RankMemory(
+                moment="backward",
+                weights_bytes=self.weights,
+                gradients_bytes=self.lasting_gradients + gradients,
+                optimizer_bytes=self.optimizer,
+                activations_bytes=count * flow.kept,
+                working_bytes=working,
+                pipeline_bytes=flow.pipeline,
+                process_bytes=process,
+            )
+            for count, working, gradients in cases
+        ]
+
+
+class _Flow:
+    """What passes through a rank in a step: its activations, and what is held while gradients are made."""
+
+    def __init__(self, options: Mapping[str, Any], batch: MicroBatch, layout: Layout, stage: int, blocks: int) -> None:
+        first, last = stage == 0, stage == layout.pipeline - 1
+        self.micro_batches = micro_batches(options, layout)
+        self.in_flight = min(layout.pipeline - stage, self.micro_batches)
+        together = options["checkpoint_num_layers"] if batch.recompute == BLOCK else 1
+        kept = math.ceil(blocks / together) * batch.block_bytes()
+        self.kept = kept + (batch.embedding_bytes() if first else 0) + (batch.final_bytes() if last else 0)
+        block = _working_of_block(batch, min(together, blocks))
+        self.working = max(block, batch.loss_bytes()) if last else block
+        self.ending = self._of_embedding(batch) if first else block
+        sent = 0 if layout.pipeline == 1 else 1 if last else 2 + self.in_flight
+        self.pipeline = (sent + (0 if first else 1)) * batch.stream_bytes
+
+    def _of_embedding(self, batch: MicroBatch) -> int:
+        """The word embedding's gradient, made whole before it is added to the others."""
+        return word_embedding(batch.shape).size // batch.tensor * batch.element_bytes
+
+
+def _working_of_block(batch: MicroBatch, together: int) -> int:
+    """While gradients of a block are made: two of its width, two of the stream, and the largest weight's.
+
+    Where blocks are computed again, all that they keep; where attention is, what it keeps.
+    """
+    again = 0
+    if batch.recompute == BLOCK:
+        again = together * batch.whole_block_bytes()
+    elif batch.recompute == ATTENTION:
+        again = batch.attention_bytes() - batch.recomputed_attention_bytes()
+    weight = max(math.prod(one.rank_shape(batch.tensor)) for one in block_parameters(batch.shape, 0))
+    width = batch.tokens * batch.width * batch.element_bytes
+    return again + 2 * width + 2 * batch.stream_bytes + weight * batch.element_bytes

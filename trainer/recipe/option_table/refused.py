@@ -1,0 +1,77 @@
+"""What Megatron-LM or BigScience's programs have and this trainer has not, each with the reason."""
+
+from __future__ import annotations
+
+_REQUEUED = "opsctl submits a chain of jobs that go on by themselves: leave the option out"
+_NO_MUP = (
+    "there are no muP multipliers here: give the --lr and --init-method-std that they come to at this width, "
+    "and leave the option out"
+)
+_OTHER_MODEL = "it is of a model that is no GPT: leave the option out"
+_OTHER_LOSS = "the loss is the mean over all tokens, without --eod-mask-loss: leave the option out"
+_OFFLOAD = "states stay on the device and are sharded over DP: leave the option out"
+_ENGINES_OWN = "DeepSpeed's pipeline engine does this in its own way: leave the option out"
+REFUSED: dict[str, str] = {
+    "--batch-size": "gone from Megatron too: give --micro-batch-size",
+    "--warmup": "gone from Megatron too: give --lr-warmup-fraction",
+    "--model-parallel-size": "gone from Megatron too: give --tensor-model-parallel-size",
+    "--num-layers-per-virtual-pipeline-stage": "DeepSpeed's pipeline has no interleaved stages: leave the option out",
+    "--recompute-activations": "give --recompute attention",
+    "--recompute-granularity": "give --recompute attention for selective, --recompute block for full",
+    "--recompute-method": "give --recompute block with --checkpoint-num-layers",
+    "--recompute-num-layers": "give --recompute block with --checkpoint-num-layers",
+    "--checkpoint-in-cpu": "recomputation keeps each block's input on the device: leave the option out",
+    "--cpu-optimizer": "optimizer states stay on the device and are sharded over DP: leave the option out",
+    "--use-bnb-optimizer": "there is no 8-bit optimizer here: give --optimizer adam",
+    "--use-rotary-position-embeddings": "gone from Megatron too: give --position-embedding-type rope",
+    "--rotary-interleaved": "a turned pair lies half a head apart, as in Llama: leave the option out",
+    "--rotary-seq-len-interpolation-factor": "positions are not stretched: give --rotary-base",
+    "--fp32-residual-connection": "the residual stream has the weights' type: leave the option out",
+    "--fp16-lm-cross-entropy": "the loss is always computed in fp32: leave the option out",
+    "--log-num-zeros-in-grad": "gradients are sharded and gone after the step: leave the option out",
+    "--init-method-xavier-uniform": "weights start normal: give --init-method-std",
+    "--reset-position-ids": "samples are read across documents: leave the option out",
+    "--reset-attention-mask": "samples are read across documents: leave the option out",
+    "--inference": "opsctl generate shows what a checkpoint says: leave the option out",
+    "--universal-checkpoint": "every layout loads every other one's checkpoint: leave the option out",
+    "--adlr-autoresume": _REQUEUED,
+    "--adlr-autoresume-interval": _REQUEUED,
+    "--mup": _NO_MUP,
+    "--mup-input-mult": _NO_MUP,
+    "--mup-output-mult": _NO_MUP,
+    "--mup-attn-mult": _NO_MUP,
+    "--synchronize-each-layer": "nothing waits between recomputed blocks: leave the option out",
+    "--profile-backward": "nothing is timed between recomputed blocks: leave the option out",
+    "--contigious-checkpointing": "blocks' inputs are kept one by one: leave the option out",
+    "--remote-device": _OFFLOAD,
+    "--use-pin-memory": _OFFLOAD,
+    "--cpu-torch-adam": _OFFLOAD,
+    "--scattered-embeddings": "the embedding is split over TP: leave the option out",
+    "--split-transformers": "blocks are split over TP: give --tensor-model-parallel-size",
+    "--memory-centric-tiled-linear": "products are split over TP: give --tensor-model-parallel-size",
+    "--tile-factor": "products are split over TP: give --tensor-model-parallel-size",
+    "--zero-reduce-scatter": _ENGINES_OWN,
+    "--zero-contigious-gradients": _ENGINES_OWN,
+    "--use-contiguous-buffers-in-ddp": _ENGINES_OWN,
+    "--no-scatter-gather-tensors-in-pipeline": _ENGINES_OWN,
+    "--lazy-mpu-init": _ENGINES_OWN,
+    "--no-shuffle": "samples are in the order of --seed: leave the option out",
+    "--reset-progress": "give --finetune: weights are loaded and counters begin at 0",
+    "--tensorboard-debug-dir": "give --tensorboard-dir",
+    "--loss-on-targets-only": _OTHER_LOSS,
+    "--norm-target-loss": _OTHER_LOSS,
+    "--reweight-loss-based-on-position-frequency": _OTHER_LOSS,
+    "--bitfit": "all parameters are trained: leave the option out",
+    "--prefixlm": _OTHER_MODEL,
+    "--noise-density": _OTHER_MODEL,
+    "--mean-noise-span-length": _OTHER_MODEL,
+    "--encoder-seq-length": _OTHER_MODEL,
+    "--decoder-seq-length": _OTHER_MODEL,
+    "--retriever-seq-length": _OTHER_MODEL,
+    "--mask-prob": _OTHER_MODEL,
+    "--short-seq-prob": _OTHER_MODEL,
+    "--bert-no-binary-head": _OTHER_MODEL,
+    "--onnx-safe": "opsctl export hf writes models for other programs: leave the option out",
+    "--sample-rate": "all samples are taken: leave the option out",
+    "--vocab-extra-ids": "give --pad-vocab-size-to: rows without tokens are there to be used later",
+}

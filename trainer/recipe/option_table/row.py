@@ -1,0 +1,48 @@
+"""One option: its name, type, default, unit, bounds and help; and short ways to write rows of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. `type` is the type of one value: int, float, str or bool (bool: a flag, alone on the command line).
+
+    nargs: None for one value, a number for exactly so many, "+" for one or more. Both bounds concern each single value.
+    notice: printed once when the option is given, because giving it changes nothing here.
+    """
+
+    name: str
+    type: type
+    default: Any
+    help: str
+    group: str
+    table: str = "trainer"
+    unit: str = ""
+    choices: tuple[Any, ...] = ()
+    nargs: int | str | None = None
+    at_least: float | None = None
+    below: float | None = None
+    notice: str = ""
+
+    @property
+    def key(self) -> str:
+        """The option's name in a run file and as an attribute: `num_layers` for `--num-layers`."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+def group(name: str, *rows: dict[str, Any], table: str = "trainer") -> tuple[Option, ...]:
+    """The options of one group of the help, in its order; `table` where a row does not say its own."""
+    return tuple(Option(group=name, **{"table": table, **row}) for row in rows)
+
+
+def option(name: str, type_: type, default: Any, help_: str, **more: Any) -> dict[str, Any]:
+    """A row of a group."""
+    return {"name": name, "type": type_, "default": default, "help": help_, **more}
+
+
+def flag(name: str, help_: str, **more: Any) -> dict[str, Any]:
+    """A row of a group whose option stands alone on the command line."""
+    return option(name, bool, False, help_, **more)

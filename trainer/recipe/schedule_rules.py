@@ -1,0 +1,185 @@
+"""What the options of the schedule must and must not be together. Pure functions, as in `option_rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.recipe.learning_rate import (
+    WSD,
+    LearningRateSchedule,
+    samples_to_decay,
+    samples_to_decay_last,
+    samples_to_warm_up,
+)
+from trainer.recipe.schedule import BatchRamp, samples_to_train
+
+#: The options that give one length, of which one may be given.
+_LENGTHS = {
+    "the decay": ("lr_decay_samples", "lr_decay_iters", "lr_decay_tokens"),
+    "WSD's last part": ("lr_wsd_decay_samples", "lr_wsd_decay_iters"),
+}
+#: The options that the decay's length follows from, and those of the warm-up's, the first that is given counting.
+_DECAY_LENGTHS = (
+    *("lr_decay_samples", "lr_decay_tokens", "lr_decay_iters"),
+    *("train_samples", "train_tokens", "train_iters"),
+)
+_WARMUP_LENGTHS = ("lr_warmup_fraction", "lr_warmup_tokens", "lr_warmup_iters", "lr_warmup_samples")
+
+
+def schedule_errors(options: Mapping[str, Any]) -> list[str]:
+    """A line for each thing that the lengths, the learning rate and its decay cannot be together."""
+    errors = [*_unit_errors(options), *_twice_errors(options), *_warmup_errors(options)]
+    if options["lr"] is not None and options["min_lr"] > options["lr"]:
+        errors.append(f"--min-lr {options['min_lr']:g} is above --lr {options['lr']:g}")
+    if options["override_lr_scheduler"] and options["use_checkpoint_lr_scheduler"]:
+        errors.append("--override-lr-scheduler with --use-checkpoint-lr-scheduler: choose one")
+    errors += [*_wsd_errors(options), *_cooldown_errors(options)]
+    return errors or _end_errors(options)
+
+
+def _name(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _given(key: str, options: Mapping[str, Any]) -> str:
+    return f"{_name(key)} {options[key]}"
+
+
+def _unit_errors(options: Mapping[str, Any]) -> list[str]:
+    kinds = ("train", "lr_decay", "lr_wsd_decay", "lr_warmup")
+    by_samples = [key for kind in kinds if options[key := f"{kind}_samples"]]
+    by_iterations = [key for kind in kinds if options[key := f"{kind}_iters"]]
+    if not by_samples or not by_iterations:
+        return []
+    return [f"{_name(by_samples[0])} with {_name(by_iterations[0])}: count in samples or in iterations, not both"]
+
+
+def _twice_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    for what, keys in _LENGTHS.items():
+        given = [key for key in keys if options[key]]
+        if len(given) > 1 and "lr_decay_tokens" in given:
+            errors.append(f"{_name(given[0])} with {_name(given[1])}: give {what} once")
+    if options["lr_warmup_tokens"] and (options["lr_warmup_iters"] or options["lr_warmup_samples"]):
+        errors.append("--lr-warmup-tokens with --lr-warmup-iters or --lr-warmup-samples: give the warm-up once")
+    return errors
+
+
+def _warmup_errors(options: Mapping[str, Any]) -> list[str]:
+    errors = []
+    if options["lr_warmup_fraction"] is not None and any(
+        options[f"lr_warmup_{unit}"] for unit in ("iters", "samples", "tokens")
+    ):
+        errors.append("--lr-warmup-fraction with --lr-warmup-iters or --lr-warmup-samples: give the warm-up once")
+    for unit in ("iters", "samples", "tokens"):
+        decay = options[f"lr_decay_{unit}"] or options[f"train_{unit}"]
+        if decay is not None and options[f"lr_warmup_{unit}"] >= decay:
+            errors.append(f"--lr-warmup-{unit} {options[f'lr_warmup_{unit}']} is not below the decay's length, {decay}")
+    return errors
+
+
+def _wsd_errors(options: Mapping[str, Any]) -> list[str]:
+    given = [key for key in ("lr_wsd_decay_samples", "lr_wsd_decay_iters") if options[key]]
+    if options["lr_decay_style"] != WSD:
+        return [f"{_name(key)} without --lr-decay-style {WSD}: no other style has such a part" for key in given]
+    if not given:
+        return [
+            f"--lr-decay-style {WSD} without --lr-wsd-decay-samples or --lr-wsd-decay-iters: its last part's length"
+        ]
+    unit = given[0].rpartition("_")[2]
+    decay, last = options[f"lr_decay_{unit}"] or options[f"train_{unit}"], options[given[0]]
+    if decay is not None and not options["lr_decay_tokens"] and last > decay - options[f"lr_warmup_{unit}"]:
+        before = f" less --lr-warmup-{unit} {options[f'lr_warmup_{unit}']}" if options[f"lr_warmup_{unit}"] else ""
+        return [f"{_name(given[0])} {last} is longer than the decay, {decay}{before}"]
+    return _wsd_errors_in_samples(options)
+
+
+def _wsd_errors_in_samples(options: Mapping[str, Any]) -> list[str]:
+    """Of lengths that are given in different units."""
+    try:
+        last, decay, warmup = samples_to_decay_last(options), samples_to_decay(options), samples_to_warm_up(options)
+    except (TypeError, ValueError):  # not all is given of what they follow from
+        return []
+    if last is None or last <= decay - warmup:
+        return []
+    whole = next(_given(key, options) for key in _DECAY_LENGTHS if options[key])
+    warmups = [key for key in _WARMUP_LENGTHS if options[key]]
+    before = f" less {_given(warmups[0], options)} ({warmup} samples)" if warmups else ""
+    given = next(_given(key, options) for key in _LENGTHS["WSD's last part"] if options[key])
+    return [f"{given} ({last} samples) is longer than the decay, {whole} ({decay} samples){before}"]
+
+
+def _cooldown_errors(options: Mapping[str, Any]) -> list[str]:
+    start = options["lr_cooldown_at_samples"]
+    if start is None:
+        given = options["lr_cooldown_samples"]
+        return ["--lr-cooldown-samples without --lr-cooldown-at-samples: give where it begins"] if given else []
+    total = _samples_to_train(options)
+    if total is not None and start >= total:
+        return [f"--lr-cooldown-at-samples {start} is not before the training's end, sample {total}"]
+    return []
+
+
+def schedule_notices(options: Mapping[str, Any]) -> list[str]:
+    """What to say of a decay that is down to 0 before the training ends: the originals take it, so it is taken."""
+    ends = _ends_early(options)
+    if ends is None or _is_last(options) or options["min_lr"] > 0:
+        return []
+    total = samples_to_train(options)
+    return [
+        f"{_decay_said(options, ends)} ends before {_length_said(options, total)}: the rest trains at a learning rate "
+        "of 0, which changes nothing; give --min-lr, or both the same length"
+    ]
+
+
+def _end_errors(options: Mapping[str, Any]) -> list[str]:
+    """Of a part that is the training's last by its meaning, WSD's or a cooldown, and ends before the training."""
+    ends = _ends_early(options)
+    if ends is None or not _is_last(options):
+        return []
+    rest = f"the rest would train at --min-lr {options['min_lr']:g}"
+    length = _length_said(options, samples_to_train(options))
+    return [f"{_decay_said(options, ends)} ends before {length}: {rest}; give both the same length"]
+
+
+def _ends_early(options: Mapping[str, Any]) -> int | None:
+    """The sample at which the rate is down for good, where the last step begins after it; None where it does not."""
+    total = _samples_to_train(options)
+    if total is None or not _is_whole(options):
+        return None
+    try:
+        ends = LearningRateSchedule.of(options).ends_at
+        last_step = BatchRamp.of(options).walk(0, total).reached - options["global_batch_size"]
+    except ValueError:
+        return None  # said elsewhere
+    return ends if ends is not None and ends < last_step else None
+
+
+def _is_last(options: Mapping[str, Any]) -> bool:
+    return options["lr_decay_style"] == WSD or options["lr_cooldown_at_samples"] is not None
+
+
+def _is_whole(options: Mapping[str, Any]) -> bool:
+    is_wsd_whole = options["lr_decay_style"] != WSD or samples_to_decay_last(options) is not None
+    return options["lr"] is not None and options["global_batch_size"] is not None and is_wsd_whole
+
+
+def _samples_to_train(options: Mapping[str, Any]) -> int | None:
+    try:
+        return samples_to_train(options)
+    except (TypeError, ValueError):  # not all is given of what its length follows from
+        return None
+
+
+def _decay_said(options: Mapping[str, Any], ends: int) -> str:
+    if options["lr_cooldown_at_samples"] is not None:
+        return (
+            f"{_given('lr_cooldown_at_samples', options)} with its {ends - options['lr_cooldown_at_samples']} samples"
+        )
+    return next(_given(key, options) for key in _LENGTHS["the decay"] if options[key])
+
+
+def _length_said(options: Mapping[str, Any], total: int) -> str:
+    given = [key for key in ("train_samples", "train_tokens", "train_iters") if options[key]]
+    return _given(given[0], options) if len(given) == 1 else f"the training does, at sample {total}"
