@@ -2,13 +2,15 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup demo test coverage compiled lint evaluation bench clean
+.PHONY: help setup demo test coverage compiled lint evaluation sanitize bench bench-gpu clean
 help:
 	@echo 'make demo    a real model trained through a real Slurm on this machine, in minutes (KEEP=1 leaves the cluster up)'
 	@echo 'make test    everything this machine can test'
 	@echo 'make coverage  those tests, and which modules they ran little of; takes half as long again'
 	@echo 'make evaluation  the tests with EleutherAI'"'"'s lm-eval, in an environment of its own; minutes, and half a gigabyte'
+	@echo 'make sanitize  every CUDA kernel once more under sanitizers of memory and of races; some minutes'
 	@echo 'make bench   ratios against peers and limits, measured in one run'
+	@echo 'make bench-gpu  our CUDA kernels and trainings beside torch and transformers, on the GPU of this machine'
 	@echo 'make lint    ruff and mypy'
 	@echo 'make setup   only the virtual environment and the packages'
 
@@ -41,8 +43,15 @@ evaluation: setup
 	@.ci/lm-eval
 	@$(PY) -m pytest tests/unit/evaluation/test_real_lm_eval.py
 
+# No part of `make test`: compiling every kernel for two sanitizers takes minutes.
+sanitize: setup
+	@OPSCTL_SANITIZE=1 $(PY) -m pytest -n 2 --dist loadgroup tests/unit/trainer/kernels/test_sanitized.py
+
 bench: setup
 	@$(PY) -m benchmarks
+
+bench-gpu:
+	@$(PY) -m benchmarks.gpu
 
 clean:
 	rm -rf .venv .venv.log build dist demo bench-results

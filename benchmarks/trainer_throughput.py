@@ -2,7 +2,8 @@
 
 4 layers, hidden 256, 8 heads, sequence 256, vocabulary 4096, batch 8, fp32, AdamW, clipping at 1.0, no dropout, each
 with its default attention, one process, two threads. The candidates take turns step by step and the ratios are medians
-over steps of the same turn, so that a busy machine slows all alike.
+over steps of the same turn, so that a busy machine slows all alike. What each has resident at most is that of a
+process of its own (`--peak NAME`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 LAYERS, HIDDEN, HEADS, SEQUENCE, VOCABULARY, BATCH = 4, 256, 8, 256, 4096, 8
@@ -29,6 +32,8 @@ LLAMA: dict[str, Any] = {
     "group_query_attention": True,
     "num_query_groups": GROUPS,
 }
+GOALS = {"BLOOM": 1.4, "GPT-2": 1.25, "Llama": 1.0, "share of matrix rate": 0.78, "peak memory": 0.6}
+PEAK, PEAK_STEPS, PEAK_TIMEOUT_S = "--peak", 4, 600
 Step = Callable[[], None]
 
 
@@ -44,16 +49,7 @@ def main(rounds: int = 16) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(THREADS)
-    candidates = {
-        "ours, ALiBi + embedding LayerNorm": _engine_step(
-            {"position_embedding_type": "alibi", "embed_layernorm": True}
-        ),
-        "transformers BloomForCausalLM": _transformers_step(_bloom()),
-        "ours, learned positions": _engine_step({}),
-        "transformers GPT2LMHeadModel": _transformers_step(_gpt2()),
-        "ours, rotary, RMSNorm, gate, groups": _engine_step(LLAMA),
-        "transformers LlamaForCausalLM": _transformers_step(_llama()),
-    }
+    candidates = {name: make() for name, make in CANDIDATES.items()}
     for step in candidates.values():
         step()
         step()
@@ -63,7 +59,7 @@ def main(rounds: int = 16) -> dict[str, Any]:
         products.append(_matrix_rate())
         for name, step in candidates.items():
             rates[name].append(_tokens_per_second(step))
-    return _report(rates, max(products))
+    return {**_report(rates, max(products)), "peak_mib": _report_peaks()}
 
 
 def _report(rates: dict[str, list[float]], matrix_flops: float) -> dict[str, Any]:
@@ -82,8 +78,10 @@ def _report(rates: dict[str, list[float]], matrix_flops: float) -> dict[str, Any
     def ratios(bloom: float, gpt2: float, llama: float) -> str:
         return f"ours / BLOOM {bloom:.2f}x, ours / GPT-2 {gpt2:.2f}x, ours / Llama {llama:.2f}x"
 
-    print(f"{ratios(to_bloom, to_gpt2, to_llama)} (goal: 1.00x; medians over turns)")
+    print(f"{ratios(to_bloom, to_gpt2, to_llama)} (medians over turns)")
     print(f"{ratios(fastest_bloom, fastest_gpt2, fastest_llama)} (each one's fastest step: no other load)")
+    goals = ratios(GOALS["BLOOM"], GOALS["GPT-2"], GOALS["Llama"])
+    print(f"goals: {goals}, {GOALS['share of matrix rate']:.0%} of the rate")
     return {
         "tokens_per_second": medians,
         "ratio_to_bloom": to_bloom,
@@ -96,6 +94,38 @@ def _report(rates: dict[str, list[float]], matrix_flops: float) -> dict[str, Any
         "share_of_matrix_rate": {name: rate * _flops_per_token() / matrix_flops for name, rate in medians.items()},
         "model_flops_per_token": _flops_per_token(),
     }
+
+
+def _report_peaks() -> dict[str, float]:
+    """The most that a process with each candidate has resident, in MiB."""
+    peaks = {}
+    for name in CANDIDATES:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.trainer_throughput", PEAK, name],
+            capture_output=True,
+            text=True,
+            timeout=PEAK_TIMEOUT_S,
+            check=True,
+        )
+        peaks[name] = float(done.stdout.split()[-1])
+    found = list(peaks.items())
+    for (own, of_own), (other, of_other) in zip(found[::2], found[1::2], strict=True):
+        print(f"peak memory: {own} {of_own:.0f} MiB, {other} {of_other:.0f} MiB: {of_own / of_other:.2f}x")
+    print(f"goal: {GOALS['peak memory']:.2f}x")
+    return peaks
+
+
+def _peak(name: str) -> float:
+    """MiB that this process had resident at most, after some steps of the candidate."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    step = CANDIDATES[name]()
+    for _ in range(PEAK_STEPS):
+        step()
+    # Not getrusage's, which a process has from the one that started it.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def _flops_per_token() -> float:
@@ -244,9 +274,24 @@ def batches(size: int = BATCH) -> Any:
         yield torch.randint(0, VOCABULARY, (size, SEQUENCE + 1), generator=generator)
 
 
+#: Ours, and after each what it is held to.
+CANDIDATES: dict[str, Callable[[], Step]] = {
+    "ours, ALiBi + embedding LayerNorm": lambda: _engine_step(
+        {"position_embedding_type": "alibi", "embed_layernorm": True}
+    ),
+    "transformers BloomForCausalLM": lambda: _transformers_step(_bloom()),
+    "ours, learned positions": lambda: _engine_step({}),
+    "transformers GPT2LMHeadModel": lambda: _transformers_step(_gpt2()),
+    "ours, rotary, RMSNorm, gate, groups": lambda: _engine_step(LLAMA),
+    "transformers LlamaForCausalLM": lambda: _transformers_step(_llama()),
+}
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == [PEAK]:
+        os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+        print(_peak(sys.argv[2]))
+        sys.exit()
     measured = main()
     if len(sys.argv) > 1:
-        from pathlib import Path
-
         Path(sys.argv[1]).write_text(json.dumps(measured, indent=2) + "\n")

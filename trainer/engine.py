@@ -37,10 +37,14 @@ from trainer.recipe.vocabulary import Vocabulary
 import deepspeed  # isort: skip  # process_groups has imported it the quick way
 from deepspeed.runtime.pipe.engine import PipelineEngine  # isort: skip
 from deepspeed.runtime.pipe.schedule import ReduceTiedGrads  # isort: skip
+from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS  # isort: skip
 
 from trainer.model.pipeline import GPTPipeline  # isort: skip
+from trainer.optim.accumulation import EngineAccumulation  # isort: skip
+from trainer.optim.folded_step import fold_step  # isort: skip
 from trainer.optim.held_update import Decides, held_update  # isort: skip
 from trainer.optim.parameters import build_optimizer  # isort: skip
+from trainer.optim.one_replica import leave_gradients  # isort: skip
 from trainer.optim.step_numbers import StepNumbers, Votes, measure_once  # isort: skip
 from trainer.parallel.sends import send_meanwhile  # isort: skip
 
@@ -105,11 +109,18 @@ def build_engine(
     if options.fp16 and parallel.device.type != "cuda":
         raise OptionsError("--fp16 needs a GPU, and there is none here: use --bf16 or neither")
     model = build_model(options, parallel, vocabulary, draws_weights)
-    optimizer, config = build_optimizer(model, options), _configuration(options)
+    optimizer, config = build_optimizer(model, options, parallel.operations.adam), _configuration(options)
+    if type(optimizer) not in ZERO_SUPPORTED_OPTIMIZERS:  # it warns of every class that it does not list
+        ZERO_SUPPORTED_OPTIMIZERS.append(type(optimizer))
     with contextlib.redirect_stdout(io.StringIO()):  # BF16_Optimizer prints memory, which on a CPU is none
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
     send_meanwhile(engine)
+    if parallel.data_size == 1:
+        leave_gradients(engine)
     engine.numbers = measure_once(engine, parallel)
+    if parallel.is_last_stage:
+        model.loss_fn.accumulation = EngineAccumulation(engine, model.output_weight)
+    fold_step(engine)
     if options.fp16 and options.accumulate_allreduce_grads_in_fp32:
         engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, ReduceTiedGrads: _add_up_tied_gradients}
     return engine

@@ -30,6 +30,7 @@ from trainer.files import make_folder, write_atomically
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.leave_lines import Reason, leave_line
 from trainer.formats.log_lines import argument_lines, stamp
+from trainer.kernels.choice import kernel_lines
 from trainer.loop.assembly import Process, assemble
 from trainer.loop.hard_end import HardEnd
 from trainer.loop.leaving import LeavesEarly, Leaving, LeavingSettings
@@ -95,6 +96,8 @@ def _run(options: Options, parallel: Parallel, hard_end: HardEnd, held: ExitStac
     notices = (*options.notices, *configuration_notices(options), *schedule_notices(options))
     for notice in (*notices, *masks_notices(options.attention_dropout, parallel.device)):
         tell(notice)
+    for line in kernel_lines(parallel.operations.paths):
+        tell(line)
     _keep_arguments(options)
     flush_energy = _measured(options, held)
     tell(stamp("after megatron is initialized"))

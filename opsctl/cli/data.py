@@ -20,7 +20,7 @@ def command() -> None:
 
 
 @command.command("prepare", cls=LongCommand, goes_on=False)
-@click.argument("input_path", metavar="INPUT")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.option("--output-prefix", metavar="P", required=True, help="Files are named P_KEY_document.{bin,idx,json}.")
 @click.option("--tokenizer", metavar="DIR", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt.")
 @click.option(
@@ -29,7 +29,8 @@ def command() -> None:
     metavar="N",
     help="Train a byte-level BPE of N tokens on INPUT [default: 32768].",
 )
-@click.option("--json-key", metavar="KEY", default="text", show_default=True, help="Where a JSON line keeps its text.")
+@click.option("--json-key", metavar="KEY", default="text", show_default=True, help="The key or column with the text.")
+@click.option("--split", metavar="NAME", help="Of a folder that datasets saved, this split.")
 @click.option(
     "--append-eod/--no-append-eod", default=True, show_default=True, help="End each document with its own token."
 )
@@ -38,16 +39,17 @@ def command() -> None:
     "--exclude", metavar="GLOB", multiple=True, help="Of a folder, no files or folders like this (repeatable)."
 )
 @click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Encoding threads [default: one per core, at most 16]."
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that encode [default: one per core]."
 )
 @click.option("--overwrite", is_flag=True, help="Replace files that are there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with schema_version.")
 def prepare(
-    input_path: str,
+    inputs: tuple[str, ...],
     output_prefix: str,
     tokenizer: str | None,
     vocab_size: int | None,
     json_key: str,
+    split: str | None,
     append_eod: bool,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
@@ -57,9 +59,11 @@ def prepare(
 ) -> int:
     """Write INPUT as Megatron's .bin/.idx.
 
-    INPUT is a file of JSON-lines (also gzipped), or a folder with one document per file, read in the order of the
-    files' names. Files that are not UTF-8 text are left out and counted. Without --tokenizer a byte-level BPE is
-    trained on the text and written beside the data as tokenizer.json. A run file's data_path is then P_KEY_document.
+    INPUT is a file of JSON-lines (also in gzip or zstd), Parquet or Arrow, what datasets saved, a pattern of names, or
+    a folder: of such files, or with one document per file, read in the order of their names. Files that are not UTF-8
+    text are left out and counted. Without --tokenizer a byte-level BPE is trained on the text and written beside the
+    data as tokenizer.json. Killed or interrupted, the same command goes on from what is whole. A run file's data_path
+    is then P_KEY_document.
     """
     from opsctl.cli.trainer_program import run_trainer_program
 
@@ -70,10 +74,11 @@ def prepare(
         f"--json-key={json_key}",
         "--append-eod" if append_eod else "--no-append-eod",
     ]
-    for name, value in (("--tokenizer", tokenizer), ("--vocab-size", vocab_size), ("--workers", workers)):
+    given = {"--tokenizer": tokenizer, "--vocab-size": vocab_size, "--workers": workers, "--split": split}
+    for name, value in given.items():
         arguments += [f"{name}={value}"] if value else []
     arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
-    arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", input_path]
+    arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", *inputs]
     return run_trainer_program("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken", "rich"))
 
 

@@ -61,6 +61,7 @@ from trainer.formats.data_mix import MixedData
 from trainer.formats.data_notes import PreparedData
 from trainer.formats.environment import Environment
 from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, GeneratedText, ImportedModel
+from trainer.formats.kernels import KernelCache
 
 
 class Printed(NamedTuple):
@@ -163,6 +164,7 @@ PRINTED = (
     Printed("env build", "built", BuiltEnvironment),
     Printed("env freeze", "environment", Environment),
     Printed("env check", "checked", CheckedEnvironment),
+    *(Printed(f"kernels {verb}", "kernels", KernelCache) for verb in ("build", "list", "check")),
     *(Printed(f"disk {verb}", "errand", PrintedErrand, "with `--job`") for verb in ("use", "purge", "touch")),
     Printed("disk use", "disk", list[PrintedDisk]),
     Printed("disk purge", "purge", list[PrintedPurge]),

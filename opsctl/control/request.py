@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from opsctl.account import membership_problem
 from opsctl.checkpoints.resumption import resumption_problem
+from opsctl.control.fused_kernels import unbuilt_kernels
 from opsctl.errors import RunFileError, UsageError
 from opsctl.logs.measured import measured
 from opsctl.planning.measured import with_measured
@@ -68,4 +69,6 @@ def _problems(chain: ExpandedRun) -> list[str]:
         found.append(problem)
     if refused := resumption_problem(chain):
         found.append(f"the trainer would not go on with it: {refused}")
+    if unbuilt := unbuilt_kernels(chain):
+        found.append(unbuilt)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,12 +62,18 @@ def source_script(script: Path, timeout_s: float = TIMEOUT_S) -> str:
 def import_problem(script: Path | None, variables: Mapping[str, str], module: str, timeout_s: float = IMPORT_S) -> str:
     """Why a module cannot be imported in an environment, in Python's own last words; empty where it can."""
     words = ["-P", "-c", "import importlib, sys; importlib.import_module(sys.argv[1])", module]
-    if script is None:
-        said = _run(sys.executable, words, {**os.environ, **variables}, timeout_s)
-    else:
-        sourced = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *_assignments(variables), "python"]
-        said = _run("bash", [*sourced, *words], account_environment(), timeout_s)
+    said = _run_python(script, variables, words, timeout_s)
     return said if isinstance(said, str) else ("" if said.code == 0 else _last_line(said))
+
+
+def printed_by_module(
+    script: Path | None, variables: Mapping[str, str], words: Sequence[str], timeout_s: float = TIMEOUT_S
+) -> str | None:
+    """What `python -m WORDS` prints in an environment, whatever its exit code; None where it cannot be run."""
+    said = _run_python(script, variables, ["-P", "-m", *words], timeout_s)
+    if isinstance(said, str):
+        return None
+    return said.out.rpartition(_MARK.encode())[2].decode(errors="replace")
 
 
 def account_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -77,6 +83,16 @@ def account_environment(environment: Mapping[str, str] = os.environ) -> dict[str
 
 def _assignments(variables: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _run_python(
+    script: Path | None, variables: Mapping[str, str], words: Sequence[str], timeout_s: float
+) -> Ended | str:
+    """The script's `python`, or this very one; after _MARK where there is a script."""
+    if script is None:
+        return _run(sys.executable, [*words], {**os.environ, **variables}, timeout_s)
+    sourced = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *_assignments(variables), "python"]
+    return _run("bash", [*sourced, *words], account_environment(), timeout_s)
 
 
 def _asked(program: str, words: list[str], environment: Mapping[str, str], timeout_s: float) -> Asked:

@@ -42,7 +42,7 @@ def test_a_training_finds_all_that_was_built_ahead_at_its_first_start_and_where_
     def build_ahead(**more: Any) -> None:
         assert main(["--world-size=1", "--", *to_arguments({**TINY, **options(ahead, **more)})]) == 0
         states = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
-        assert states == ["built"] * 9, "two sources and the blend, for three splits"
+        assert states == ["built"] * 3, "the blend with its two sources, for three splits"
 
     def train(cache: Path, **more: Any) -> None:
         (ran,) = pool.run(1, run_training, options(cache, **more))

@@ -53,23 +53,30 @@ def test_ranks_that_hold_a_parameter_whole_get_the_same_gradient(pool: Pool, pre
         assert (first[name] == second[name]).all(), name
 
 
-def fp16_norms(changes: dict[str, Any]) -> list[float]:
-    """Gradient norms of three steps in fp16, computed on a CPU, which DeepSpeed and the trainer are told is a GPU."""
+def fp16_engine(**changes: Any) -> tuple[Any, Any, Any]:
+    """(options, parallel, engine) in a rank: fp16 on a CPU, which DeepSpeed and the trainer are told is a GPU."""
     import dataclasses
     import os
 
     import torch
     from deepspeed.accelerator import get_accelerator
 
-    from trainer.engine import Vocabulary, build_engine, initialize, train_step
+    from trainer.engine import Vocabulary, build_engine, initialize
 
     setattr(type(get_accelerator()), "is_fp16_supported", lambda _self: True)  # noqa: B010 - in this rank alone
-    half = {"fp16": True, "loss_scale": 1024.0, "zero_reduce_bucket_size": 100_000}
-    options = tiny_options(int(os.environ["WORLD_SIZE"]), **half, **changes)
+    options = tiny_options(int(os.environ["WORLD_SIZE"]), **changes)
     parallel = initialize(options)
     if parallel.device.type == "cpu":
         parallel = dataclasses.replace(parallel, device=torch.device("cuda"))
-    engine = build_engine(options, parallel, Vocabulary.unpadded(options.vocab_size))
+    return options, parallel, build_engine(options, parallel, Vocabulary.unpadded(options.vocab_size))
+
+
+def fp16_norms(changes: dict[str, Any]) -> list[float]:
+    """Gradient norms of three steps in fp16."""
+    from trainer.engine import train_step
+
+    half = {"fp16": True, "loss_scale": 1024.0, "zero_reduce_bucket_size": 100_000}
+    options, parallel, engine = fp16_engine(**half, **changes)
     return [
         train_step(engine, iter(step_items(options, parallel, step)), options.lr).gradient_norm for step in range(3)
     ]

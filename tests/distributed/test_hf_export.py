@@ -91,7 +91,8 @@ def our_model(saved: Path, options: dict[str, Any]) -> Any:
     from trainer.formats.manifest import read_manifest
     from trainer.recipe.options import parse, to_arguments
 
-    whole = {**TINY, **options, **layout(1, 1), "train_iters": 1}
+    # Two ways of computing differ by rounding, which is not what is asked here.
+    whole = {**TINY, **options, **layout(1, 1), "train_iters": 1, "kernels": "torch"}
     parsed = parse(to_arguments(whole), 1)
     state = SavedState(saved, read_manifest(saved))
     model = build_model(parsed, initialize(parsed), Vocabulary.of(parsed.vocab_size, parsed))

@@ -19,6 +19,7 @@ from trainer.recipe.vocabulary import Vocabulary
 pytestmark = pytest.mark.distributed
 
 STEPS = 4
+BY_TORCH = {"kernels": "torch"}  # of which the plan speaks: kernels keep less
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 KINDS: dict[str, dict[str, Any]] = {
     "learned": {"position_embedding_type": "absolute", "embed_layernorm": True, "eod_mask_loss": True, **DROPOUT},
@@ -127,6 +128,7 @@ def test_a_rank_keeps_what_the_paper_says_of_recomputed_attention_and_split_sequ
         **DROPOUT,
         "tensor_model_parallel_size": 2,
         "recompute": "attention",
+        **BY_TORCH,
     }
     variants = [whole, {**whole, **SPLIT}, {**whole, "recompute": "block"}, {**whole, **SPLIT, "recompute": "block"}]
     tokens, numbers = 2 * 16, 2 * 16 * 32
@@ -147,7 +149,13 @@ def test_a_rank_keeps_what_the_paper_says_of_recomputed_attention_and_split_sequ
 )
 def test_a_rank_keeps_what_is_planned_of_split_sequences(pool: Pool, model: dict[str, Any]) -> None:
     variants = [
-        {**model, "tensor_model_parallel_size": 2, "sequence_parallel": split, "recompute": recompute}
+        {
+            **model,
+            **BY_TORCH,
+            "tensor_model_parallel_size": 2,
+            "sequence_parallel": split,
+            "recompute": recompute,
+        }
         for split in (False, True)
         for recompute in RECOMPUTE
     ]

@@ -35,6 +35,12 @@ def test_it_holds_every_template_inside_the_package(names: set[str]) -> None:
     assert {f"opsctl/_shipped/{path}" for path in templates} <= names
 
 
+def test_it_holds_all_that_is_compiled_inside_the_package(names: set[str]) -> None:
+    sources = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*") if path.is_file()}
+    assert {f"opsctl/_shipped/{path}" for path in sources} <= names
+    assert {"cuda/device.cuh", "emulator/emulated.h"} <= {str(path.relative_to("csrc")) for path in sources}
+
+
 def test_it_holds_every_job_of_the_pseudo_cron_inside_the_package(names: set[str]) -> None:
     jobs = {path.relative_to(ROOT) for path in (ROOT / "cron").rglob("*") if path.is_file()}
     assert {f"opsctl/_shipped/{path}" for path in jobs} <= names

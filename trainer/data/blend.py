@@ -8,11 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data import compiled
+
 #: Megatron builds this much more of each dataset than its share, so that rounding never runs past an end.
 SURPLUS = 0.005
 #: Pieces simulated side by side, and the least that each simulates.
 MOST_PIECES = 16_384
 LEAST_STEPS = 1_024
+#: The order names each place's dataset in 16 bits, as Megatron's does.
+MOST_DATASETS = 32_767
 
 
 def normalized(weights: Sequence[float]) -> list[float]:
@@ -37,12 +41,22 @@ def sizes_to_build(weights: Sequence[float], samples: int) -> list[int]:
 def blend_order(weights: Sequence[float], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """For each of `samples` places the dataset and the place in that dataset.
 
-    At place i the dataset with the largest `w * max(i, 1) - used` is next, the first of equals. Every step hangs on
-    the one before, but the rule soon forgets where it started: pieces are run side by side from guessed counts, and a
-    piece whose guess differs from what the piece before it ended with is run again from there. What comes out is
-    exactly the step by step result.
+    At place i the dataset with the largest `w * max(i, 1) - used` is next, the first of equals. At most MOST_DATASETS.
     """
     shares = np.array(weights, np.float64)
+    library = compiled.library()
+    if library is None:
+        return _blend_in_pieces(shares, samples)
+    dataset, place = np.empty(samples, np.int16), np.empty(samples, np.int64)
+    library.blend(compiled.address(shares), len(shares), samples, compiled.address(dataset), compiled.address(place))
+    return dataset, place
+
+
+def _blend_in_pieces(shares: NDArray[np.float64], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Every step hangs on the one before, but the rule soon forgets where it started: pieces are run side by side from
+    guessed counts, and a piece whose guess differs from what the piece before it ended with is run again from there.
+    What comes out is exactly the step by step result.
+    """
     steps = max(LEAST_STEPS, -(-samples // MOST_PIECES), min(int(4 / shares.min()), -(-samples // 256)))
     first = np.arange(0, samples, steps, dtype=np.int64)
     start_used = _guess(shares, first)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainer.data import blend
-from trainer.data.gpt_dataset import BlendedDataset, Dataset, GPTDataset, OrderSettings
+from trainer.data.gpt_dataset import BlendedDataset, Dataset, GPTDataset
 from trainer.data.index_cache import IndexCache
-from trainer.data.indexed import IndexedTokens
+from trainer.data.node_cache import NodeCache, expanded
+from trainer.data.orders import OrderSettings, Part, PartOrder, order_alone, order_blend
+from trainer.data.pair import Pair
 from trainer.formats.data_check import asked_samples, fewer_than_asked, samples_of_one_pass
 from trainer.formats.data_sources import Group, Source, groups
 from trainer.formats.errors import DataError
@@ -40,71 +40,86 @@ def build_datasets(
     test_samples: int,
     is_builder: bool = True,
     barrier: Callable[[], None] = lambda: None,
-    cache: Callable[[list[Path], bool, Callable[[], None]], IndexCache] = IndexCache,
+    cache: Callable[[list[Path]], IndexCache] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Datasets:
     """Datasets of at least so many samples each (every validation set has `valid_samples`); 0 leaves a split out.
 
-    Every rank calls it. The one with `is_builder` builds the sample order and keeps it as files; the others wait in
-    `barrier` and map them. cache: makes what keeps them, of folders, `is_builder` and `barrier`. Raises DataError, on
-    every rank alike.
+    Every rank calls it. The one with `is_builder` builds the sample orders and keeps them as files; the others wait in
+    `barrier`, once for all of them, and map them. cache: makes what keeps them, of folders. say: told where files are
+    not copied to a node's own disk although they should. Raises DataError, on every rank alike.
     """
-    builder = _Builder(options, lambda folders: cache(folders, is_builder, barrier))
-    train = builder.datasets("train", train_samples)
-    return Datasets(
-        next(iter(train.values()), None),
-        builder.datasets("valid", valid_samples),
-        builder.datasets("test", test_samples),
-    )
+
+    def datasets() -> Datasets:
+        local = options.get("data_node_cache_path")
+        node = NodeCache(expanded(local) if local else None, say)
+        builder = _Builder(options, node, cache or (lambda folders: IndexCache(folders, is_builder, node)))
+        train = builder.datasets("train", train_samples)
+        return Datasets(
+            next(iter(train.values()), None),
+            builder.datasets("valid", valid_samples),
+            builder.datasets("test", test_samples),
+        )
+
+    if not is_builder:
+        barrier()
+        return datasets()
+    try:
+        return datasets()
+    finally:
+        barrier()
 
 
 class _Builder:
-    """Opens each file once and builds datasets over it."""
+    """Tells each pair of files apart once and builds datasets over it."""
 
-    def __init__(self, options: Mapping[str, Any], make_cache: Callable[[list[Path]], IndexCache]):
-        self._options, self._make_cache = options, make_cache
+    def __init__(self, options: Mapping[str, Any], node: NodeCache, cache: Callable[[list[Path]], IndexCache]) -> None:
+        self._options, self._node, self._make_cache = options, node, cache
         self._settings = OrderSettings(options["seq_length"], options["seed"], options["separate_last_epoch_threshold"])
-        self._open: dict[str, IndexedTokens] = {}
+        self._pairs: dict[str, Pair] = {}
 
     def datasets(self, split: str, samples: int) -> dict[str, Dataset]:
         """The datasets of `split` by name."""
         if samples <= 0:
             return {}
-        found = groups(self._options, split)
-        if split == "valid":
-            for group in found:
-                self._refuse_fewer_than_asked(group)
-        return {group.name: self._dataset(group, split, samples) for group in found}
-
-    def _refuse_fewer_than_asked(self, group: Group) -> None:
-        has, length = 0, self._settings.sequence_length
-        for source in group.sources:
-            data = self._data(source)
-            first, last = source.documents(len(data))
-            has += samples_of_one_pass(int(data.lengths[first:last].sum(dtype=np.int64)), length)
-        if 0 < has < asked_samples(self._options):  # where it has none, whoever builds it says so
-            raise fewer_than_asked(group.name, has, self._options)
+        return {group.name: self._dataset(group, split, samples) for group in groups(self._options, split)}
 
     def _dataset(self, group: Group, split: str, samples: int) -> Dataset:
+        cache = self._cache(group.sources[0])
         if len(group.sources) == 1 and group.sources[0].weight is None:
-            return self._gpt(group.sources[0], samples, split)
-        weights = blend.normalized([source.weight or 0.0 for source in group.sources])
-        sizes = blend.sizes_to_build(weights, samples)
-        name = split if group.name == split else f"{split} ({group.name})"
-        parts = [self._gpt(source, size, name) for source, size in zip(group.sources, sizes, strict=True)]
-        return BlendedDataset(
-            parts, weights, sum(blend.target_sizes(weights, samples)), self._cache(group.sources[0]), name
-        )
+            (part,) = parts = [self._part(group.sources[0], samples)]
+            over = self._over(parts, [order_alone(part, self._settings, cache, split)])
+            found: Dataset = over[0]
+        else:
+            weights = blend.normalized([source.weight or 0.0 for source in group.sources])
+            sizes = blend.sizes_to_build(weights, samples)
+            parts = [self._part(source, size) for source, size in zip(group.sources, sizes, strict=True)]
+            total = sum(blend.target_sizes(weights, samples))
+            name = split if group.name == split else f"{split} ({group.name})"
+            # Normalised once more, as Megatron does: the last bits of the weights decide between equals.
+            weights = blend.normalized(weights)
+            whole = order_blend(parts, weights, total, self._settings, cache, name)
+            over = self._over(parts, whole.parts)
+            found = BlendedDataset(over, weights, whole)
+        if split == "valid":
+            self._refuse_fewer_than_asked(group.name, over)
+        return found
 
-    def _gpt(self, source: Source, samples: int, name: str) -> GPTDataset:
-        data = self._data(source)
-        first, last = source.documents(len(data))
-        return GPTDataset(data, first, last, samples, self._settings, self._cache(source), name)
+    def _over(self, parts: Sequence[Part], orders: Sequence[PartOrder]) -> list[GPTDataset]:
+        """Without orders, which a dry run has not built, none."""
+        return [
+            GPTDataset(part.pair, order, self._settings.sequence_length)
+            for part, order in zip(parts, orders, strict=bool(orders))
+        ]
 
-    def _data(self, source: Source) -> IndexedTokens:
-        data = self._open.get(source.prefix)
-        if data is None:
-            data = self._open[source.prefix] = IndexedTokens(source.prefix)
-        return data
+    def _refuse_fewer_than_asked(self, name: str, sources: Sequence[GPTDataset]) -> None:
+        has = sum(samples_of_one_pass(one.tokens_per_epoch, one.sequence_length) for one in sources)
+        if 0 < has < asked_samples(self._options):
+            raise fewer_than_asked(name, has, self._options)
+
+    def _part(self, source: Source, samples: int) -> Part:
+        pair = self._pairs.setdefault(source.prefix, Pair(source.prefix, self._node))
+        return Part(pair, source, samples)
 
     def _cache(self, source: Source) -> IndexCache:
         given = self._options.get("data_cache_path")

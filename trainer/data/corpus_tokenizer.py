@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from trainer.data import tokenizer as bpe
-from trainer.data.corpus import Folder, JsonLines, Skipped
+from trainer.data.corpus import Corpus
 from trainer.data.progress import Progress, Waiting
 from trainer.formats.errors import DataError
 
@@ -20,25 +20,12 @@ TRAINING_CHARACTERS = 1_000_000_000
 DEFAULT_VOCAB_SIZE = 32_768
 
 
-def given(file: Path) -> tuple[Tokenizer, Path, str]:
-    """The tokenizer at `file`, where it lies, and its text."""
-    tokenizer = bpe.load(file)
-    return tokenizer, file, tokenizer.to_str(pretty=True)
+def place_in(folder: Path) -> Path:
+    """Where a tokenizer that is trained belongs."""
+    return folder / "tokenizer.json"
 
 
-def trained(corpus: Folder | JsonLines, vocab_size: int, folder: Path, overwrite: bool) -> tuple[Tokenizer, Path, str]:
-    """A tokenizer trained on `corpus`, where in `folder` it belongs, and its text.
-
-    Raises DataError when another one is there already, unless `overwrite`.
-    """
-    tokenizer = _train(corpus, vocab_size)
-    text = tokenizer.to_str(pretty=True)
-    file = folder / "tokenizer.json"
-    _refuse_other_tokenizer(file, text, overwrite)
-    return tokenizer, file, text
-
-
-def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
+def train(corpus: Corpus, vocab_size: int) -> Tokenizer:
     """A tokenizer from the start of the corpus."""
     reading = Progress("reading for the tokenizer", min(corpus.total_bytes, TRAINING_CHARACTERS))
     learning = Waiting(f"training a tokenizer of {vocab_size:,} tokens")
@@ -46,10 +33,10 @@ def _train(corpus: Folder | JsonLines, vocab_size: int) -> Tokenizer:
     def texts() -> Iterator[str]:
         characters = 0
         with reading:
-            for document in corpus.documents(Skipped()):
-                yield document.text
-                reading.reached(document.read_bytes)
-                characters += len(document.text)
+            for text, read_bytes in corpus.texts():
+                yield text
+                reading.reached(read_bytes)
+                characters += len(text)
                 if characters >= TRAINING_CHARACTERS:
                     break
         learning.begin()
@@ -82,7 +69,7 @@ def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
     return result
 
 
-def _refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
+def refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
     """Raises DataError when another tokenizer lies where ours would: other data beside it needs it."""
     if file.exists() and not overwrite and file.read_text() != text:
         raise DataError(

@@ -24,6 +24,13 @@ class Cyclic:
     def __getitem__(self, place: int) -> NDArray[np.int64]:
         return self._dataset[place % len(self._dataset)]
 
-    def read_into(self, place: int, out: NDArray[np.int64]) -> None:
-        """See `Dataset.read_into`."""
-        self._dataset.read_into(place % len(self._dataset), out)
+    def read_rows(self, first: int, rows: NDArray[np.int64]) -> tuple[int, int]:
+        """See `Dataset.read_rows`."""
+        ranges = []
+        while len(rows):
+            begin = first % len(self._dataset)
+            count = min(len(rows), len(self._dataset) - begin)
+            ranges.append(self._dataset.read_rows(begin, rows[:count]))
+            first, rows = first + count, rows[count:]
+        smallest, largest = zip(*ranges, strict=True)
+        return min(smallest), max(largest)

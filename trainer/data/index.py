@@ -62,7 +62,7 @@ def index(options: Options, dry_run: bool, tell: Callable[[KeptIndex], None]) ->
         wanted.samples_to_read,
         wanted.valid_samples,
         wanted.test_samples,
-        cache=lambda folders, *_: _ToldCache(folders, dry_run, told),
+        cache=lambda folders: _ToldCache(folders, dry_run, told),
     )
     return IndexedData(
         train_samples=wanted.samples_to_read,
@@ -78,7 +78,7 @@ class _ToldCache(IndexCache):
     """The training's own, which tells what it is asked for; in a dry run it builds nothing."""
 
     def __init__(self, folders: list[Path], dry_run: bool, tell: Callable[[tuple[str, str], KeptIndex], None]) -> None:
-        super().__init__(folders, is_builder=True, barrier=lambda: None)
+        super().__init__(folders)
         self._dry_run, self._tell, self._first = dry_run, tell, str(folders[0])
 
     def load_or_build(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:

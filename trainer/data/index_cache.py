@@ -19,46 +19,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.node_cache import NodeCache
 from trainer.files import create_file, make_folder, write_atomically
-from trainer.formats.index_header import bin_path, idx_path
 from trainer.formats.json_text import json_file_text
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def file_identity(prefix: str) -> dict[str, Any]:
-    """What tells one version of a `.bin/.idx` pair from another."""
-    found = {}
-    for path in (bin_path(prefix), idx_path(prefix)):
-        state = path.stat()
-        found[path.suffix[1:]] = [state.st_size, state.st_mtime_ns]
-    return {"prefix": str(Path(prefix).resolve()), **found}
-
-
 class IndexCache:
-    """Where built arrays are kept. `folders` are tried in turn; with none writable, every rank builds for itself."""
+    """Where built arrays are kept. `folders` are tried in turn; with none writable, every rank builds for itself.
 
-    def __init__(self, folders: list[Path], is_builder: bool, barrier: Callable[[], None]):
-        self._folders, self._is_builder, self._barrier = folders, is_builder, barrier
+    keeps: whether what is built here is kept, which one rank of all does. node: maps its own copies.
+    """
+
+    def __init__(self, folders: list[Path], keeps: bool = True, node: NodeCache | None = None) -> None:
+        self._folders, self._keeps, self._node = folders, keeps, node or NodeCache(None)
 
     def load_or_build(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
-        """The arrays for `description`, mapped read-only from the cache; built and kept by the builder when missing.
-
-        Every rank has to call this in the same order: there is one barrier inside, also when building fails.
-        """
+        """The arrays for `description`, mapped read-only from the cache; built, and kept by who keeps, when missing."""
         text, stem = _named(description)
-        built: Arrays | None = None
-        try:
-            if self._is_builder and self._find(stem) is None:
-                built = build()
-                self._keep(stem, text, built)
-        finally:
-            self._barrier()
         found = self._find(stem)
         if found is not None:
             return found[1]
-        # The folder is not shared or not writable here: the same arrays come out of building them again.
-        return built if built is not None else build()
+        built = build()
+        if self._keeps:
+            self._keep(stem, text, built)
+            found = self._find(stem)
+        # Else the folder is not shared or not writable here: the same arrays came out of building them again.
+        return built if found is None else found[1]
 
     def kept(self, description: Mapping[str, Any]) -> tuple[Path, Arrays] | None:
         """The listing of the arrays for `description` and they themselves; None where they are not kept whole."""
@@ -67,9 +55,10 @@ class IndexCache:
     def _find(self, stem: str) -> tuple[Path, Arrays] | None:
         for folder in self._folders:
             listing = folder / f"{stem}.json"
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(OSError, ValueError, KeyError, EOFError):
                 names = json.loads(listing.read_text())["arrays"]
-                mapped = {name: np.load(folder / f"{stem}-{name}.npy", mmap_mode="r") for name in names}
+                local = {name: self._node.local(folder / f"{stem}-{name}.npy") for name in names}
+                mapped = {name: np.load(path, mmap_mode="r") for name, path in local.items()}
                 return listing, {name: array.view(np.ndarray) for name, array in mapped.items()}
         return None
 

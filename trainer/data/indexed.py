@@ -18,6 +18,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data import compiled
 from trainer.files import be_as_open_as_its_folder, create_file
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import bin_path, corrupt, header_bytes, idx_path, read_header
@@ -35,13 +36,14 @@ class IndexedTokens:
     """A `.bin/.idx` pair, mapped into memory; opening it checks the header and the sizes of both files.
 
     lengths: [N] int32, tokens of each sequence. pointers: [N] int64, its first byte in the `.bin`. tokens: [T], all
-    of them. Raises DataError for anything missing, cut short or foreign.
+    of them. index: a copy of the `.idx`, to map instead of it. Raises DataError for anything missing, cut short or
+    foreign.
     """
 
-    def __init__(self, prefix: str | Path):
+    def __init__(self, prefix: str | Path, index: Path | None = None):
         self.prefix = str(prefix)
         header = self.header = read_header(prefix)
-        raw = _mapped(idx_path(prefix))
+        raw = _mapped(index or idx_path(prefix))
         self.lengths: NDArray[np.int32] = raw[header.lengths_at : header.pointers_at].view("<i4")
         self.pointers: NDArray[np.int64] = raw[header.pointers_at : header.documents_at].view("<i8")
         entries_end = header.documents_at + 8 * header.document_entries
@@ -61,22 +63,40 @@ class IndexedTokens:
         first = int(self.pointers[sequence]) // self.dtype.itemsize
         return self.tokens[first + start : first + stop]
 
+    def tokens_of(self, first: int, last: int) -> int:
+        """Tokens of the sequences [first, last)."""
+        return int(self.lengths[first:last].sum(dtype=np.int64))
+
     def check_every_entry(self) -> None:
         """Read all lengths and offsets, 20 bytes a sequence. Raises DataError for one that cannot be."""
         entries = self.document_indices
-        if not len(entries) or entries[0] != 0 or entries[-1] != len(self) or bool(np.any(np.diff(entries) < 0)):
+        if not len(entries) or entries[0] != 0 or entries[-1] != len(self) or not _ascends(entries):
             raise corrupt(self.prefix, f"its document entries do not run from 0 to {len(self):,}")
-        if not len(self):
+        at = _first_wrong(self.lengths, self.pointers, self.dtype.itemsize)
+        if at == len(self):
             return
-        if int(self.lengths.min()) < 0:
-            at = int(self.lengths.argmin())
+        if self.lengths[at] < 0:
             raise corrupt(self.prefix, f"sequence {at:,} has length {int(self.lengths[at]):,}")
-        expected = _pointers(self.lengths, self.dtype.itemsize)
-        wrong = np.flatnonzero(self.pointers != expected)
-        if len(wrong):
-            at = int(wrong[0])
-            found = f"byte {int(self.pointers[at]):,} instead of {int(expected[at]):,}"
-            raise corrupt(self.prefix, f"sequence {at:,} points at {found}")
+        expected = self.tokens_of(0, at) * self.dtype.itemsize
+        found = f"byte {int(self.pointers[at]):,} instead of {expected:,}"
+        raise corrupt(self.prefix, f"sequence {at:,} points at {found}")
+
+
+def _ascends(entries: NDArray[np.int64]) -> bool:
+    library = compiled.library()
+    if library is None:
+        return not bool(np.any(entries[1:] < entries[:-1]))
+    return bool(library.entries_ascend(compiled.address(entries), len(entries)))
+
+
+def _first_wrong(lengths: NDArray[np.int32], pointers: NDArray[np.int64], token_bytes: int) -> int:
+    """The first sequence whose length is negative, or that does not begin where the one before ends; all: none."""
+    library = compiled.library()
+    if library is not None:
+        places = compiled.address(lengths), compiled.address(pointers)
+        return int(library.first_wrong_sequence(*places, len(lengths), token_bytes))
+    wrong = np.flatnonzero((lengths < 0) | (pointers != _pointers(lengths, token_bytes)))
+    return int(wrong[0]) if len(wrong) else len(lengths)
 
 
 class IndexedWriter:
@@ -103,18 +123,33 @@ class IndexedWriter:
             raise DataError(
                 f"somebody else is writing {self._begun[0]}; wait for it or choose another prefix"
             ) from None
-        self._file.truncate(0)
+        if not self._is_at(self._begun[0]):
+            self._file.close()
+            raise DataError(f"somebody else has just written {self.prefix}; look at it, and try again")
+        self._begin()
         be_as_open_as_its_folder(self._begun[0])
         return self
+
+    def _begin(self) -> None:
+        """With the lock held: what a writer before this one left is not wanted."""
+        self._file.truncate(0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for path in self._begun:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        # What was put in its place has left the names beside it to the next writer.
+        if self._is_at(self._begun[0]):
+            for path in self._begun:
+                with contextlib.suppress(OSError):
+                    path.unlink()
         with contextlib.suppress(OSError):
             self._file.close()
+
+    def _is_at(self, path: Path) -> bool:
+        """Whether the file that is written and locked has this name."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._file.fileno()), path.lstat())
+        return False
 
     def add(self, tokens: NDArray[np.integer], lengths: NDArray[np.int32]) -> None:
         """Append documents: their tokens in one piece, and how many each has."""

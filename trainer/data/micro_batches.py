@@ -94,12 +94,10 @@ class MicroBatches(Iterator[MicroBatch]):
 
     def _read(self, first: int) -> MicroBatch:
         batch = torch.empty((self._micro_batch_size, self._dataset.sequence_length + 1), dtype=torch.int64)
-        rows = batch.numpy()
-        for row in range(self._micro_batch_size):
-            self._dataset.read_into(first + row, rows[row])
-        if self._vocab_size is not None and not 0 <= int(rows.min()) <= int(rows.max()) < self._vocab_size:
+        smallest, largest = self._dataset.read_rows(first, batch.numpy())
+        if self._vocab_size is not None and not 0 <= smallest <= largest < self._vocab_size:
             raise SampleError(
-                f"the data holds token id {int(rows.max())}, the vocabulary has {self._vocab_size:,}: "
+                f"the data holds token id {largest}, the vocabulary has {self._vocab_size:,}: "
                 "it was made with another tokenizer; give that one, or prepare the data again"
             )
         return MicroBatch(first, batch)

@@ -1,4 +1,4 @@
-"""`python -m trainer.data.prepare INPUT --output-prefix P`.
+"""`python -m trainer.data.prepare INPUT... --output-prefix P`.
 
 Text to `P_<key>_document.{bin,idx,json}`, and `tokenizer.json` beside them.
 
@@ -9,37 +9,40 @@ but their frequencies would score), the tokenizer and checksums. Needs neither t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
-import itertools
 import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from trainer.data import corpus_tokenizer
 from trainer.data import tokenizer as bpe
-from trainer.data.corpus import Document, Folder, JsonLines, Skipped, open_corpus, shown
+from trainer.data.corpus import Corpus
 from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
-from trainer.data.indexed import IndexedWriter, token_dtype
+from trainer.data.encoding import Setting, encoding
 from trainer.data.progress import Progress
+from trainer.data.texts.inputs import Choice
+from trainer.data.texts.piece import shown
+from trainer.data.unfinished import VOCAB_SIZE, Asked, Leftovers, State, UnfinishedPair, differences
 from trainer.files import make_folder, write_atomically
 from trainer.formats.data_notes import DataNotes, PreparedData, SkippedCounts, write_notes
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import idx_path
 from trainer.formats.json_text import json_file_text
-from trainer.say import failed
+from trainer.say import complain, failed
 
-#: Text encoded and written at a time, in characters.
-BATCH_CHARACTERS = 4_000_000
-MOST_WORKERS = 16
+#: A process takes about as long to start as it does to encode this much.
+BYTES_WORTH_A_PROCESS = 16 << 20
+MOST_WORKERS = 64
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,13 +50,14 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         "python -m trainer.data.prepare", description="Text to Megatron's .bin/.idx.", allow_abbrev=False
     )
-    result.add_argument("input", help="JSON-lines (also gzipped), or a folder with one document per file")
+    result.add_argument("inputs", nargs="+", metavar="INPUT", help="JSON-lines, Parquet, folders, or patterns of them")
     result.add_argument("--output-prefix", required=True, help="files are named PREFIX_KEY_document.*")
     result.add_argument("--tokenizer", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt")
     result.add_argument(
         "--vocab-size", type=int, help=f"train a byte-level BPE of this size [default: {DEFAULT_VOCAB_SIZE:,}]"
     )
-    result.add_argument("--json-key", default="text")
+    result.add_argument("--json-key", default="text", help="the key or the column with the text")
+    result.add_argument("--split", metavar="NAME", help="of a folder that datasets saved, this split")
     result.add_argument(
         "--append-eod", action=argparse.BooleanOptionalAction, default=True, help="end each document with its own token"
     )
@@ -63,94 +67,184 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--exclude", action="append", default=[], metavar="GLOB", help="of a folder, no files or folders like this"
     )
-    result.add_argument("--workers", type=int, help="encoding threads [default: one per core, at most 16]")
+    result.add_argument("--workers", type=int, help="processes that encode [default: one per core]")
     result.add_argument("--overwrite", action="store_true", help="replace files that are there")
     result.add_argument("--json", action="store_true", help="print JSON")
     return result
 
 
-def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
-    """Write everything. Returns what was written, and what was left out in words.
+@dataclass(frozen=True)
+class Chosen:
+    """The tokenizer, its text, and the file that it is in or will be."""
 
-    Raises DataError; then what was there before stands.
+    tokenizer: Tokenizer
+    text: str
+    file: Path
+    is_trained: bool
+
+    @property
+    def sha256(self) -> str:
+        """Of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
+    """Write everything, on from where an earlier start of the same was.
+
+    Returns what was written, and what was left out in words. Raises DataError; then what was there before stands.
     """
     prefix = output_prefix(arguments)
-    corpus = open_corpus(Path(arguments.input), arguments.json_key, arguments.include, arguments.exclude)
-    refuse_existing(prefix, arguments.overwrite)
+    leftovers = Leftovers(prefix)
+    written = leftovers.written()
+    if not arguments.tokenizer:
+        written.append(corpus_tokenizer.place_in(prefix.parent))
+    own = frozenset(str(prefix.parent.resolve() / path.name) for path in written)
+    corpus = Corpus(
+        arguments.inputs, Choice(arguments.json_key, arguments.include, arguments.exclude, arguments.split, own)
+    )
+    if not leftovers.state.exists():
+        refuse_existing(prefix, arguments.overwrite)
     make_folder(prefix.parent)
-    if arguments.tokenizer:
-        tokenizer, tokenizer_file, tokenizer_text = corpus_tokenizer.given(Path(arguments.tokenizer))
-    else:
-        wanted = arguments.vocab_size or DEFAULT_VOCAB_SIZE
-        tokenizer, tokenizer_file, tokenizer_text = corpus_tokenizer.trained(
-            corpus, wanted, prefix.parent, arguments.overwrite
-        )
-    vocab_size = bpe.vocab_size(tokenizer)
-    eod = bpe.end_of_document(tokenizer) if arguments.append_eod else None
-    encoder = bpe.Encoder(tokenizer, arguments.workers or min(MOST_WORKERS, os.cpu_count() or 1))
-    skipped = Skipped()
-    with IndexedWriter(prefix, token_dtype(vocab_size)) as writer:
-        totals = _encode(corpus, encoder, eod, vocab_size, writer, skipped)
-        if not totals.documents:
-            raise DataError(f"no documents in {shown(arguments.input)}: {skipped.words() or 'nothing but blank lines'}")
-        data = PreparedData(
-            data_path=str(prefix),
-            documents=totals.documents,
-            tokens=int(totals.counts.sum()),
-            text_bytes=totals.text_bytes,
-            bytes_per_token=totals.text_bytes / int(totals.counts.sum()),
-            vocab_size=vocab_size,
-            entropy_nats=entropy_nats(totals.counts),
-            ln_vocab_nats=math.log(vocab_size),
-            eod=eod,
-            dtype=token_dtype(vocab_size).name,
-            engine=encoder.engine,
-            tokenizer=str(tokenizer_file.resolve()),
-            tokenizer_sha256=hashlib.sha256(tokenizer_text.encode()).hexdigest(),
-            bin_sha256=totals.digest.hexdigest(),
-            skipped=SkippedCounts(skipped.empty, skipped.not_text, skipped.unreadable),
-        )
+    with UnfinishedPair(leftovers) as pair:
+        # What was killed when all was in its place is tidied up now; and another may have come to its end meanwhile.
+        refuse_existing(prefix, arguments.overwrite)
+        given = _given(arguments.tokenizer) if arguments.tokenizer else None
+        asked = Asked(_options(arguments, given), corpus.identities())
+        kept = _kept(leftovers, asked, arguments.overwrite)
+        chosen = given or _trained(arguments, corpus, leftovers, kept)
+        try:
+            _go_on(pair, kept, asked, chosen)
+        except DataError:
+            if kept is None or not arguments.overwrite:
+                raise
+            leftovers.remove()
+            kept = None
+            _go_on(pair, kept, asked, chosen)
+        if chosen.is_trained and kept is None:
+            write_atomically(leftovers.tokenizer, chosen.text)
+            pair.save()
+        data = _encode(arguments, corpus, chosen, pair)
 
         def neighbours() -> None:
-            if not arguments.tokenizer:
-                write_atomically(tokenizer_file, tokenizer_text)
+            if chosen.is_trained:
+                write_atomically(chosen.file, chosen.text)
             write_notes(prefix, msgspec.convert(data, DataNotes, from_attributes=True))
 
-        writer.place(neighbours)
-    return data, skipped.words()
+        pair.finish(neighbours)
+    return data, pair.state.skipped.words()
 
 
-@dataclass
-class Totals:
-    """What was written. counts: how often each id occurs."""
-
-    counts: NDArray[np.int64]
-    documents: int = 0
-    text_bytes: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
+def _options(arguments: argparse.Namespace, given: Chosen | None) -> dict[str, str]:
+    """What decides, beside the input, which bytes are written."""
+    of_tokenizer = {VOCAB_SIZE: f"{_vocab_size(arguments):,}"} if given is None else {"--tokenizer": given.sha256[:12]}
+    return {"--json-key": shown(arguments.json_key), "--append-eod": str(arguments.append_eod), **of_tokenizer}
 
 
-def _encode(
-    corpus: Folder | JsonLines,
-    encoder: bpe.Encoder,
-    eod: int | None,
-    vocab_size: int,
-    writer: IndexedWriter,
-    skipped: Skipped,
-) -> Totals:
-    """Everything in `corpus` into `writer`."""
-    totals = Totals(np.zeros(vocab_size, np.int64))
-    with Progress("encoding", corpus.total_bytes) as progress:
-        for batch in _batches(corpus.documents(skipped)):
-            encoded = encoder.encode([document.text for document in batch])
-            tokens, lengths = _joined(encoded, eod, token_dtype(vocab_size))
-            writer.add(tokens, lengths)
-            totals.digest.update(tokens.data)
-            totals.counts += np.bincount(tokens, minlength=vocab_size)
-            totals.documents += len(batch)
-            totals.text_bytes += sum(len(document.text.encode()) for document in batch)
-            progress.reached(batch[-1].read_bytes)
-    return totals
+def _vocab_size(arguments: argparse.Namespace) -> int:
+    return int(arguments.vocab_size or DEFAULT_VOCAB_SIZE)
+
+
+def _given(file: str) -> Chosen:
+    tokenizer = bpe.load(Path(file))
+    return Chosen(tokenizer, tokenizer.to_str(pretty=True), Path(file), is_trained=False)
+
+
+def _trained(arguments: argparse.Namespace, corpus: Corpus, leftovers: Leftovers, kept: State | None) -> Chosen:
+    """The one that was trained at an earlier start, or one that is trained now."""
+    text = leftovers.read_tokenizer(kept) if kept is not None else None
+    if text is not None:
+        tokenizer = Tokenizer.from_str(text)
+    else:
+        tokenizer = corpus_tokenizer.train(corpus, _vocab_size(arguments))
+        text = tokenizer.to_str(pretty=True)
+    file = corpus_tokenizer.place_in(leftovers.prefix.parent)
+    corpus_tokenizer.refuse_other_tokenizer(file, text, arguments.overwrite)
+    return Chosen(tokenizer, text, file, is_trained=True)
+
+
+def _kept(leftovers: Leftovers, asked: Asked, overwrite: bool) -> State | None:
+    """What an earlier start left, None where nothing is, or where it is to be replaced.
+
+    Raises DataError for what is of another preparation.
+    """
+    try:
+        state = leftovers.read_state()
+        why = differences(state.asked, asked, state.behind) if state else ""
+        if why:
+            raise DataError(
+                f"{shown(leftovers.tokens)} is of a preparation begun with something else: {why}; "
+                "--overwrite begins anew"
+            )
+    except DataError:
+        if not overwrite:
+            raise
+        state = None
+    if state is None:
+        leftovers.remove()
+    return state
+
+
+def _go_on(pair: UnfinishedPair, kept: State | None, asked: Asked, chosen: Chosen) -> None:
+    """Go on from `kept`, or begin where it is None. Raises DataError where what was kept is not what it should be."""
+    if kept is not None and kept.tokenizer_sha256 != chosen.sha256:
+        raise DataError(f"{shown(pair.prefix)} was begun with another tokenizer; --overwrite begins anew")
+    state = kept or State(asked, chosen.sha256)
+    pair.go_on(msgspec.structs.replace(state, asked=asked), bpe.vocab_size(chosen.tokenizer))
+
+
+def _encode(arguments: argparse.Namespace, corpus: Corpus, chosen: Chosen, pair: UnfinishedPair) -> PreparedData:
+    """The rest of `corpus` into `pair`. Returns what is then in it."""
+    eod = bpe.end_of_document(chosen.tokenizer) if arguments.append_eod else None
+    setting, start = Setting(chosen.text, eod, pair.dtype.str), pair.state
+    if start.documents:
+        complain(f"{start.documents:,} documents were written before; going on after them")
+    try:
+        with (
+            Progress("encoding", corpus.total_bytes, start.read_bytes) as progress,
+            contextlib.closing(corpus.pieces(start.behind)) as pieces,
+            encoding(setting, _processes(arguments.workers, corpus.total_bytes - start.read_bytes)) as engine,
+        ):
+            for placed, piece in engine.encoded(pieces):
+                pair.append(placed, piece)
+                progress.reached(placed.read_bytes)
+    except DataError as error:
+        if not pair.state.documents:
+            raise
+        pair.save()
+        raise DataError(f"{error}; {pair.words(str(error))}") from None
+    state = pair.state
+    changed = corpus.changed()
+    if changed:
+        pair.discard()
+        raise DataError(f"{changed} changed while it was read, so nothing was kept; begin again when nobody writes it")
+    if not state.tokens:
+        pair.discard()
+        what = f"{state.documents:,} documents came to no token" if state.documents else "nothing but blank lines"
+        raise DataError(f"no documents in {corpus.name}: {state.skipped.words() or what}")
+    vocab_size = bpe.vocab_size(chosen.tokenizer)
+    return PreparedData(
+        data_path=pair.prefix,
+        documents=state.documents,
+        tokens=state.tokens,
+        text_bytes=state.text_bytes,
+        bytes_per_token=state.text_bytes / state.tokens,
+        vocab_size=vocab_size,
+        entropy_nats=entropy_nats(pair.counts),
+        ln_vocab_nats=math.log(vocab_size),
+        eod=eod,
+        dtype=pair.dtype.name,
+        engine=state.engine,
+        tokenizer=str(chosen.file.resolve()),
+        tokenizer_sha256=chosen.sha256,
+        bin_sha256=state.tokens_sha256,
+        skipped=SkippedCounts(state.skipped.empty, state.skipped.not_text, state.skipped.unreadable),
+    )
+
+
+def _processes(asked: int | None, left_bytes: int) -> int:
+    """How many encode: as many as was asked for, else one a core that this process may use and has enough to do."""
+    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    return asked or max(1, min(cores, left_bytes // BYTES_WORTH_A_PROCESS))
 
 
 def output_prefix(arguments: argparse.Namespace) -> Path:
@@ -170,34 +264,6 @@ def entropy_nats(counts: NDArray[np.int64]) -> float:
     """-sum p ln p of the tokens' frequencies, in nats: the loss of the best model that ignores context."""
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum())
-
-
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Documents in pieces of about BATCH_CHARACTERS."""
-    batch: list[Document] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _joined(
-    encoded: list[NDArray[np.integer]], eod: int | None, dtype: np.dtype[np.integer]
-) -> tuple[NDArray[np.integer], NDArray[np.int32]]:
-    """All documents' tokens in one array of the stored type, each ended by `eod` when given; how many each has."""
-    extra = eod is not None
-    lengths = np.fromiter((len(one) + extra for one in encoded), np.int32, len(encoded))
-    tokens = np.empty(int(lengths.sum(dtype=np.int64)), dtype)
-    for one, end in zip(encoded, itertools.accumulate(lengths.tolist()), strict=True):
-        tokens[end - extra - len(one) : end - extra] = one
-        if extra:
-            tokens[end - 1] = eod
-    return tokens, lengths
 
 
 def usage_error(arguments: argparse.Namespace) -> str:
@@ -251,14 +317,18 @@ def _run(arguments: argparse.Namespace) -> int:
         return failed(str(error), 1)
     except OSError as error:
         where = f": {shown(error.filename)}" if error.filename else f" while writing {shown(output_prefix(arguments))}"
-        return failed(f"{error.strerror or error}{where}; nothing was left behind", 1)
+        return failed(f"{error.strerror or error}{where}; {_left(arguments)}", 1)
     except KeyboardInterrupt:
-        return failed("interrupted; nothing was left behind", 130)
+        return failed(f"interrupted; {_left(arguments)}", 130)
     if arguments.json:
         sys.stdout.write(json_file_text({"schema_version": 1, "data": data}))
     else:
         print(report(data, left_out, arguments.vocab_size))
     return 0
+
+
+def _left(arguments: argparse.Namespace) -> str:
+    return Leftovers(output_prefix(arguments)).words()
 
 
 def _interrupted(_number: int, _frame: Any) -> NoReturn:

@@ -56,10 +56,10 @@ class Waiting:
 
 
 class Progress:
-    """`reached(bytes)` as often as one likes, inside `with`."""
+    """`reached(bytes)` as often as one likes, inside `with`. begun_bytes: what was done before."""
 
-    def __init__(self, what: str, total_bytes: int):
-        self._what, self._total = what, max(1, total_bytes)
+    def __init__(self, what: str, total_bytes: int, begun_bytes: int = 0):
+        self._what, self._total, self._begun = what, max(1, total_bytes), begun_bytes
         self._started = time.monotonic()
         self._next = self._started + QUIET_S
         self._bar: Any = None
@@ -77,7 +77,8 @@ class Progress:
             self._next = now + 0.1
         else:
             share = min(1.0, read_bytes / self._total)
-            left_s = (now - self._started) * (1 - share) / max(share, 1e-9)
+            done = (read_bytes - self._begun) / self._total
+            left_s = (now - self._started) * (1 - share) / max(done, 1e-9)
             sys.stderr.write(f"{self._what}: {share:.0%}, about {left_s:.0f} s left\n")
             self._next = now + LINE_EVERY_S
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
-from trainer.data.index_cache import Arrays, IndexCache
+from trainer.data.index_cache import IndexCache
 from trainer.data.sample_order import sample_order
 from trainer.formats.batch_history import BatchHistory
 from trainer.formats.changes import training_changes
@@ -34,7 +33,9 @@ class RunOrder:
         """For a training that would start with these options now. Raises DataError, CheckpointError and ValueError."""
         manifest = manifest_at_start(options)
         lengths = Lengths.of(options, manifest or BEGINNING)
-        data = build_datasets(options, lengths.samples_to_read, 0, 0, cache=lambda folders, *_: _Unkept(folders))
+        data = build_datasets(
+            options, lengths.samples_to_read, 0, 0, cache=lambda folders: IndexCache(folders, keeps=False)
+        )
         if not isinstance(data.train, GPTDataset | BlendedDataset):
             raise DataError("the training reads no sample")
         return cls(
@@ -79,16 +80,6 @@ class RunOrder:
         if last > self.iterations:
             raise DataError(f"--iterations {text}: the training has {self.iterations:,} iterations")
         return self.history.samples_after(first - 1), self.history.samples_after(last)
-
-
-class _Unkept(IndexCache):
-    """What is kept is found; what is built is not kept."""
-
-    def __init__(self, folders: list[Path]) -> None:
-        super().__init__(folders, is_builder=True, barrier=lambda: None)
-
-    def _keep(self, stem: str, text: str, arrays: Arrays) -> None:
-        pass
 
 
 def _is_its_order(manifest: Manifest | None, dataset: GPTDataset | BlendedDataset) -> bool | None:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class KeptIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """The order of one file's samples, or in which a blend takes from its files."""
+    """The order of one file's samples, or those of all files of a blend and in which it takes from them."""
 
     data: Annotated[str | None, Meta(description="The file's prefix, absolute and without links; null for a blend.")]
     samples: Annotated[int | None, Meta(description="Samples asked of it; null where one epoch is.")]

@@ -65,10 +65,14 @@ def idx_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.idx")
 
 
+def type_code(type_name: str) -> int:
+    """The number by which an index names a type of TOKEN_TYPES."""
+    return next(code for code, (name, _) in TOKEN_TYPES.items() if name == type_name)
+
+
 def header_bytes(type_name: str, sequences: int, document_entries: int) -> bytes:
     """The header of an index. `type_name` is one of TOKEN_TYPES."""
-    code = next(code for code, (name, _) in TOKEN_TYPES.items() if name == type_name)
-    return _HEAD.pack(MAGIC, VERSION, code, sequences, document_entries)
+    return _HEAD.pack(MAGIC, VERSION, type_code(type_name), sequences, document_entries)
 
 
 def read_header(prefix: str | Path) -> Header:

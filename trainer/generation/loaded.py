@@ -23,6 +23,9 @@ _ALONE = {
     "pipeline_model_parallel_size": 1,
     "distributed_backend": None,
     "log_level": "warning",
+    "kernels": "auto",
+    "attention": "auto",
+    "abort_on_unmet_fused_kernel_constraints": False,
 }
 
 
@@ -43,7 +46,8 @@ class LoadedModel:
         precision = next(name for name, theirs in PRECISIONS.items() if theirs == dtype)
         # No weight is drawn that is overwritten right away.
         self.shape: ModelShape = dataclasses.replace(shape, precision=precision, init_std=0.0)
-        parallel = initialize(Options({**self.options, **_ALONE}), alone=True)
+        computed_in = {"bf16": precision == "bf16", "fp16": precision == "fp16"}
+        parallel = initialize(Options({**self.options, **_ALONE, **computed_in}), alone=True)
         self._model = GPTPipeline(self.shape, parallel, "uniform")
         self._device = parallel.device
         self._fill(state)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from trainer.data.tokenizer import Encoder
+from trainer.data.encoder import Encoder
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
 from trainer.generation.drawing import next_token
@@ -28,12 +28,12 @@ class Speaker:
         if found is None:
             raise CheckpointError("the training knew no tokenizer, only how many tokens there are: give --tokenizer")
         self._tokenizer = Tokenizer.from_str(found.texts[TOKENIZER])
-        self._encoder = Encoder(Tokenizer.from_str(found.texts[TOKENIZER]))
+        self._encoder = Encoder.fastest(Tokenizer.from_str(found.texts[TOKENIZER]))
         self._end = found.special.end
 
     def tokens_of(self, prompt: str) -> list[int]:
         """What the model is given: for an empty prompt the end of a document. Raises CheckpointError for too many."""
-        tokens = [int(one) for one in self._encoder.encode([prompt])[0]]
+        tokens = self._encoder.encode(prompt)
         if not tokens and self._end is None:
             raise CheckpointError("--prompt is empty, and the tokenizer has no token between documents to begin with")
         tokens = tokens or [int(self._end or 0)]

@@ -5,6 +5,7 @@ What is refused soonest comes first: options, then the checkpoint, then the data
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from trainer.recipe.only_evaluating import only_evaluates
 from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.vocabulary import Vocabulary
+from trainer.say import complain
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def prepare(
         lengths.test_samples,
         is_builder=parallel.rank == 0,
         barrier=dist.barrier,
+        # Of the ranks of a node one speaks for all.
+        say=complain if os.environ.get("LOCAL_RANK", "0") == "0" else lambda _: None,
     )
     leaving.look_while_building()
     identity, resumption = with_sample_order(options, identity, resumption, datasets.train)

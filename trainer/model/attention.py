@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as causal_attention
 
+from trainer.kernels.causal_attention import AttentionKernels, attention, attention_of_product
+from trainer.kernels.dropout_masks import drop, keeping_masks
 from trainer.model.alibi import alibi_slopes, key_features, query_features
-from trainer.model.dropout import DropoutClock, drop, keeping_masks, seed_device
+from trainer.model.dropout import DropoutClock, seed_device
 from trainer.model.recomputing import again
 from trainer.model.rotary import rotated
 from trainer.model.weights import LayerWeights, Norm
@@ -48,11 +50,13 @@ class SelfAttention(nn.Module):
         self.local_heads = shape.heads // parallel.tensor_size
         self.first_head = parallel.tensor_rank * self.local_heads
         self.local_groups = shape.groups // parallel.tensor_size
+        self.kernels = parallel.operations.attention
         self.query_key_value = ColumnParallelLinear(*weights.pair("self_attention.query_key_value"), parallel)
         if shape.query_key_norm:
             self.q_layernorm = HeadNorm(shape, weights, "self_attention.q_layernorm", parallel)
             self.k_layernorm = HeadNorm(shape, weights, "self_attention.k_layernorm", parallel)
         self.dense = RowParallelLinear(*weights.pair("self_attention.dense"), parallel)
+        self.core_attention = parallel.operations.core_attention
         if shape.alibi:
             self._slopes = tuple(alibi_slopes(shape.heads)[self.first_head : self.first_head + self.local_heads])
 
@@ -65,13 +69,27 @@ class SelfAttention(nn.Module):
 
     def _core(self, qkv: Tensor) -> Tensor:
         """What lies between the products with weights: this rank's part of [b, s, h], in the dtype of `qkv`."""
+        if self.kernels is not None and not (self.shape.attention_dropout and self.training):
+            return self._core_by_kernels(qkv, self.kernels)
         b, s, _ = qkv.shape
         d = self.shape.head_size
         q_bnsd, k_bnsd, v_bnsd = self._query_key_value(qkv)
-        if self.shape.alibi:
-            q_bnsd, k_bnsd, v_bnsd = self._with_alibi(q_bnsd, k_bnsd, v_bnsd)
         mixed_bnsd = self._mixed(q_bnsd, k_bnsd, v_bnsd, scale=1 / math.sqrt(d))
         return mixed_bnsd[..., :d].transpose(1, 2).reshape(b, s, self.local_heads * d).to(qkv.dtype)
+
+    def _core_by_kernels(self, qkv: Tensor, kernels: AttentionKernels) -> Tensor:
+        """The same from the product as it lies; only what norms or turns queries and keys takes them out of it."""
+        b, s, _ = qkv.shape
+        n, g, d = self.local_heads, self.local_groups, self.shape.head_size
+        slopes_n = _slopes(self._slopes, qkv.device) if self.shape.alibi else None
+        scale = 1 / math.sqrt(d)
+        qkv_bsgxd = qkv.view(b, s, g, n // g + 2, d)
+        if not (self.shape.query_key_norm or self.shape.rotary_size):
+            return attention_of_product(qkv_bsgxd, slopes_n, scale, kernels).view(b, s, n * d)
+        q_bsgmd, k_bsgd, v_bsgd = _split(qkv_bsgxd)
+        q_bsnd = self._placed(q_bsgmd.reshape(b, s, n, d).transpose(1, 2), "q_layernorm").transpose(1, 2)
+        k_bsgd = self._placed(k_bsgd.transpose(1, 2), "k_layernorm").transpose(1, 2)
+        return attention(q_bsnd.unflatten(2, (g, n // g)), k_bsgd, v_bsgd, slopes_n, scale, kernels).view(b, s, n * d)
 
     def _query_key_value(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[b, n, s, d] of each, as their products want them; keys and values repeated for the heads that share them."""
@@ -95,8 +113,13 @@ class SelfAttention(nn.Module):
         return x_bnsd
 
     def _mixed(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float) -> Tensor:
-        """The values by attention's weights: [b, n, s, d]."""
+        """The values by attention's weights: [b, n, s, d], and where ALiBi is in features, those after them."""
         dropout = self.shape.attention_dropout if self.training else 0.0
+        if self.core_attention is not None and not dropout:
+            slopes_n = _slopes(self._slopes, q_bnsd.device) if self.shape.alibi else None
+            return self.core_attention(q_bnsd, k_bnsd, v_bnsd, slopes_n, scale)
+        if self.shape.alibi:
+            q_bnsd, k_bnsd, v_bnsd = self._with_alibi(q_bnsd, k_bnsd, v_bnsd)
         if not dropout:
             return causal_attention(q_bnsd, k_bnsd, v_bnsd, is_causal=True, scale=scale)
         if draws_its_own_masks(q_bnsd.device):
@@ -142,6 +165,12 @@ class HeadNorm(Norm):
         return self.normalized(x_bnsd, weight, bias)
 
 
+def _split(qkv_bsgxd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries of each group, its key and its value; in the backward pass they meet in one tensor at once."""
+    q_bsgmd, k_bsgd, v_bsgd = qkv_bsgxd.split((qkv_bsgxd.shape[3] - 2, 1, 1), dim=3)
+    return q_bsgmd, k_bsgd.squeeze(3), v_bsgd.squeeze(3)
+
+
 def _repeated(x_bgsd: Tensor, times: int) -> Tensor:
     """Each group's keys or values for each of its heads: [b, g * times, s, d]."""
     return x_bgsd if times == 1 else x_bgsd.repeat_interleave(times, dim=1)
@@ -170,6 +199,12 @@ def masks_notices(attention_dropout: float, device: torch.device) -> tuple[str, 
         f"--attention-dropout {attention_dropout:g} on a GPU: its masks follow seed, sample and the heads of a rank: "
         "another tensor-parallel size trains slightly otherwise; with --attention-dropout 0 it does not",
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _slopes(slopes: tuple[float, ...], device: torch.device) -> Tensor:
+    """The same on the device, in fp32; all layers of a model share them."""
+    return torch.tensor(slopes, dtype=torch.float32, device=device)
 
 
 @functools.lru_cache(maxsize=8)

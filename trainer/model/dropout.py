@@ -1,7 +1,8 @@
 """Dropout without hidden state: each sample's mask follows from the seed, its place in the training, layer and spot.
 
 So a resumed training and the recomputation of a checkpointed block draw the masks that were drawn before, and neither
-the ranks' layout nor the size of the micro-batch has a say in them. A CPU and a GPU draw other numbers from one seed.
+the ranks' layout nor the size of the micro-batch has a say in them, nor what they are drawn on
+(`trainer.kernels.dropout_masks`).
 
 Shapes: b samples of a micro-batch.
 """
@@ -9,18 +10,14 @@ Shapes: b samples of a micro-batch.
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from trainer.kernels.residual import Dropped
 from trainer.parallel.initialization import seed_of
-
-# A number of 16 bits says whether one value is dropped: four come from each that is drawn, and probabilities are whole
-# multiples of 2^-16.
-_LEVELS = 1 << 16
 
 
 class DropoutRates(Protocol):
@@ -64,41 +61,19 @@ class DropoutClock:
         return seed_of(self.seed, self.sample + row, layer, spot, head)
 
 
-def dropout(
+def dropped_at(
+    spot: str,
     x_b: Tensor,
     probability: float,
     training: bool,
     clock: DropoutClock,
     layer: int,
-    spot: str,
     part: tuple[int, int] = (0, 1),
-) -> Tensor:
-    """Dropout of a tensor [b, ...]: of each whole sample, or of its slice `part` as `keeping_masks` has it."""
+) -> Dropped | None:
+    """How much is dropped of a tensor [b, ...] at a spot of a layer: of each whole sample, or of its slice `part`."""
     if not training or probability == 0:
-        return x_b
-    seeds = [clock.seed_of(row, layer, spot) for row in range(len(x_b))]
-    return drop(x_b, keeping_masks(seeds, x_b.shape[1:], probability, x_b.device, part), probability)
-
-
-def keeping_masks(
-    seeds: Sequence[int],
-    shape: Sequence[int],
-    probability: float,
-    device: torch.device,
-    part: tuple[int, int] = (0, 1),
-) -> Tensor:
-    """[seeds, *shape], true where a value is kept; each seed's mask by itself. Does not wait for a GPU.
-
-    part: (which, of how many) slices of the first dimension `shape` is; all of them are drawn, as no slice comes alone.
-    """
-    which, slices = part
-    size = math.prod(shape)
-    drawn = torch.empty(len(seeds), -(-size * slices // 4), dtype=torch.int64, device=device)
-    generator = torch.Generator(device)
-    for row, seed in enumerate(seeds):
-        drawn[row].random_(-(1 << 63), None, generator=generator.manual_seed(seed))  # all 64 bits
-    levels = drawn.view(torch.int16)[:, which * size : (which + 1) * size]
-    return (levels >= _dropped_levels(probability) - _LEVELS // 2).reshape(len(seeds), *shape)
+        return None
+    return Dropped([clock.seed_of(row, layer, spot) for row in range(len(x_b))], probability, part)
 
 
 def seed_device(device: torch.device, seed: int) -> None:
@@ -107,28 +82,3 @@ def seed_device(device: torch.device, seed: int) -> None:
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-def drop(x: Tensor, mask: Tensor, probability: float) -> Tensor:
-    """x where `mask` is true, scaled so that its expectation stays, and 0 elsewhere. Backward needs the mask alone."""
-    dropped: Tensor = _Drop.apply(x, mask, _LEVELS / (_LEVELS - _dropped_levels(probability)))
-    return dropped
-
-
-def _dropped_levels(probability: float) -> int:
-    return min(max(round(probability * _LEVELS), 1), _LEVELS - 1)
-
-
-class _Drop(torch.autograd.Function):
-    """scale * mask * x."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mask: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(mask)
-        ctx.scale = scale
-        return (x * mask).mul_(scale)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (mask,) = ctx.saved_tensors
-        return (gradients[0] * mask).mul_(ctx.scale), None, None

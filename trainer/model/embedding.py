@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainer.model.dropout import DropoutClock, dropout
+from trainer.kernels.residual import added
+from trainer.model.dropout import DropoutClock, dropped_at
 from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.sequence import gradient_of_all_slices
@@ -55,7 +56,8 @@ class Embedding(nn.Module):
         if self.shape.positions:
             x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1])
         part = self.parallel.sequence_part
-        return dropout(x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, "embedding", part)
+        dropped = dropped_at("embedding", x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, part)
+        return added(x_bsh, None, None, dropped, self.parallel.operations.residuals)
 
 
 def output_layer(embedding: Embedding, x_bsh: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from trainer.model.dropout import DropoutClock, has_dropout
 from trainer.model.embedding import Embedding, OutputLayer, output_layer, pass_on
 from trainer.model.recomputing import again
 from trainer.model.weights import LayerWeights, Norm
-from trainer.parallel.cross_entropy import masked_mean_cross_entropy
+from trainer.parallel.cross_entropy import Accumulation, masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.shared_activations import split_over_tensor_ranks
 from trainer.recipe.model_shape import ModelShape
@@ -87,6 +87,13 @@ class GPTPipeline(PipelineModule):
         dist.all_reduce(counted, group=self.parallel.data_group)
         self.loss_fn.counted = (counted / (micro_batches * self.parallel.data_size)).float()
 
+    @property
+    def output_weight(self) -> nn.Parameter:
+        """This rank's rows of what the last stage makes logits of: the word embedding, unless that is untied."""
+        if self.shape.tied:
+            return cast(nn.Parameter, self.tied_modules["embed"].word_embeddings.weight)
+        return cast(nn.Parameter, self.forward_funcs[-1].weight)
+
     def forward(self, forward_input: Any) -> Any:
         """What this stage passes on, with the index beside it when it came with one and another stage follows.
 
@@ -124,14 +131,22 @@ class _Loss:
         self.vocabulary, self.parallel = vocabulary, parallel
         self.factor = 1.0  # another one is a drill
         self.counted: Tensor | None = None  # labels in a micro-batch of the global batch, on average, where some do not
+        self.accumulation: Accumulation | None = None  # the engine's, once there is one
 
     def __call__(self, outputs: tuple[Tensor, Tensor], labels: tuple[Tensor, Tensor]) -> Tensor:
         x_bsh, weight_vh = outputs
         labels_bs, mask_bs = labels
-        loss = masked_mean_cross_entropy(
-            x_bsh, weight_vh, labels_bs, mask_bs, self.vocabulary, self.parallel, self.counted
+        return masked_mean_cross_entropy(
+            x_bsh,
+            weight_vh,
+            labels_bs,
+            mask_bs,
+            self.vocabulary,
+            self.parallel,
+            self.counted,
+            self.factor,
+            self.accumulation,
         )
-        return loss if self.factor == 1.0 else loss * self.factor
 
 
 def layer_specs(

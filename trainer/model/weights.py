@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 
+from trainer.kernels.dtypes import DTYPES
+from trainer.kernels.normalization import normalized
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.sequence import gradient_of_all_slices
 from trainer.parallel.tensor_parallel import initial_parameter
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import Parameter
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LayerWeights:
@@ -52,6 +51,4 @@ class Norm(nn.Module):
 
     def normalized(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x by its statistics, times `weight`, plus `bias`."""
-        if self.rms:
-            return nn.functional.rms_norm(x, weight.shape, weight, self.epsilon)
-        return nn.functional.layer_norm(x, weight.shape, weight, bias, self.epsilon)
+        return normalized(x, weight, bias, self.epsilon, self.rms, self.parallel.operations.norms)

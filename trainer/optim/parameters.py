@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.kernels.adam import AdamKernels
+from trainer.optim.fused_adam import FusedAdam
 from trainer.recipe.options import Options
 
 
@@ -24,10 +26,12 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     ]
 
 
-def build_optimizer(module: nn.Module, options: Options) -> torch.optim.Optimizer:
-    """AdamW (fused) or SGD over the module's groups. The learning rate is the loop's to set before each step."""
+def build_optimizer(module: nn.Module, options: Options, kernels: AdamKernels | None) -> torch.optim.Optimizer:
+    """AdamW by `kernels` or torch, or SGD, over the module's groups. The learning rate is the loop's to set."""
     groups = parameter_groups(module, options.weight_decay)
     if options.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=options.lr, momentum=options.sgd_momentum)
     betas = (options.adam_beta1, options.adam_beta2)
-    return torch.optim.AdamW(groups, lr=options.lr, betas=betas, eps=options.adam_eps, fused=True)
+    if kernels is None:
+        return torch.optim.AdamW(groups, lr=options.lr, betas=betas, eps=options.adam_eps, fused=True)
+    return FusedAdam(groups, kernels, lr=options.lr, betas=betas, eps=options.adam_eps)

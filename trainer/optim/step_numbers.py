@@ -17,6 +17,7 @@ from deepspeed.runtime import bf16_optimizer
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
+from trainer.kernels.adam import AdamKernels
 from trainer.parallel.process_groups import Parallel
 
 #: What this rank says in a step; the same number of values on every rank. Asked right before they are summed.
@@ -71,7 +72,8 @@ class StepNumbers:
         losses = torch.zeros(self._parallel.data_size, dtype=torch.float64, device=self._engine.device)
         if self._parallel.is_last_stage and self._parallel.tensor_rank == 0:
             losses[self._parallel.data_rank] = self._engine._scale_loss_by_gas(self._engine.total_loss)
-        summed = torch.cat([_squares(self._own_gradients(), losses.device), losses, said.to(losses.device)])
+        squares_of_all = _squares(self._own_gradients(), losses.device, self._parallel.operations.adam)
+        summed = torch.cat([squares_of_all, losses, said.to(losses.device)])
         dist.all_reduce(summed)
         squares, *values = summed.tolist()
         self._norm = math.sqrt(squares) if math.isfinite(squares) else math.inf
@@ -134,10 +136,12 @@ def _norm_of(input_tensors: Any, **settings: Any) -> Tensor:
     return norm
 
 
-def _squares(gradients: list[Tensor], device: torch.device) -> Tensor:
-    """Sum of all their squares, of one element, in fp64."""
+def _squares(gradients: list[Tensor], device: torch.device, kernels: AdamKernels | None) -> Tensor:
+    """Sum of all their squares, of one element, in fp64; no finite number where one of them holds none."""
     if not gradients:
         return torch.zeros(1, dtype=torch.float64, device=device)
+    if kernels is not None:
+        return kernels.squares([one.detach().contiguous() for one in gradients])
     norms = [torch.linalg.vector_norm(one.detach(), dtype=torch.float64) for one in gradients]
     return torch.stack(norms).square().sum().reshape(1)
 

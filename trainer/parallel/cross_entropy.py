@@ -1,23 +1,46 @@
 """The output layer and its cross entropy in one function, chunk by chunk, over a vocabulary split over tensor ranks.
 
-Never more than one chunk of logits exists, and each gradient is made while its logits are at hand. Sums are in fp32.
-Rows that only pad the vocabulary have no part in the softmax, and their gradient is exactly 0.
+Never more than one chunk of logits exists, and each gradient is made while its logits are at hand: in the forward pass.
+So they are made for what the engine will multiply the loss by, and the weight's is added to the engine's own fp32 sum
+where it has one: nothing as large as the weight is held for it, and fp16 gradients carry the loss scale from where they
+are made. Rows that only pad the vocabulary have no part in the softmax, and their gradient is exactly 0.
 
 Shapes: t tokens, h hidden, v rows of the vocabulary that this rank has, padding included.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainer.kernels.cross_entropy import Statistics, statistics, to_gradient
+from trainer.parallel.output_products import add_gradient_of_weight, gradient_of_x, logits_into
 from trainer.parallel.process_groups import Parallel
-from trainer.parallel.products import matmul
+from trainer.parallel.products import is_slow_half
 from trainer.parallel.sequence import gathered
-from trainer.recipe.activations import CHUNK_LOGITS
+from trainer.recipe.loss_chunks import chunk_tokens, chunks_of
+
+#: fp16 gradients of logits are lifted by a power of two until a token's label has 2^5 to 2^6, where all labels count: a
+#: probability of 2^-20 is a normal number then, and a thousandth of the labels may count before the largest is none.
+_FP16_LABEL_EXPONENT = 6
+
+
+class Accumulation(Protocol):
+    """What the engine does with a micro-batch's loss, asked in its forward pass; its backward pass has to follow."""
+
+    def multiplier(self) -> float:
+        """What it multiplies the loss by before the backward pass: loss scale / micro-batches of a step."""
+
+    def weight_sum(self) -> tuple[Tensor, bool] | None:
+        """Its fp32 sum [v, h] of the output layer's gradients, and whether it is to be overwritten: nothing is in it.
+
+        None where it has no such sum, and takes what autograd gives it.
+        """
 
 
 def masked_mean_cross_entropy(
@@ -28,21 +51,49 @@ def masked_mean_cross_entropy(
     vocabulary: int,
     parallel: Parallel,
     counted: Tensor | None = None,
+    factor: float = 1.0,
+    accumulation: Accumulation | None = None,
 ) -> Tensor:
-    """sum(mask * -log softmax(x @ weight.T)[label]) / counted, fp32; 0 when the mask is all 0.
+    """factor * sum(mask * -log softmax(x @ weight.T)[label]) / counted, fp32; 0 when the mask is all 0.
 
     counted: fp32 scalar, how many labels count in a micro-batch of this global batch, on average; sum(mask) without it.
     x_bsh: whole, or this rank's slice where the ranks split the sequence; labels and mask are whole in either case.
     weight_vh: this rank's rows of the word embedding. mask_bs: 1 where the label counts. vocabulary: how many tokens
     there are; the rows from there on, counted over all ranks, are padding. The same value on every rank.
+
+    With an `accumulation` that has a sum, the weight's gradient is in it when this returns, and autograd gets none. A
+    backward pass that brings another multiplier than it said gives gradients that are no number; a second one raises
+    RuntimeError.
     """
     mask_t = mask_bs.reshape(-1).float()
-    share_t = mask_t / (mask_t.sum() if counted is None else counted).clamp(min=1e-20)
+    share_t = mask_t * (factor / (mask_t.sum() if counted is None else counted).clamp(min=1e-20))
     if parallel.splits_sequence:
         x_bsh = gathered(x_bsh, parallel)
     x_th = x_bsh.reshape(-1, x_bsh.shape[-1])
-    loss: Tensor = _LinearCrossEntropy.apply(x_th, weight_vh, labels_bs.reshape(-1), share_t, vocabulary, parallel)
+    wants_gradient = torch.is_grad_enabled() and (x_th.requires_grad or weight_vh.requires_grad)
+    purpose = _Purpose.of(accumulation) if wants_gradient else None
+    if purpose is not None and purpose.sum_vh is not None:
+        weight_vh = weight_vh.detach()
+    loss: Tensor = _LinearCrossEntropy.apply(
+        x_th, weight_vh, labels_bs.reshape(-1), share_t, vocabulary, parallel, purpose
+    )
     return loss
+
+
+@dataclass(frozen=True)
+class _Purpose:
+    """What gradients are made for: as they are, or for an engine that multiplies the loss, and may have a sum."""
+
+    multiplier: float | None = None
+    sum_vh: Tensor | None = None
+    is_first: bool = True  # of what is added to the sum
+
+    @classmethod
+    def of(cls, accumulation: Accumulation | None) -> _Purpose:
+        if accumulation is None:
+            return cls()
+        multiplier, found = accumulation.multiplier(), accumulation.weight_sum()
+        return cls(multiplier) if found is None else cls(multiplier, *found)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -57,90 +108,124 @@ class _LinearCrossEntropy(torch.autograd.Function):
         share_t: Tensor,
         vocabulary: int,
         parallel: Parallel,
+        purpose: _Purpose | None,
     ) -> Tensor:
-        tokens, rows = x_th.shape[0], weight_vh.shape[0]
-        first_padding = max(0, vocabulary - parallel.tensor_rank * rows)  # of this rank's rows, or none of them
-        wants_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        chunk = max(1, min(tokens, CHUNK_LOGITS[x_th.device.type] // rows))
-        gradient_x = torch.empty_like(x_th) if wants_gradient else None
-        gradient_weight: Tensor | None = None
+        rows = weight_vh.shape[0]
+        first_padding = min(rows, max(0, vocabulary - parallel.tensor_rank * rows))  # rows, where none is padding
+        local_t = _local_labels(labels_t, rows, parallel)
+        making = None if purpose is None else _Gradients(x_th, weight_vh, share_t, purpose, parallel)
+        tokens, device = x_th.shape[0], x_th.device.type
+        dtype = torch.float32 if parallel.operations.cross_entropy is None or is_slow_half(x_th) else x_th.dtype
+        logits = x_th.new_empty(chunk_tokens(tokens, rows, device), rows, dtype=dtype)
         loss = torch.zeros((), dtype=torch.float32, device=x_th.device)
-        summing: list[Any] = []  # what the ranks' vocabularies want of x, chunk by chunk beside the next one's products
-        for start in range(0, tokens, chunk):
-            part = slice(start, start + chunk)
-            logits_tv = matmul(x_th[part], weight_vh.t()).float()
-            logits_tv[:, first_padding:] = -torch.inf
-            losses_t = _to_probabilities(logits_tv, labels_t[part], rows, parallel)
-            loss += (losses_t * share_t[part]).sum()
-            if gradient_x is None:
-                continue
-            _to_gradient(logits_tv, labels_t[part], share_t[part], rows, parallel)
-            gradient_tv = logits_tv.to(x_th.dtype)
-            gradient_x[part] = matmul(gradient_tv, weight_vh)
-            if parallel.tensor_size > 1 and not parallel.splits_sequence:  # slices' gradients are summed as they part
-                summing.append(dist.all_reduce(gradient_x[part], group=parallel.tensor_group, async_op=True))
-            gradient_weight = _accumulated(gradient_weight, gradient_tv, x_th[part])
-        for one in summing:
-            one.wait()
-        if gradient_x is not None:
-            ctx.save_for_backward(gradient_x, gradient_weight)
-            ctx.weight_dtype = weight_vh.dtype
+        for part in chunks_of(tokens, rows, device):
+            logits_tv = logits[: part.stop - part.start]
+            logits_into(logits_tv, x_th[part], weight_vh)
+            labels, share = local_t[part], None if making is None else making.coefficient_t[part]
+            log_sum_t, label_logit_t = _of_chunk(logits_tv, labels, share, first_padding, parallel)
+            loss += ((log_sum_t - label_logit_t) * share_t[part]).sum()
+            if making is not None:
+                making.add(part, logits_tv)
+        if making is not None:
+            ctx.save_for_backward(*making.finished())
+            ctx.purpose, ctx.weight_dtype, ctx.is_done = purpose, weight_vh.dtype, False
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        gradient_x, gradient_weight = ctx.saved_tensors
-        upstream = gradients[0]
-        return (
-            gradient_x * upstream.to(gradient_x.dtype),
-            (gradient_weight * upstream).to(ctx.weight_dtype),
-            None,
-            None,
-            None,
-            None,
-        )
+        multiplier = ctx.purpose.multiplier
+        if multiplier is None:
+            found = [_times(one, gradients[0]) for one in ctx.saved_tensors]
+        elif ctx.is_done:
+            raise RuntimeError("the engine has had the gradients of this loss: it has one backward pass")
+        else:
+            found, ctx.is_done = list(ctx.saved_tensors), True
+            # What is in the engine's sum cannot be multiplied any more: rather no number than a wrong one.
+            is_as_said = torch.where((gradients[0] / multiplier - 1).abs() < 1e-5, 1.0, torch.nan)
+            for one in found:
+                one.mul_(is_as_said)
+        return (found[0], found[1] if len(found) > 1 else None, None, None, None, None, None)
 
 
-def _to_probabilities(logits_tv: Tensor, labels_t: Tensor, rows: int, parallel: Parallel) -> Tensor:
-    """Cross entropy per token; `logits_tv` becomes this rank's part of the softmax, in place."""
-    highest_t = logits_tv.max(dim=-1).values
+class _Gradients:
+    """Those of x and of the weight, chunk by chunk: times `lift` and what the purpose multiplies by, until finished."""
+
+    def __init__(self, x_th: Tensor, weight_vh: Tensor, share_t: Tensor, purpose: _Purpose, parallel: Parallel) -> None:
+        self._x_th, self._weight_vh, self._purpose, self._parallel = x_th, weight_vh, purpose, parallel
+        multiplier = 1.0 if purpose.multiplier is None else purpose.multiplier
+        self._lift = lift_of(multiplier / x_th.shape[0]) if x_th.dtype == torch.float16 else 1.0
+        self.coefficient_t = share_t * (multiplier * self._lift)
+        self._of_x = torch.empty_like(x_th)
+        self._is_first = purpose.is_first
+        self._of_weight = purpose.sum_vh
+        if self._of_weight is None:
+            self._of_weight = torch.empty_like(weight_vh, dtype=torch.float32)
+        # What the ranks' vocabularies want of x, chunk by chunk beside the next one's products.
+        self._summing: list[Any] = []
+
+    def add(self, part: slice, gradient_tv: Tensor) -> None:
+        """What a chunk's gradient of its logits makes of both."""
+        if not is_slow_half(self._x_th):
+            gradient_tv = gradient_tv.to(self._x_th.dtype)
+        of_part = self._of_x[part]
+        of_part.copy_(gradient_of_x(gradient_tv, self._weight_vh))
+        if self._parallel.tensor_size > 1 and not self._parallel.splits_sequence:  # slices' are summed as they part
+            self._summing.append(dist.all_reduce(of_part, group=self._parallel.tensor_group, async_op=True))
+        assert self._of_weight is not None
+        add_gradient_of_weight(self._of_weight, gradient_tv, self._x_th[part], 1 / self._lift, self._is_first)
+        self._is_first = False
+
+    def finished(self) -> tuple[Tensor, ...]:
+        """What is kept until the backward pass, in the dtypes of x and weight: nothing of what is in a sum already."""
+        for one in self._summing:
+            one.wait()
+        if self._lift != 1:
+            self._of_x.mul_(1 / self._lift)
+        if self._purpose.sum_vh is not None:
+            return (self._of_x,)
+        assert self._of_weight is not None
+        return self._of_x, self._of_weight.to(self._weight_vh.dtype)
+
+
+def lift_of(of_label: float) -> float:
+    """The power of two that brings what a label's gradient is to 2^5 or more, below 2^6."""
+    return 2.0 ** (_FP16_LABEL_EXPONENT - math.frexp(of_label)[1])
+
+
+def _times(gradient: Tensor, ratio: Tensor) -> Tensor:
+    """In fp32: a loss scale may be beyond what 16 bits hold."""
+    return (gradient.float() * ratio).to(gradient.dtype)
+
+
+def _of_chunk(
+    logits_tv: Tensor, labels_t: Tensor, share_t: Tensor | None, first_padding: int, parallel: Parallel
+) -> tuple[Tensor, Tensor]:
+    """Of each token the log of the sum of exp(logit), and its label's logit; given a share logits become gradients."""
+    kernels = parallel.operations.cross_entropy
+    if kernels is not None and share_t is not None and parallel.tensor_size == 1:
+        return kernels.whole(logits_tv, labels_t, share_t, first_padding)
+    own = statistics(logits_tv, labels_t, first_padding, kernels)
+    log_sum_t, label_logit_t = _over_all_ranks(own, parallel)
+    if share_t is not None:
+        to_gradient(logits_tv, labels_t, own.greatest_t, log_sum_t, share_t, first_padding, kernels)
+    return log_sum_t, label_logit_t
+
+
+def _over_all_ranks(own: Statistics, parallel: Parallel) -> tuple[Tensor, Tensor]:
+    """Of each token the log of the sum of exp(logit), and its label's logit."""
+    greatest_t, sum_t, label_logit_t = own
     if parallel.tensor_size > 1:
-        dist.all_reduce(highest_t, op=dist.ReduceOp.MAX, group=parallel.tensor_group)
-    logits_tv -= highest_t.unsqueeze(-1)
-    local_t, elsewhere_t = _local_labels(labels_t, rows, parallel)
-    label_logit_t = logits_tv.gather(1, local_t.unsqueeze(-1)).squeeze(-1)
-    if elsewhere_t is not None:
-        label_logit_t.masked_fill_(elsewhere_t, 0)
-    sum_t = logits_tv.exp_().sum(dim=-1)
-    if parallel.tensor_size > 1:
-        both = torch.stack((sum_t, label_logit_t))
+        greatest_t = greatest_t.clone()
+        dist.all_reduce(greatest_t, op=dist.ReduceOp.MAX, group=parallel.tensor_group)
+        both = torch.stack((sum_t * (own.greatest_t - greatest_t).exp(), label_logit_t))
         dist.all_reduce(both, group=parallel.tensor_group)
         sum_t, label_logit_t = both
-    logits_tv /= sum_t.unsqueeze(-1)
-    return sum_t.log() - label_logit_t
+    return greatest_t + sum_t.log(), label_logit_t
 
 
-def _to_gradient(probabilities_tv: Tensor, labels_t: Tensor, share_t: Tensor, rows: int, parallel: Parallel) -> None:
-    """share * (softmax - one-hot label), in place."""
-    local_t, elsewhere_t = _local_labels(labels_t, rows, parallel)
-    ones_t = torch.ones_like(share_t) if elsewhere_t is None else (~elsewhere_t).to(share_t.dtype)
-    probabilities_tv.scatter_add_(1, local_t.unsqueeze(-1), -ones_t.unsqueeze(-1))
-    probabilities_tv *= share_t.unsqueeze(-1)
-
-
-def _local_labels(labels_t: Tensor, rows: int, parallel: Parallel) -> tuple[Tensor, Tensor | None]:
-    """Labels as rows of this rank's weight (0 for others'), and which are others'; None when all are here."""
+def _local_labels(labels_t: Tensor, rows: int, parallel: Parallel) -> Tensor:
+    """Labels as rows of this rank's weight, -1 for others'."""
     if parallel.tensor_size == 1:
-        return labels_t, None
+        return labels_t
     local_t = labels_t - parallel.tensor_rank * rows
-    elsewhere_t = (local_t < 0) | (local_t >= rows)
-    return local_t.masked_fill(elsewhere_t, 0), elsewhere_t
-
-
-def _accumulated(total: Tensor | None, gradient_tv: Tensor, x_th: Tensor) -> Tensor:
-    """total + gradient.T @ x in fp32."""
-    if total is None:
-        return matmul(gradient_tv.t(), x_th).float()
-    if gradient_tv.dtype == torch.float32:
-        return total.addmm_(gradient_tv.t(), x_th)
-    return total.add_(matmul(gradient_tv.t(), x_th))
+    return local_t.masked_fill_((local_t < 0) | (local_t >= rows), -1)

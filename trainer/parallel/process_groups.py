@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +28,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 
+from trainer.kernels.choice import by_torch_alone, choose  # noqa: E402
+from trainer.kernels.operations import BY_TORCH, Operations  # noqa: E402
 from trainer.parallel.determinism import be_deterministic  # noqa: E402
 
 # What the launcher says to each rank, as it is for one that has no launcher.
@@ -46,6 +49,7 @@ class Parallel:
     topology: Any
     device: torch.device
     splits_sequence: bool = False  # over the tensor group, between the layers that it splits
+    operations: Operations = BY_TORCH  # what this rank computes with
 
     @property
     def world_size(self) -> int:
@@ -108,7 +112,7 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
 
     RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT come from the launcher; without them there is one rank. gloo on a CPU,
     nccl on a GPU. `alone` there is one whatever they say, which were another program's. Raises OptionsError when the
-    ranks do not divide by TP x PP, and for nccl without a GPU.
+    ranks do not divide by TP x PP, for nccl without a GPU, and for kernels that have to be there and are not.
     """
     import deepspeed
 
@@ -139,6 +143,7 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
             dist.init_process_group(backend, timeout=timeout)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
     rank = dist.get_rank()
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     return Parallel(
         rank=rank,
         local_rank=local_rank,
@@ -147,9 +152,29 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
         pipeline_group=_own_group(layout.pipeline_groups(), rank),
         data_group=_own_group(layout.data_groups(), rank),
         topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
-        device=torch.device("cuda", local_rank) if on_gpu else torch.device("cpu"),
+        device=device,
         splits_sequence=splits_sequence(options),
+        operations=_operations(options, device),
     )
+
+
+def _operations(options: Options, device: torch.device) -> Operations:
+    """What this rank computes with: what is chosen where all ranks choose alike, else torch on all. Collective.
+
+    Ranks that round otherwise would each train a copy of their own of what they have in common.
+    """
+    own = choose(options, device)
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (platform.node(), [(path.family, path.by, path.why) for path in own.paths]))
+    of_first = [(family, by) for family, by, _ in told[0][1]]
+    for rank, (node, paths) in enumerate(told):
+        for (family, by), (_, other, why) in zip(of_first, paths, strict=True):
+            if other != by:
+                said = f"on rank {rank} ({node}) {family} is by {other}: {why}; on rank 0 by {by}"
+                if options.abort_on_unmet_fused_kernel_constraints:
+                    raise OptionsError(f"--abort-on-unmet-fused-kernel-constraints: {said}")
+                return by_torch_alone(options, device, said)
+    return own
 
 
 def _own_group(groups: list[list[int]], rank: int) -> Any:

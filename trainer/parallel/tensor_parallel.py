@@ -111,29 +111,42 @@ class ColumnParallelLinear(nn.Module):
         """x_bsi -> y_bso of the whole sequence with o / tensor_size outputs of this rank's. Backward is collective."""
         return side_by_side(x_bsi, [self])[0]
 
+    def without_bias(self, x_bsi: Tensor) -> Tensor:
+        """The same before the bias is added, which is left to what comes next. Backward is collective."""
+        return side_by_side(x_bsi, [self], with_bias=False)[0]
 
-def side_by_side(x_bsi: Tensor, layers: list[ColumnParallelLinear]) -> list[Tensor]:
+
+def side_by_side(x_bsi: Tensor, layers: list[ColumnParallelLinear], with_bias: bool = True) -> list[Tensor]:
     """What each of the layers makes of one input, gathered where it is a slice; backward is collective once for all."""
     products = products_of_gathered if layers[0].parallel.splits_sequence else products_of_copy
-    return products(x_bsi, [(one.weight, one.bias) for one in layers], layers[0].parallel)
+    return products(x_bsi, [(one.weight, one.bias if with_bias else None) for one in layers], layers[0].parallel)
 
 
 class RowParallelLinear(nn.Module):
     """y_bso = sum over ranks of x_bsi @ weight.T, + bias: x is this rank's part. The bias is not split.
 
-    y is whole, or this rank's slice of the sequence where the ranks split it.
+    y is whole, or this rank's slice of the sequence where the ranks split it. Where kernels add the residual, the bias
+    is left to them: its sum, and its gradient's, come in the passes that they make anyway.
     """
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, parallel: Parallel) -> None:
         super().__init__()
         self.parallel, self.weight, self.bias = parallel, weight, bias
+        self.leaves_bias = parallel.operations.residuals is not None
 
     def forward(self, x_bsi: Tensor) -> Tensor:
-        """x_bsi with this rank's i / tensor_size inputs -> y_bso. Collective."""
+        """x_bsi with this rank's i / tensor_size inputs -> y_bso, but for `left_bias`. Collective."""
+        bias = None if self.leaves_bias else self.bias
         if self.parallel.tensor_size == 1:
-            return linear(x_bsi, self.weight, self.bias)
+            return linear(x_bsi, self.weight, bias)
         y_bso = partial_sums_meet(linear(x_bsi, self.weight), self.parallel)
-        return y_bso if self.bias is None else y_bso + gradient_of_all_slices(self.bias, self.parallel)
+        return y_bso if bias is None else y_bso + gradient_of_all_slices(bias, self.parallel)
+
+    def left_bias(self) -> Tensor | None:
+        """The bias [o] that whoever takes y has to add, or None. Its backward is collective where ranks have slices."""
+        if self.bias is None or not self.leaves_bias:
+            return None
+        return gradient_of_all_slices(self.bias, self.parallel)
 
 
 class VocabParallelEmbedding(nn.Module):

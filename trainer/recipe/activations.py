@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.recipe.loss_chunks import chunk_tokens
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.parameters import block_parameters, word_embedding
+from trainer.recipe.parameters import word_embedding
 from trainer.recipe.precision import is_half
 from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE
 
-#: Logits of a chunk of the loss: never more of them exist at once.
-CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 26}
 _FP32 = 4
 # ALiBi adds features to a head until it is a multiple of this with at least so many more.
 _ALIBI_ALIGNMENT, _ALIBI_FEATURES = 8, 4
@@ -31,9 +30,9 @@ def alibi_feature_count(head_size: int) -> int:
 class MicroBatch:
     """One micro-batch on one rank of `tensor` that share each layer.
 
-    on_cpu: there the kernels keep other things than on a GPU; wide: a CPU without 16-bit products computes them in fp32
-    and keeps both operands so. With `sequence_parallel` what all ranks hold alike is cut by the sequence, and with
-    `split_checkpoints` what recomputation starts from.
+    on_cpu: there the kernels keep other things than on a GPU; wide: a CPU without 16-bit products computes attention in
+    fp32 and keeps what it takes and gives so. With `sequence_parallel` what all ranks hold alike is cut by the
+    sequence, and with `split_checkpoints` what recomputation starts from.
     """
 
     shape: ModelShape
@@ -87,7 +86,7 @@ class MicroBatch:
         """What a block keeps while it is computed, also where it is computed again."""
         attention = self.recomputed_attention_bytes() if self.recompute == ATTENTION else self.attention_bytes()
         masks = 2 * self.tokens * self.shape.hidden // self._cut if self.shape.hidden_dropout else 0
-        return 2 * self.norm_bytes() + self._inputs_of_products() + attention + self._mlp_bytes() + masks + self._wide()
+        return 2 * self.norm_bytes() + self._inputs_of_products() + attention + self._mlp_bytes() + masks
 
     def norm_bytes(self) -> int:
         """A norm of the residual stream: what comes in, and its statistics."""
@@ -103,23 +102,11 @@ class MicroBatch:
 
     def _inputs_of_products(self) -> int:
         """What the norms give to the products that make queries, keys and values, and the MLP's width."""
-        numbers = self.tokens * self.shape.hidden // self._cut
-        if self.tensor > 1:  # the layers of several ranks keep what they are given
-            return 2 * numbers * self.element_bytes
-        return (3 if self.wide and self.shape.gate else 2) * numbers * self._product_bytes
-
-    def _wide(self) -> int:
-        """The weights' copies in fp32."""
-        if not self.wide:
-            return 0
-        table = (one for one in block_parameters(self.shape, 0) if len(one.shape) == 2)
-        if self.tensor > 1:
-            table = (one for one in table if one.split_dim == 1)
-        return sum(one.size for one in table) // self.tensor * _FP32
+        return 2 * self.tokens * self.shape.hidden // self._cut * self.element_bytes
 
     def recomputed_attention_bytes(self) -> int:
         """Of attention what is kept where its core is computed again: what goes in, and what comes out."""
-        return self._qkv_numbers() * self.element_bytes + self._mixed_numbers() * self._product_bytes
+        return (self._qkv_numbers() + self._mixed_numbers()) * self.element_bytes
 
     def attention_bytes(self) -> int:
         """Of attention all between the norm and what is added to the residual stream."""
@@ -133,11 +120,11 @@ class MicroBatch:
         if shape.attention_dropout and self.on_cpu:
             weights = heads * self.length
             masks = weights + self.length**2
-            return kept + weights * (_FP32 + self._product_bytes) + masks + self._mixed_numbers() * self._product_bytes
+            return kept + weights * (_FP32 + self._product_bytes) + masks + self._mixed_numbers() * self.element_bytes
         kept += heads * (wide_size * self._product_bytes + _FP32)  # what comes out, and the sums of its softmax
         # What comes out is what the next product takes where it lies there token by token, as the queries do.
         copied = shape.alibi or shape.rotary_size or shape.query_key_norm or self.wide or shape.attention_dropout
-        return kept + (self._mixed_numbers() * self._product_bytes if copied else 0)
+        return kept + (self._mixed_numbers() * self.element_bytes if copied else 0)
 
     def _queries_keys_values(self, wide_size: int) -> int:
         shape = self.shape
@@ -174,7 +161,7 @@ class MicroBatch:
         Two gates are held once, before or after their activation.
         """
         before = 1 if not self.shape.gate else 2 if self.shape.gate in ("liglu", "reglu") else 3
-        return self.tokens * self.width * (before * self.element_bytes + self._product_bytes)
+        return self.tokens * self.width * (before + 1) * self.element_bytes
 
     @property
     def width(self) -> int:
@@ -190,18 +177,18 @@ class MicroBatch:
         """Of the norm after the last block, and what it gives to the loss."""
         return self.norm_bytes() + self.stream_bytes
 
-    def loss_bytes(self) -> int:
+    def loss_bytes(self, sums_weight: bool = False) -> int:
         """The most that the loss holds at once beside what it is given: it makes its gradients in the forward pass.
 
-        Those of the output layer's weight in fp32, again times what comes from behind, and as the weight is stored; two
-        of the stream; or, before, logits of one chunk with their exponents.
+        Logits of one chunk in fp32, in 16 bits beside that where products take them so, and the stream's gradient; or,
+        behind it, that and what the final norm makes of it. The weight's gradient is held by who adds it up; with
+        `sums_weight` that is the loss, of one micro-batch in fp32, and then as the weight is stored.
         """
-        weight = word_embedding(self.shape).size // self.tensor
+        weight = word_embedding(self.shape).size // self.tensor if sums_weight else 0
         rows = self.shape.vocabulary // self.tensor
-        chunk = max(1, min(self.tokens, CHUNK_LOGITS["cpu" if self.on_cpu else "cuda"] // rows)) * rows
-        half = is_half(self.shape.precision)
+        logits = chunk_tokens(self.tokens, rows, "cpu" if self.on_cpu else "cuda") * rows
+        of_logit = _FP32 + (self.element_bytes if is_half(self.shape.precision) and not self.wide else 0)
         stream = self.tokens * self.shape.hidden * self.element_bytes
-        forward = stream + weight * _FP32 + chunk * (_FP32 + (self.element_bytes if half else 0))
         gathered = stream if self.sequence_parallel else 0
-        backward = gathered + 2 * stream + weight * (2 * _FP32 + (self.element_bytes if half else 0))
-        return max(gathered + forward, backward)
+        forward = stream + logits * of_logit + weight * (_FP32 + self.element_bytes)
+        return gathered + max(forward, 2 * stream + weight * self.element_bytes)

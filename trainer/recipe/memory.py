@@ -164,7 +164,10 @@ class _States:
     def at_backward(self, flow: _Flow, process: int) -> list[RankMemory]:
         """When backward passes begin: the first of a step, the last with all in flight, and the end of one."""
         many = min(flow.in_flight, flow.micro_batches - 1)
-        cases = [(flow.in_flight, flow.working, 0), (max(0, flow.in_flight - 1), flow.ending, self.step_gradients)]
+        cases = [
+            (flow.in_flight, flow.working, self._of_output_layer(flow)),
+            (max(0, flow.in_flight - 1), flow.ending, self.step_gradients),
+        ]
         if many:
             cases.append((many, flow.working, self.step_gradients))
         return [
@@ -181,6 +184,10 @@ class _States:
             for count, working, gradients in cases
         ]
 
+    def _of_output_layer(self, flow: _Flow) -> int:
+        """Its weight's gradient: the first loss of a step makes it, before any backward pass, where autograd has it."""
+        return _FP32 * flow.output_weight if self.precision == "fp32" else 0
+
 
 class _Flow:
     """What passes through a rank in a step: its activations, and what is held while gradients are made."""
@@ -193,7 +200,9 @@ class _Flow:
         kept = math.ceil(blocks / together) * batch.block_bytes()
         self.kept = kept + (batch.embedding_bytes() if first else 0) + (batch.final_bytes() if last else 0)
         block = _working_of_block(batch, min(together, blocks))
-        self.working = max(block, batch.loss_bytes()) if last else block
+        sums_weight = batch.shape.precision == "fp16" and not options["accumulate_allreduce_grads_in_fp32"]
+        self.working = max(block, batch.loss_bytes(sums_weight)) if last else block
+        self.output_weight = word_embedding(batch.shape).size // batch.tensor if last else 0
         self.ending = self._of_embedding(batch) if first else block
         sent = 0 if layout.pipeline == 1 else 1 if last else 2 + self.in_flight
         self.pipeline = (sent + (0 if first else 1)) * batch.stream_bytes

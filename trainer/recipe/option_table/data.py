@@ -19,6 +19,12 @@ OPTIONS: tuple[Option, ...] = group(
     option("--data-impl", str, "infer", "How data files are read.", choices=("infer", "mmap"), notice=_MAPPED),
     option("--data-cache-path", str, None, "Folder of the sample-order files; beside the data when not given."),
     option(
+        "--data-node-cache-path",
+        str,
+        None,
+        "Folder on each node's own disk for copies of indices and orders; $VARIABLES are the node's.",
+    ),
+    option(
         "--separate-last-epoch-threshold",
         float,
         0.80,

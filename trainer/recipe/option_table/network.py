@@ -5,8 +5,6 @@ from __future__ import annotations
 from trainer.recipe.model_options import GATES, POSITIONS, ROTARY_BASE, ROTARY_PERCENT
 from trainer.recipe.option_table.row import Option, flag, group, option
 
-_NO_FUSED_KERNELS = "no fused kernel is chosen by hand here"
-
 OPTIONS: tuple[Option, ...] = group(
     "network",
     option("--num-layers", int, None, "Transformer blocks.", at_least=1),
@@ -91,15 +89,28 @@ OPTIONS: tuple[Option, ...] = group(
     flag("--untie-embeddings-and-output-weights", "An output layer with a weight of its own."),
     flag("--openai-gelu", "The tanh form of GeLU (the default; wins over --no-bias-gelu-fusion)."),
     flag("--no-bias-gelu-fusion", "The exact (erf) form of GeLU, which Megatron's unfused path computes."),
-    flag("--no-masked-softmax-fusion", "Megatron's unfused softmax.", notice=_NO_FUSED_KERNELS),
-    flag("--no-bias-dropout-fusion", "Megatron's unfused bias and dropout.", notice=_NO_FUSED_KERNELS),
+    option(
+        "--kernels",
+        str,
+        "auto",
+        "What computes norms, activations, the loss and the update: what `opsctl kernels build` has built, or torch.",
+        choices=("auto", "torch"),
+    ),
+    option(
+        "--attention",
+        str,
+        "auto",
+        "Who computes attention: the best that is there, or the one that is named; flex is compiled at the first step.",
+        choices=("auto", "torch", "C++", "flash-attn", "flex", "softmax"),
+    ),
+    flag("--no-masked-softmax-fusion", "Leave attention's softmax to torch where products stand around it."),
+    flag("--no-bias-dropout-fusion", "Leave bias, dropout and residual to torch."),
+    flag("--no-bias-swiglu-fusion", "Leave a gated MLP's activation to torch."),
     flag(
         "--abort-on-unmet-fused-kernel-constraints",
-        "Stop when a fused kernel cannot be used.",
-        notice=_NO_FUSED_KERNELS,
+        "Refuse to start where torch would compute what no option leaves to it.",
     ),
-    flag("--no-bias-swiglu-fusion", "Megatron's unfused gate.", notice=_NO_FUSED_KERNELS),
-    flag("--no-rope-fusion", "Megatron's unfused rotary positions.", notice=_NO_FUSED_KERNELS),
+    flag("--no-rope-fusion", "Megatron's unfused rotary positions.", notice="no kernel is fused with them"),
     flag(
         "--apply-query-key-layer-scaling",
         "Scores divided by the layer's number, and multiplied by it in the softmax.",

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.native_libraries import built_library
+from trainer.data import compiled
 from trainer.data.indexed import IndexedWriter
 
 MakePair = Callable[..., str]
+
+
+@pytest.fixture(scope="module", params=["C++", "numpy"])
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both that compute the same: a module's tests run with each."""
+    with pytest.MonkeyPatch.context() as patched:
+        _compute_by(patched, request.param)
+        yield request.param
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[None]:
+    """C++, for what has no equal to be compared with but numpy's own."""
+    with pytest.MonkeyPatch.context() as patched:
+        _compute_by(patched, "C++")
+        yield
+
+
+def _compute_by(patched: pytest.MonkeyPatch, engine: str) -> None:
+    library = compiled.declared(built_library("data")) if engine == "C++" else None
+    patched.setattr(compiled, "library", lambda: library)
 
 
 @pytest.fixture

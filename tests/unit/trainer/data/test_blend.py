@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from trainer.data import blend
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 def one_by_one(weights: list[float], samples: int) -> tuple[list[int], list[int]]:
     """The dataset furthest behind `weight * max(place, 1)`, the first of equals."""

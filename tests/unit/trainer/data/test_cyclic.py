@@ -21,12 +21,14 @@ class Numbered:
 
     def __getitem__(self, place: int) -> NDArray[np.int64]:
         out = np.empty(self.sequence_length + 1, np.int64)
-        self.read_into(place, out)
+        self.read_rows(place, out[None])
         return out
 
-    def read_into(self, place: int, out: NDArray[np.int64]) -> None:
-        assert 0 <= place < 5
-        out[:] = place
+    def read_rows(self, first: int, rows: NDArray[np.int64]) -> tuple[int, int]:
+        last = first + len(rows) - 1
+        assert 0 <= first <= last < 5
+        rows[:] = np.arange(first, last + 1)[:, None]
+        return first, last
 
 
 def window(first: int, samples: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import struct
 import threading
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -27,7 +28,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(1)
         return build_order(*given)
 
-    monkeypatch.setattr("trainer.data.gpt_dataset.build_order", counted)
+    monkeypatch.setattr("trainer.data.orders.build_order", counted)
     return seen
 
 
@@ -101,11 +102,12 @@ def test_ranks_wait_for_the_builder_and_map_its_files(make_pair: MakePair, build
     assert len(builds) == 1
 
 
-def test_a_builder_that_fails_does_not_leave_the_others_waiting() -> None:
-    passed = []
-    cache = IndexCache([], True, lambda: passed.append(1))
-    with pytest.raises(DataError):
-        cache.load_or_build({}, lambda: (_ for _ in ()).throw(DataError("no")))
+@pytest.mark.parametrize("is_builder", [True, False])
+def test_who_fails_does_not_leave_the_others_waiting(tmp_path: Path, is_builder: bool) -> None:
+    passed: list[int] = []
+    options = options_for(data_path=[str(tmp_path / "nothing")])
+    with pytest.raises(DataError, match="no data at"):
+        build_datasets(options, 20, 0, 0, is_builder, lambda: passed.append(1))
     assert passed == [1]
 
 
@@ -142,8 +144,17 @@ def test_a_kept_file_that_was_cut_short_is_built_again(make_pair: MakePair, tmp_
     assert len(builds) == 2
 
 
+def test_a_kept_file_that_is_empty_is_built_again(tmp_path: Path) -> None:
+    cache = IndexCache([tmp_path])
+    cache.load_or_build({"of": 1}, lambda: {"order": np.arange(10)})
+    (kept,) = tmp_path.glob("*.npy")
+    kept.write_bytes(b"")
+    assert cache.load_or_build({"of": 1}, lambda: {"order": np.arange(10)})["order"].tolist() == list(range(10))
+    assert kept.stat().st_size
+
+
 def _build_alone(folder: str, started: Barrier) -> None:
-    cache = IndexCache([Path(folder)], True, lambda: None)
+    cache = IndexCache([Path(folder)])
     started.wait(20)
     arrays = cache.load_or_build({"same": True}, lambda: {"a": np.arange(200_000)})
     assert arrays["a"].sum() == 200_000 * 199_999 // 2
@@ -159,3 +170,103 @@ def test_two_runs_may_build_the_same_at_once(tmp_path: Path) -> None:
         run.join(30)
     assert [run.exitcode for run in runs] == [0] * 4
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.fixture
+def many(make_pair: MakePair) -> list[str]:
+    """A blend of twelve pairs, as --data-path has it."""
+    return [word for number in range(12) for word in (str(1 + number), make_pair(f"set{number}", lengths=[30, 50]))]
+
+
+def samples_of(options: dict[str, Any], **how: Any) -> list[list[int]]:
+    train = build_datasets(options, 60, 0, 0, **how).train
+    assert train is not None
+    return [train[place].tolist() for place in range(len(train))]
+
+
+def test_there_is_one_barrier_for_all_files_of_all_splits(many: list[str], make_pair: MakePair) -> None:
+    passed: list[int] = []
+    evaluated = [f"A: 1 0:1 {make_pair('a', lengths=[90])}", f"B: 1 0:1 {make_pair('b', lengths=[90])}"]
+    options = options_for(
+        data_path=many, valid_weighted_split_paths=evaluated, test_weighted_split_paths=evaluated, split="1,0,0"
+    )
+    for is_builder in (True, False):
+        build_datasets(options, 60, 5, 5, is_builder, lambda: passed.append(1))
+    assert passed == [1, 1]
+
+
+def test_a_blends_orders_are_kept_as_one_set_and_found_again_without_opening_a_file(
+    many: list[str], tmp_path: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_for(data_path=many)
+    before = samples_of(options)
+    assert len(builds) == 12
+    assert len(list((tmp_path / "cache").glob("*.json"))) == 1
+    assert samples_of(options, is_builder=False) == before and len(builds) == 12
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.data.indexed.read_header", None)
+        assert build_datasets(options, 60, 0, 0).train is not None
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("truncated", "set7.bin has 158 bytes, but its index set7.idx ends at 160"),
+        ("another's", "set7.bin has 40 bytes, but its index set7.idx ends at 160"),
+        ("no bin", "set7.bin is missing although set7.idx is there"),
+        ("nothing", "no data at .*/set7"),
+        ("a lying pointer", "set7.idx is no usable index: sequence 1 points at byte"),
+    ],
+)
+@pytest.mark.parametrize("is_builder", [True, False])
+def test_a_pair_among_many_that_is_no_longer_what_it_was_is_refused_by_name(
+    many: list[str], tmp_path: Path, damage: str, said: str, is_builder: bool
+) -> None:
+    options = options_for(data_path=many)
+    samples_of(options)
+    index, data = tmp_path / "set7.idx", tmp_path / "set7.bin"
+    match damage:
+        case "truncated":
+            data.write_bytes(data.read_bytes()[:-2])
+        case "another's":
+            data.write_bytes(bytes(40))
+        case "no bin":
+            data.unlink()
+        case "nothing":
+            data.unlink()
+            index.unlink()
+        case "a lying pointer":
+            raw = index.read_bytes()
+            index.write_bytes(raw[:34] + struct.pack("<2i", 31, 50) + raw[42:])
+            os.utime(index, ns=(1, 1))
+    with pytest.raises(DataError, match=said):
+        build_datasets(options, 60, 0, 0, is_builder)
+
+
+def test_a_pair_that_changes_before_it_is_read_is_refused_by_name(many: list[str], tmp_path: Path) -> None:
+    options = options_for(data_path=many)
+    samples_of(options)
+    train = build_datasets(options, 60, 0, 0).train
+    assert train is not None
+    os.utime(tmp_path / "set7.bin", ns=(1, 1))
+    with pytest.raises(DataError, match=r"/set7\.bin has changed since the training looked at it"):
+        [train[place] for place in range(len(train))]
+
+
+def test_a_blend_of_more_files_than_16_bits_count_is_refused(many: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.data.blend.MOST_DATASETS", 11)
+    with pytest.raises(DataError, match="the train blend has 12 sources, and 11 are the most"):
+        build_datasets(options_for(data_path=many), 60, 0, 0)
+
+
+def test_what_32_bits_do_not_count_gets_64_and_no_file_of_a_blend_less_than_another_needs(
+    many: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small stand-ins for numbers beyond 2^31: bounds between what the sets have."""
+    before = samples_of(options_for(data_path=many))
+    monkeypatch.setattr("trainer.data.indices._MOST_INT32", 9)
+    monkeypatch.setattr("trainer.data.indices._MOST_UINT32", 9)
+    train: Any = build_datasets(options_for(data_path=many, data_cache_path=f"{many[1]}-cache"), 60, 0, 0).train
+    kinds = {(one.document_index.itemsize, one.sample_index.itemsize) for one in train.sources}
+    assert kinds == {(4, 8)} and {one.shuffle_index.itemsize for one in train.sources} == {8}
+    assert [train[place].tolist() for place in range(len(train))] == before

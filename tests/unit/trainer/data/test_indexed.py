@@ -31,6 +31,7 @@ def test_ids_take_16_bits_below_a_vocabulary_of_65500(vocab: int, name: str) -> 
     assert token_dtype(vocab).name == name
 
 
+@pytest.mark.usefixtures("engine")
 def test_what_was_written_is_read_back(make_pair: MakePair) -> None:
     documents = [[5, 6, 7], [], [250_000], [1, 2]]
     data = IndexedTokens(make_pair("corpus", documents, dtype="<i4"))
@@ -99,6 +100,7 @@ def damaged(prefix: str, damage: str) -> None:
         ("wild document entries", "its document entries do not run from 0 to 4"),
     ],
 )
+@pytest.mark.usefixtures("engine")
 def test_a_damaged_pair_is_refused_in_one_line_with_file_and_way_out(
     make_pair: MakePair, damage: str, said: str
 ) -> None:

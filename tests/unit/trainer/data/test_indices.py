@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from trainer.data.indices import build_order, build_sample_index, plan_epochs
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 def walked(lengths: list[int], document_index: list[int], samples: int, sequence_length: int) -> list[tuple[int, int]]:
     """The sample index by walking token by token."""
@@ -33,7 +35,7 @@ def test_the_sample_index_is_where_walking_the_tokens_leads(
     if samples < 1:
         return
     built = build_sample_index(
-        np.array(lengths, np.int32), np.array(document_index, np.int32), samples, sequence_length
+        np.array(lengths, np.int32), np.array(document_index, np.int32), samples, sequence_length, np.dtype(np.int32)
     )
     assert [tuple(row) for row in built.tolist()] == walked(lengths, document_index, samples, sequence_length)
 
@@ -41,7 +43,7 @@ def test_the_sample_index_is_where_walking_the_tokens_leads(
 def test_the_sample_index_has_the_shape_that_was_printed() -> None:
     # A document of 4096 - 532 tokens after a first one that is longer than a sample gives the rows that were printed.
     lengths = np.array([2500, 1064, 5000], np.int32)
-    rows = build_sample_index(lengths, np.array([0, 1, 2], np.int32), 3, 2048)
+    rows = build_sample_index(lengths, np.array([0, 1, 2], np.int32), 3, 2048, np.dtype(np.int32))
     assert rows.tolist() == [[0, 0], [0, 2048], [2, 532], [2, 2580]]
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from tests.unit.trainer.data.conftest import MakePair, options_for
+from trainer.data.blend import blend_order, normalized
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
+from trainer.data.indices import build_sample_index
 from trainer.data.inspection import main as inspect
 from trainer.data.mix import main as write_mixture
 from trainer.recipe.data_options import SPLITS
@@ -215,3 +217,45 @@ def test_megatron_reads_what_we_write(make_pair: MakePair) -> None:
     documents = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]
     theirs = IndexedDataset(make_pair("ours", documents))
     assert [theirs[number].tolist() for number in range(len(theirs))] == documents
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [200],  # one document
+        [0, 0, 40, 0, 1, 0, 0, 90, 0],  # empty ones: first, last, in rows
+        [17] * 12,  # documents that end where samples do
+        np.random.default_rng(4).integers(0, 50, 3000).tolist(),
+    ],
+    ids=["one", "empty", "aligned", "many"],
+)
+def test_sample_indices_of_awkward_documents_are_megatrons(lengths: list[int], kind: str) -> None:
+    from megatron.core.datasets import helpers
+
+    sizes = np.array(lengths, np.int32)
+    documents = np.tile(np.arange(len(sizes), dtype=np.int32), 3)
+    np.random.RandomState(5).shuffle(documents)
+    tokens = int(sizes.sum())
+    for sequence_length in (2, 16, 17, 64):
+        build = getattr(helpers, f"build_sample_idx_{kind}")
+        theirs = build(sizes, documents, sequence_length, 3, tokens, True, 1)
+        ours = build_sample_index(sizes, documents, len(theirs) - 1, sequence_length, np.dtype(kind))
+        assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(("datasets", "samples"), [(63, 20_000), (65, 20_000), (700, 3_000)])
+@pytest.mark.parametrize("shape", ["alike", "random", "few large ones"])
+def test_a_blend_of_hundreds_is_megatrons(datasets: int, samples: int, shape: str) -> None:
+    from megatron.core.datasets import helpers
+
+    random = np.random.default_rng(datasets)
+    weights = {"alike": np.ones(datasets), "random": random.random(datasets) + 0.01}.get(shape)
+    weights = random.random(datasets) ** 8 + 1e-5 if weights is None else weights
+    shares = np.array(normalized(weights.tolist()))
+    dataset, place = np.zeros(samples, np.int16), np.zeros(samples, np.int64)
+    helpers.build_blending_indices(dataset, place, shares, datasets, samples, False)
+    ours = blend_order(shares.tolist(), samples)
+    assert np.array_equal(ours[0], dataset) and np.array_equal(ours[1], place)

@@ -9,24 +9,31 @@ import json
 import math
 import os
 import resource
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from trainer.data import prepare
 from trainer.data import tokenizer as bpe
+from trainer.data.corpus import Placed
+from trainer.data.encoding import Encoded
 from trainer.data.indexed import IndexedTokens
+from trainer.data.unfinished import UnfinishedPair
 
 TEXTS = ["def add(a, b):\n    return a + b\n" * 9, "naïve café\n" * 9, "x = [1, 2, 3]\n" * 9]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said of progress, on however busy a machine; a test that wants it says so."""
+    monkeypatch.setattr("trainer.data.progress.QUIET_S", 1e9)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -129,11 +136,45 @@ def test_the_report_shows_entropy_beside_the_logarithm_of_the_vocabulary(
     assert "nats a token" in out and f"data_path   {tmp_path}/c_text_document" in out
 
 
+def test_documents_that_come_to_no_token_are_refused_as_none(
+    lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strips = bpe.train(TEXTS, 280)
+    strips.normalizer = normalizers.Strip()
+    strips.save(str(tmp_path / "tokenizer.json"))
+    lines.write_text('{"text": "  "}\n')
+    code, _, err = run(
+        capsys, lines, "--tokenizer", tmp_path, "--no-append-eod", "--output-prefix", tmp_path / "out" / "c"
+    )
+    assert (code, err) == (1, f"opsctl: no documents in {lines}: 1 documents came to no token\n")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_document_that_changes_while_others_are_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in "ab":
+        (folder / name).write_text(TEXTS[0])
+    append = UnfinishedPair.append
+
+    def appended(pair: UnfinishedPair, placed: Placed, piece: Encoded) -> None:
+        append(pair, placed, piece)
+        (folder / "b").write_text("another")
+
+    monkeypatch.setattr(UnfinishedPair, "append", appended)
+    code, _, err = run(capsys, folder, "--vocab-size", "280", "--output-prefix", tmp_path / "out" / "c")
+    said = f"opsctl: {folder}/b changed while it was read, so nothing was kept; begin again when nobody writes it\n"
+    assert (code, err) == (1, said)
+    assert not list((tmp_path / "out").iterdir())
+
+
 @pytest.mark.parametrize("workers", ["1", "3"])
 def test_workers_change_no_byte(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "BATCH_CHARACTERS", 100)
+    monkeypatch.setattr("trainer.data.texts.lines.PIECE_BYTES", 100)
     noted = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280", "--workers", workers)
     assert decoded(noted["data_path"], tmp_path / "tokenizer.json") == TEXTS
 
@@ -206,6 +247,7 @@ def test_a_folder_is_read_in_the_order_of_its_names_with_patterns_and_hostile_na
         (b'\n\n["text"]\n', "line 3: list instead of an object with the text under 'text'"),
         (b'{"body": "a", "id": 1}\n', "line 1: no key 'text', found body, id; choose one with --json-key"),
         (b'{"text": 5}\n', "line 1: 'text' holds int instead of text"),
+        (b'{"text": null}\n', "line 1: 'text' holds null instead of text"),
         (b'{"text": "ok"}\n{"text": "\xff"}\n', "line 2: not UTF-8 at byte 11; convert the file (iconv -t utf-8)"),
         (b"[" * 100_000 + b"\n", "line 1: not a JSON object"),
         (b"", "corpus.jsonl is empty; expected one JSON object a line"),
@@ -288,45 +330,12 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return file, folder / "tokenizer.json"
 
 
-def written(part: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until some of the data is on disk."""
-    deadline = time.monotonic() + 60
-    while not part.exists() or part.stat().st_size == 0:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_a_killed_preparation_leaves_no_index_and_can_be_started_again(
-    endless: tuple[Path, Path], lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    process = started(endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
-    written(tmp_path / "out" / "c_text_document.bin.partial", process)
-    process.kill()
-    process.communicate(timeout=60)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["c_text_document.bin.partial"]
-    noted = prepared(capsys, lines, "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
-    assert decoded(noted["data_path"], endless[1]) == TEXTS
-    assert not list((tmp_path / "out").glob("*.partial"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_preparation_tidies_up_and_says_so(
-    endless: tuple[Path, Path], tmp_path: Path, number: signal.Signals
-) -> None:
-    process = started(endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
-    written(tmp_path / "out" / "c_text_document.bin.partial", process)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "opsctl: interrupted; nothing was left behind\n")
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing(endless: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing_half(endless: tuple[Path, Path], tmp_path: Path) -> None:
     def no_room() -> None:
-        # Stands for a full disk: every write beyond 1 MB fails, in any folder and for any user.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+        # Stands for a full disk: every write beyond 0.4 MB fails, in any folder and for any user.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 
-    words = (endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1])
+    words = (endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1], "--workers", "1")
     process = started(*words, preexec_fn=no_room)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")

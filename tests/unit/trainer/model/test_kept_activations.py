@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
+from trainer.kernels.dtypes import DTYPES
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
-from trainer.model.weights import DTYPES
 from trainer.parallel import products
 from trainer.recipe.activations import MicroBatch
 from trainer.recipe.model_shape import ModelShape

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.kernels.residual import added
 from trainer.model.alibi import alibi_slopes, key_features, query_features
 from trainer.model.attention import attention_with_dropout, masks_notices
 from trainer.model.batch import engine_item
-from trainer.model.dropout import DropoutClock, dropout, keeping_masks
+from trainer.model.dropout import DropoutClock, dropped_at
 from trainer.model.embedding import OutputLayer
 from trainer.parallel import products
-from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.initialization import initial_weight
 from trainer.parallel.process_groups import Parallel
-from trainer.recipe.activations import CHUNK_LOGITS, alibi_feature_count
+from trainer.recipe.activations import alibi_feature_count
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
@@ -88,46 +88,6 @@ def test_an_untied_output_layer_begins_with_numbers_of_its_own() -> None:
     assert torch.equal(weight[:64], rows[:64]) and not torch.equal(weight[:64], embedding[:64])
 
 
-@pytest.mark.parametrize("chunk_logits", [1, 16 * 7, 1 << 20])
-def test_the_loss_in_chunks_is_torchs_with_its_gradients(monkeypatch: pytest.MonkeyPatch, chunk_logits: int) -> None:
-    monkeypatch.setitem(CHUNK_LOGITS, "cpu", chunk_logits)
-    torch.manual_seed(0)
-    x, weight = torch.randn(3, 5, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True)
-    labels, mask = torch.randint(0, 16, (3, 5)), (torch.rand(3, 5) > 0.3).float()
-    losses = torch.nn.functional.cross_entropy((x @ weight.T).flatten(0, 1), labels.flatten(), reduction="none")
-    wanted = (losses * mask.flatten()).sum() / mask.sum()
-    wanted_gradients = torch.autograd.grad(wanted * 3, (x, weight))
-    loss = masked_mean_cross_entropy(x, weight, labels, mask, 16, alone())
-    gradients = torch.autograd.grad(loss * 3, (x, weight))
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    for got, expected in zip(gradients, wanted_gradients, strict=True):
-        assert torch.allclose(got, expected, atol=1e-6)
-
-
-def test_a_batch_without_any_label_has_loss_zero() -> None:
-    x, labels = torch.randn(1, 4, 8), torch.zeros(1, 4, dtype=torch.long)
-    assert masked_mean_cross_entropy(x, torch.randn(16, 8), labels, torch.zeros(1, 4), 16, alone()).item() == 0
-
-
-@pytest.mark.parametrize("chunk_logits", [1, 1 << 20])
-def test_rows_that_pad_the_vocabulary_have_no_part_in_the_loss(
-    monkeypatch: pytest.MonkeyPatch, chunk_logits: int
-) -> None:
-    monkeypatch.setitem(CHUNK_LOGITS, "cpu", chunk_logits)
-    torch.manual_seed(0)
-    x, tokens = torch.randn(3, 5, 8, requires_grad=True), torch.randn(13, 8)
-    weight = torch.cat((tokens, 9 * torch.randn(7, 8))).requires_grad_()
-    labels = torch.randint(0, 13, (3, 5))
-    wanted = torch.nn.functional.cross_entropy((x @ weight[:13].T).flatten(0, 1), labels.flatten())
-    wanted_gradients = torch.autograd.grad(wanted, (x, weight))
-    loss = masked_mean_cross_entropy(x, weight, labels, torch.ones(3, 5), 13, alone())
-    gradients = torch.autograd.grad(loss, (x, weight))
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    assert not gradients[1][13:].any()
-    for got, expected in zip(gradients, wanted_gradients, strict=True):
-        assert torch.allclose(got, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("columns", [7, 64, 300_000])  # fewer than torch draws at once, more, several blocks of rows
 def test_tokens_begin_alike_however_many_rows_pad_them(columns: int) -> None:
     tokens = initial_weight("a", (11, columns), 0.02, seed=1)
@@ -152,6 +112,12 @@ def test_a_micro_batch_says_where_in_the_training_it_lies_when_told() -> None:
     (tokens, first_sample), _ = engine_item(samples, first_sample=96)
     assert tokens.tolist() == [[5, 0, 7]] and first_sample.tolist() == [96]
     assert first_sample.dtype == torch.int64
+
+
+def dropout(
+    x_b: torch.Tensor, probability: float, training: bool, clock: DropoutClock, layer: int, spot: str
+) -> torch.Tensor:
+    return added(x_b, None, None, dropped_at(spot, x_b, probability, training, clock, layer), None)
 
 
 def test_dropout_masks_follow_from_where_they_are_drawn_not_when() -> None:
@@ -207,14 +173,6 @@ def test_only_dropout_by_a_gpus_kernel_is_said_to_follow_the_layout() -> None:
     assert not masks_notices(0.1, CPU) and not masks_notices(0.0, torch.device("cuda"))
     (notice,) = masks_notices(0.1, torch.device("cuda"))
     assert notice.startswith("--attention-dropout 0.1 on a GPU") and "tensor-parallel" in notice
-
-
-def test_neighbouring_values_are_dropped_independently() -> None:
-    mask = keeping_masks([1, 2, 3, 4], (1 << 16,), 0.5, CPU).double() - 0.5
-    for distance in (1, 2, 3, 4, 5, 8):
-        together = (mask[:, distance:] * mask[:, :-distance]).mean().item() * 4
-        assert abs(together) < 5 / math.sqrt(mask.numel())
-    assert abs((mask[0] * mask[1]).mean().item() * 4) < 5 / math.sqrt(mask.shape[1])
 
 
 def test_a_cpu_without_bf16_multiplies_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

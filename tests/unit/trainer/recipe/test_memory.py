@@ -63,10 +63,21 @@ def test_a_stage_holds_its_micro_batches_in_flight() -> None:
     # Two inputs that wait, what is sent on, and the gradient that comes back, each 64 x 8.
     assert first.pipeline_bytes == 4 * 64 * 8 * 4
     assert first.working_bytes == (2 * 64 * 32 + 2 * 64 * 8 + 4 * 8 * 8) * 4
-    # The last has one, the final norm's input and output beside it, and the loss: 64 x 16 logits or its gradients.
+    # The last has one, the final norm's input and output beside it, and the loss: 64 x 16 logits and x's gradient.
     last = memory(pipeline=2, stage=1, seq_length=64)
     assert last.activations_bytes == 64 * (of_token + (2 * 8 + 2) * 4)
-    assert last.working_bytes == max((2 * 64 * 32 + 2 * 64 * 8 + 4 * 8 * 8) * 4, (64 * 8 + WORDS + 64 * 16) * 4)
+    assert last.working_bytes == max((2 * 64 * 32 + 2 * 64 * 8 + 4 * 8 * 8) * 4, (64 * 8 + 64 * 16) * 4)
+
+
+def test_the_loss_holds_a_chunk_of_logits_and_no_gradient_of_its_weight_that_the_engine_adds_up() -> None:
+    options = from_tables({**TINY, "fp16": True})
+    shape = ModelShape.of(options, Vocabulary.unpadded(250_880))
+    logits, stream, weight = 600 * 250_880, 600 * 8 * 2, 250_880 * 8
+    batch = MicroBatch(shape, 1, 600, on_cpu=True)
+    assert batch.loss_bytes() == logits * 6 + stream
+    assert batch.loss_bytes(sums_weight=True) == logits * 6 + stream + weight * 6
+    assert MicroBatch(shape, 1, 600, on_cpu=True, wide=True).loss_bytes() == logits * 4 + stream
+    assert MicroBatch(shape, 1, 6000, on_cpu=True).loss_bytes() == 546 * 250_880 * 6 + 10 * stream
 
 
 def test_recomputed_blocks_keep_what_they_begin_with_and_one_of_them_the_rest() -> None:

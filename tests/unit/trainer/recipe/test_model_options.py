@@ -101,7 +101,7 @@ def test_a_run_file_is_refused_alike() -> None:
     assert check_mapping(mapping, 1) == ["--num-attention-heads 4 is not divisible by --num-query-groups 3"]
 
 
-@pytest.mark.parametrize("word", ["--apply-query-key-layer-scaling", "--no-rope-fusion", "--no-bias-swiglu-fusion"])
+@pytest.mark.parametrize("word", ["--apply-query-key-layer-scaling", "--no-rope-fusion"])
 def test_what_changes_nothing_says_so(word: str) -> None:
     (notice,) = parsed(word).notices
     assert notice.startswith(f"{word} changes nothing: ")

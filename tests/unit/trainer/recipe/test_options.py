@@ -328,8 +328,8 @@ def test_ranks_must_divide_by_the_layout() -> None:
 
 
 def test_options_that_change_nothing_say_so() -> None:
-    options = parse([*small(), "--deepspeed", "--no-masked-softmax-fusion"])
-    assert [notice.split()[0] for notice in options.notices] == ["--deepspeed", "--no-masked-softmax-fusion"]
+    options = parse([*small(), "--deepspeed", "--no-rope-fusion"])
+    assert [notice.split()[0] for notice in options.notices] == ["--deepspeed", "--no-rope-fusion"]
 
 
 def test_a_run_file_is_checked_key_by_key() -> None:

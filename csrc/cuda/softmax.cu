@@ -1,0 +1,310 @@
+// Attention's softmax over keys: scale, mask, causality and ALiBi in one pass; forward and backward.
+//
+// forward   out_j = exp(s_j - max s) / sum exp(s - max s),  s_j = scale x_j + slope (j - last), hidden keys left out
+// backward  of_x_j = scale p_j (gradient_j - sum p gradient)
+// Rows are those of [b, n, q, k]. With `causal`, query i sees keys j <= last = i + k - q; otherwise last = k - 1. What
+// a whole row has in common does not change its softmax: ALiBi counts from the last key that is seen, so that numbers
+// of near keys are small and exact. A row of which nothing is seen, by its mask or as all its scores are -inf, gives
+// zeros.
+// Plain reference: trainer/kernels/softmax.py, `_by_torch`.
+//
+// Bytes, with e the size of an element and f the share of keys that causality leaves (1/2 where q = k): forward
+// (f + 1) e b n q k, backward (2 f + 1) e b n q k; keys that causality hides are not read, their zeros are written.
+// Floor: those bytes at the chip's copy rate; b 4, n 16, q = k = 2048 in 16 bits: 0.81 and 1.07 GB.
+//
+// A row of k keys is read by, and kept in
+//   warp    a warp; registers                              to 1,024
+//   block   64 to 512 threads; registers                   to 16,384
+//   tiles   512 threads, which read it twice               to 32,768   the second time out of the L2 cache
+// Rows may begin anywhere: a thread's vectors are 16-byte aligned places in memory, and elements at both ends are moved
+// singly.
+#include "rows.cuh"
+
+namespace {
+
+// What one row is, whatever the team. `seen`: keys from this one on are hidden by causality, and are not read.
+struct Row {
+    int64_t start;
+    int sample, head, query, seen;
+};
+
+__device__ __forceinline__ Row row_at(int64_t row, int heads, int queries, int keys, int causal) {
+    // 32 bits: a launch has fewer rows than that, and division in 64 is slow.
+    const uint32_t matrix = uint32_t(row) / uint32_t(queries);
+    Row found;
+    found.start = row * keys;
+    found.query = int(uint32_t(row) - matrix * uint32_t(queries));
+    found.sample = int(matrix / uint32_t(heads));
+    found.head = int(matrix - uint32_t(found.sample) * uint32_t(heads));
+    const int before = found.query + keys - queries + 1;
+    found.seen = causal ? (before < 0 ? 0 : before < keys ? before : keys) : keys;
+    return found;
+}
+
+// The scores of one row, and how they come to be what the softmax is of.
+template <typename T> struct Scores {
+    const T* x;
+    const bool* mask;  // of this row, or null
+    int64_t mask_step;
+    float scale, slope;
+    int seen, phase;
+
+    // values <- those of a tile that begins with vector `tile`; -inf where nothing is. The greatest of them.
+    template <typename Team> __device__ __forceinline__ float read(float (&values)[values_of_thread], int tile) const {
+        float greatest = -INFINITY;
+#pragma unroll
+        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+            const int first = (tile + Team::thread() + vector * Team::threads()) * width<T> - phase;
+            float* of_vector = values + vector * width<T>;
+            if (first >= seen) {
+#pragma unroll
+                for (int at = 0; at < width<T>; ++at) of_vector[at] = -INFINITY;
+                continue;
+            }
+            const Part<T> part = read_part(x, true, first, seen);
+            const bool whole = first >= 0 && first + width<T> <= seen && mask == nullptr;
+#pragma unroll
+            for (int at = 0; at < width<T>; ++at) {
+                const int key = first + at;
+                of_vector[at] = fmaf(scale, to_float(part[at]), slope * float(key - seen + 1));
+                if (!whole && hidden(key)) of_vector[at] = -INFINITY;
+                greatest = fmaxf(greatest, of_vector[at]);
+            }
+        }
+        return greatest;
+    }
+
+    __device__ __forceinline__ bool hidden(int key) const {
+        return key < 0 || key >= seen || (mask != nullptr && mask[key * mask_step]);
+    }
+
+    // values <- exp(values - shift), and their sum.
+    template <typename Team>
+    __device__ __forceinline__ float exponentials(float (&values)[values_of_thread], int tile, float shift) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+            const int first = (tile + Team::thread() + vector * Team::threads()) * width<T> - phase;
+            const bool any_seen = first < seen;
+#pragma unroll
+            for (int at = 0; at < width<T>; ++at) {
+                float& value = values[vector * width<T> + at];
+                value = any_seen ? expf(value - shift) : 0.0f;
+                sum += value;
+            }
+        }
+        return sum;
+    }
+};
+
+// exp(s - max s) where nothing is seen would be exp(-inf + inf).
+__device__ __forceinline__ float shift_of(float greatest) { return greatest == -INFINITY ? 0.0f : greatest; }
+__device__ __forceinline__ float inverse_of(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+
+template <typename T, typename Team>
+__device__ __forceinline__ void write_scaled(const float (&values)[values_of_thread], float by, T* out, int keys,
+                                             int tile, int phase) {
+    const bool aligned = elements_off(out) == phase;
+#pragma unroll
+    for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+        const int first = (tile + Team::thread() + vector * Team::threads()) * width<T> - phase;
+        if (first >= keys) continue;
+        Part<T> part;
+#pragma unroll
+        for (int at = 0; at < width<T>; ++at) part[at] = from_float<T>(values[vector * width<T> + at] * by);
+        write_part(part, out, aligned, first, keys);
+    }
+}
+
+template <typename T, typename Team>
+__device__ __forceinline__ void forward_row(const Scores<T>& scores, T* out, int keys) {
+    float values[values_of_thread];
+    const float shift = shift_of(Team::max(scores.template read<Team>(values, 0)));
+    const float sum = Team::sum(scores.template exponentials<Team>(values, 0, shift));
+    write_scaled<T, Team>(values, inverse_of(sum), out, keys, 0, scores.phase);
+}
+
+template <typename T> __device__ __forceinline__ void forward_row_in_tiles(const Scores<T>& scores, T* out, int keys) {
+    float values[values_of_thread];
+    const int tile_vectors = vectors_of_thread<T> * BlockTeam::threads();
+    const int vectors = (keys + scores.phase + width<T> - 1) / width<T>;
+    float greatest = -INFINITY, sum = 0.0f;
+    for (int tile = 0; tile < vectors; tile += tile_vectors) {
+        const float before = shift_of(greatest);
+        greatest = fmaxf(greatest, scores.template read<BlockTeam>(values, tile));
+        const float shift = shift_of(greatest);
+        sum = sum == 0.0f ? 0.0f : sum * expf(before - shift);
+        sum += scores.template exponentials<BlockTeam>(values, tile, shift);
+    }
+    const float shift = shift_of(BlockTeam::max(greatest));
+    sum = BlockTeam::sum(sum == 0.0f ? 0.0f : sum * expf(shift_of(greatest) - shift));
+    const float inverse = inverse_of(sum);
+    for (int tile = 0; tile < vectors; tile += tile_vectors) {
+        scores.template read<BlockTeam>(values, tile);
+        scores.template exponentials<BlockTeam>(values, tile, shift);
+        write_scaled<T, BlockTeam>(values, inverse, out, keys, tile, scores.phase);
+    }
+}
+
+template <typename T, typename Team, bool in_tiles>
+__device__ __forceinline__ void forward(T* out, const T* x, const bool* mask, int64_t mask_sample, int64_t mask_head,
+                                        int64_t mask_query, int64_t mask_key, const float* slopes, float scale,
+                                        int64_t rows, int heads, int queries, int keys, int causal) {
+    const int64_t index = team_index<Team>();
+    if (index >= rows) return;
+    const Row row = row_at(index, heads, queries, keys, causal);
+    Scores<T> scores;
+    scores.x = x + row.start;
+    scores.mask = mask == nullptr
+                      ? nullptr
+                      : mask + row.sample * mask_sample + row.head * mask_head + row.query * mask_query;
+    scores.mask_step = mask_key;
+    scores.scale = scale;
+    scores.slope = slopes == nullptr ? 0.0f : slopes[row.head];
+    scores.seen = row.seen;
+    scores.phase = elements_off(scores.x);
+    if (in_tiles) {
+        forward_row_in_tiles<T>(scores, out + row.start, keys);
+    } else {
+        forward_row<T, Team>(scores, out + row.start, keys);
+    }
+}
+
+// The gradient and the probabilities of one row.
+template <typename T> struct Gradients {
+    const T *gradient, *probabilities;
+    T* out;
+    float scale;
+    int seen, keys, phase;
+    bool gradient_aligned, out_aligned;
+
+    __device__ __forceinline__ Part<T> gradient_part(int first) const {
+        return read_part(gradient, gradient_aligned, first, seen);
+    }
+    __device__ __forceinline__ Part<T> probability_part(int first) const {
+        return read_part(probabilities, true, first, seen);
+    }
+
+    static __device__ __forceinline__ float product(const Part<T>& of_gradient, const Part<T>& of_probabilities) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int at = 0; at < width<T>; ++at) {
+            sum = fmaf(to_float(of_gradient[at]), to_float(of_probabilities[at]), sum);
+        }
+        return sum;
+    }
+
+    __device__ __forceinline__ void write(const Part<T>& of_gradient, const Part<T>& of_probabilities, float sum,
+                                          int first) const {
+        Part<T> part;
+#pragma unroll
+        for (int at = 0; at < width<T>; ++at) {
+            const float p = to_float(of_probabilities[at]);
+            part[at] = from_float<T>(scale * (p * (to_float(of_gradient[at]) - sum)));
+        }
+        write_part(part, out, out_aligned, first, keys);
+    }
+
+    __device__ __forceinline__ void write_zeros(int first) const {
+        Part<T> part;
+#pragma unroll
+        for (int at = 0; at < width<T>; ++at) part[at] = from_float<T>(0.0f);
+        write_part(part, out, out_aligned, first, keys);
+    }
+};
+
+template <typename T, typename Team> __device__ __forceinline__ void backward_row(const Gradients<T>& row) {
+    Part<T> gradient[vectors_of_thread<T>], probabilities[vectors_of_thread<T>];
+    float sum = 0.0f;
+#pragma unroll
+    for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+        const int first = (Team::thread() + vector * Team::threads()) * width<T> - row.phase;
+        if (first >= row.seen) continue;
+        gradient[vector] = row.gradient_part(first);
+        probabilities[vector] = row.probability_part(first);
+    }
+#pragma unroll
+    for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+        const int first = (Team::thread() + vector * Team::threads()) * width<T> - row.phase;
+        if (first < row.seen) sum += Gradients<T>::product(gradient[vector], probabilities[vector]);
+    }
+    sum = Team::sum(sum);
+#pragma unroll
+    for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+        const int first = (Team::thread() + vector * Team::threads()) * width<T> - row.phase;
+        if (first >= row.keys) continue;
+        if (first < row.seen) {
+            row.write(gradient[vector], probabilities[vector], sum, first);
+        } else {
+            row.write_zeros(first);
+        }
+    }
+}
+
+template <typename T> __device__ __forceinline__ void backward_row_in_tiles(const Gradients<T>& row) {
+    const int step = BlockTeam::threads() * width<T>;
+    const int begin = BlockTeam::thread() * width<T> - row.phase;
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int first = begin; first < row.seen; first += step) {
+        sum += Gradients<T>::product(row.gradient_part(first), row.probability_part(first));
+    }
+    sum = BlockTeam::sum(sum);
+    for (int first = begin; first < row.keys; first += step) {
+        if (first < row.seen) {
+            row.write(row.gradient_part(first), row.probability_part(first), sum, first);
+        } else {
+            row.write_zeros(first);
+        }
+    }
+}
+
+template <typename T, typename Team, bool in_tiles>
+__device__ __forceinline__ void backward(T* out, const T* gradient, const T* probabilities, float scale, int64_t rows,
+                                         int queries, int keys, int causal) {
+    const int64_t index = team_index<Team>();
+    if (index >= rows) return;
+    const Row at = row_at(index, 1, queries, keys, causal);
+    Gradients<T> row;
+    row.gradient = gradient + at.start;
+    row.probabilities = probabilities + at.start;
+    row.out = out + at.start;
+    row.scale = scale;
+    row.seen = at.seen;
+    row.keys = keys;
+    row.phase = elements_off(row.probabilities);
+    row.gradient_aligned = elements_off(row.gradient) == row.phase;
+    row.out_aligned = elements_off(row.out) == row.phase;
+    if (in_tiles) {
+        backward_row_in_tiles<T>(row);
+    } else {
+        backward_row<T, Team>(row);
+    }
+}
+
+}  // namespace
+
+#define INSTANCE(form, suffix, T, Team, in_tiles, threads)                                                             \
+    extern "C" __global__ void __launch_bounds__(threads) softmax_##form##_##suffix(                                   \
+        T* out, const T* scores, const bool* mask, int64_t mask_sample, int64_t mask_head, int64_t mask_query,         \
+        int64_t mask_key, const float* slopes, float scale, int64_t rows, int heads, int queries, int keys,            \
+        int causal) {                                                                                                  \
+        forward<T, Team, in_tiles>(out, scores, mask, mask_sample, mask_head, mask_query, mask_key, slopes, scale,     \
+                                   rows, heads, queries, keys, causal);                                                \
+    }                                                                                                                  \
+    EXPORT(softmax_##form##_##suffix)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(threads) softmax_backward_##form##_##suffix(                          \
+        T* out, const T* gradient, const T* probabilities, float scale, int64_t rows, int queries, int keys,           \
+        int causal) {                                                                                                  \
+        backward<T, Team, in_tiles>(out, gradient, probabilities, scale, rows, queries, keys, causal);                 \
+    }                                                                                                                  \
+    EXPORT(softmax_backward_##form##_##suffix)
+
+#define INSTANCES(suffix, T)                                                                                           \
+    INSTANCE(warp, suffix, T, WarpTeam, false, 128)                                                                    \
+    INSTANCE(block, suffix, T, BlockTeam, false, 512)                                                                  \
+    INSTANCE(tiles, suffix, T, BlockTeam, true, 512)
+
+INSTANCES(f32, float)
+INSTANCES(f16, Half)
+INSTANCES(bf16, BFloat16)

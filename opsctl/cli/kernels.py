@@ -1,0 +1,67 @@
+"""`opsctl kernels`: operations that are compiled ahead of a training: build them, list them, check them."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from opsctl.cli.selection import json_option
+
+_arch_option = click.option("--arch", multiple=True, metavar="M.N...", help="GPUs by compute capability; 7.0 8.0 9.0.")
+#: What follows the first word of --arch: an option of click's takes one.
+_more_arch = click.argument("more_arch", nargs=-1, metavar="")
+_here_option = click.option("--here", is_flag=True, help="Only what this machine's CPU and GPU take.")
+
+
+@click.group()
+def command() -> None:
+    """Operations compiled ahead of a training: C++ for CPUs, CUDA for GPUs, the data path.
+
+    A training compiles nothing: it loads what was built of its own version, beside the same torch, and computes the
+    rest by torch. $OPSCTL_KERNELS_CACHE names the folder, or several with colons between: all are looked into, the
+    first is built into. Without it, it is opsctl/kernels in ~/.cache.
+    """
+
+
+@command.command("build")
+@_arch_option
+@_more_arch
+@_here_option
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Compilers at once; as many as CPUs.")
+@json_option
+def build(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, jobs: int | None, as_json: bool) -> int:
+    """Build what is not there yet, for every level of this kind of CPU and for the GPUs that are named.
+
+    Nodes may start this together: one builds, the others wait and take what it has built. What cannot be built for want
+    of a compiler is said, and the rest is built; the exit code is then 1.
+    """
+    usable = len(os.sched_getaffinity(0))
+    return _run("build", arch + more_arch, here, as_json, f"--jobs={jobs or usable}")
+
+
+@command.command("list")
+@_arch_option
+@_more_arch
+@_here_option
+@json_option
+def list_(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, as_json: bool) -> int:
+    """Show what there is of the present sources, and by which compiler."""
+    return _run("list", arch + more_arch, here, as_json)
+
+
+@command.command("check")
+@_arch_option
+@_more_arch
+@_here_option
+@json_option
+def check(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, as_json: bool) -> int:
+    """Hold what there is to its sources and checksums, load it, and on a GPU run it; 1 when anything is amiss."""
+    return _run("check", arch + more_arch, here, as_json)
+
+
+def _run(verb: str, arch: tuple[str, ...], here: bool, as_json: bool, *more: str) -> int:
+    from opsctl.cli.trainer_program import run_trainer_program
+
+    arguments = [verb, *(f"--arch={one}" for one in arch), *["--here"] * here, *["--json"] * as_json, *more]
+    return run_trainer_program("trainer.native", arguments, needed=())

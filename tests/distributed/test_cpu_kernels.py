@@ -1,0 +1,137 @@
+"""A training by the C++ operations is the one that torch makes; a replica alone exchanges no gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.pool import Pool
+from tests.distributed.tiny_training import step_items, tiny_engine, train
+from tests.native_libraries import built_library
+from trainer.native.cache import cache_folders
+
+pytestmark = pytest.mark.distributed
+
+GATED = {
+    **{"position_embedding_type": "rope", "normalization": "RMSNorm", "swiglu": True},
+    **{"disable_bias_linear": True, "group_query_attention": True, "num_query_groups": 2},
+}
+TRAININGS: list[tuple[int, int, dict[str, Any]]] = [
+    (1, 50, {}),
+    (1, 10, GATED),
+    (1, 5, {"bf16": True}),  # later ones of so small a model are rounding alone, torch's as well
+    (2, 10, {"tensor_model_parallel_size": 2}),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    """Built for the ranks, which load it."""
+    built_library("operations")
+
+
+def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
+    """What it returns in a rank that computes attention, norms and activations in C++, and all else by torch."""
+    from trainer.kernels.cpp.activation import CppActivations
+    from trainer.kernels.cpp.attention import CppAttention
+    from trainer.kernels.cpp.normalization import CppNorms
+    from trainer.kernels.operations import Operations
+    from trainer.native.libraries import NotBuilt, operations
+    from trainer.parallel import process_groups
+
+    found = operations()
+    assert not isinstance(found, NotBuilt), found
+    chosen = Operations(norms=CppNorms(found), activations=CppActivations(found), attention=CppAttention(found))
+    setattr(process_groups, "choose", lambda _options, _device: chosen)  # noqa: B010 - in this rank alone
+    return function(*args)
+
+
+def by_torch(function: Callable[..., Any], *args: Any) -> Any:
+    """What it returns in a rank that computes all by torch."""
+    from trainer.kernels.operations import BY_TORCH
+    from trainer.parallel import process_groups
+
+    setattr(process_groups, "choose", lambda _options, _device: BY_TORCH)  # noqa: B010 - in this rank alone
+    return function(*args)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes"),
+    [
+        (1, {"position_embedding_type": "alibi", "embed_layernorm": True, "hidden_dropout": 0.1}),
+        (2, {"pipeline_model_parallel_size": 2, "recompute": "block", "eod_mask_loss": True}),
+    ],
+    ids=str,
+)
+def test_fifty_steps_with_all_that_is_built_are_torchs_within_rounding(
+    pool: Pool, ranks: int, changes: dict[str, Any]
+) -> None:
+    ours = pool.run(ranks, train, 50, changes)[0]
+    plain = pool.run(ranks, train, 50, {**changes, "kernels": "torch"})[0]
+    assert ours == [pytest.approx(of_step, rel=2e-5) for of_step in plain]
+    assert ours != plain and ours[-1][0] < ours[0][0] - 0.3
+
+
+def kernels_of_a_rank(folders: list[str]) -> list[tuple[str, str, str]]:
+    """Who computes what in a rank that has its own of these folders for what is built."""
+    import os
+
+    from trainer.native import libraries
+
+    os.environ["OPSCTL_KERNELS_CACHE"] = folders[int(os.environ["RANK"])]
+    libraries.operations.cache_clear()
+    _, parallel, _ = tiny_engine()
+    return [(path.family, path.by, path.why) for path in parallel.operations.paths]
+
+
+def test_ranks_that_would_compute_by_different_kernels_all_take_torch(pool: Pool, tmp_path: Path) -> None:
+    built = str(cache_folders()[0])
+    both = pool.run(2, kernels_of_a_rank, [built, built])
+    assert both[0] == both[1] and {by for _, by, _ in both[0]} == {"C++"}
+    apart = pool.run(2, kernels_of_a_rank, [built, str(tmp_path)])
+    assert apart[0] == apart[1] and {by for _, by, _ in apart[0]} == {"torch"}
+    assert "on rank 1 (" in apart[0][0][2] and "nobody has built it here" in apart[0][0][2]
+
+
+@pytest.mark.parametrize(("ranks", "steps", "changes"), TRAININGS, ids=str)
+def test_its_steps_are_torchs_within_rounding(pool: Pool, ranks: int, steps: int, changes: dict[str, Any]) -> None:
+    plain = pool.run(ranks, by_torch, train, steps, changes)[0]
+    fused = pool.run(ranks, by_cpp, train, steps, changes)[0]
+    tolerance = 2e-2 if changes.get("bf16") else 2e-5
+    assert fused == [pytest.approx(of_step, rel=tolerance) for of_step in plain]
+    assert fused[-1][0] < fused[0][0]
+
+
+def where_gradients_lie() -> list[bool]:
+    """Of each parameter, whether the optimizer was given its gradient where backward had put it."""
+    from deepspeed.runtime.pipe.schedule import OptimizerStep, ReduceGrads
+
+    from trainer.engine import train_step
+
+    options, parallel, engine = tiny_engine()
+    before = engine._INSTRUCTION_MAP
+    kept: list[bool] = []
+    places: dict[int, int] = {}
+
+    def note(own: Any) -> None:
+        places.update({id(one): one.grad.data_ptr() for one in own.module.parameters()})
+        before[ReduceGrads](own)
+
+    def look(own: Any, lr_kwargs: Any = None) -> None:
+        for number, parameters in enumerate(own.optimizer.params_in_partition):
+            given = [one.data_ptr() for one in own.optimizer.averaged_gradients[number]][: len(parameters)]
+            kept.extend(places[id(one)] == place for one, place in zip(parameters, given, strict=True))
+        before[OptimizerStep](own, lr_kwargs)
+
+    engine._INSTRUCTION_MAP = {**before, ReduceGrads: note, OptimizerStep: look}
+    train_step(engine, iter(step_items(options, parallel, 0)), options.lr)
+    return kept
+
+
+def test_a_replica_alone_updates_from_the_gradients_where_they_are(pool: Pool) -> None:
+    kept = pool.run(1, by_torch, where_gradients_lie)[0]
+    assert kept
+    assert all(kept)

@@ -1,0 +1,149 @@
+"""Lines cut into ranges and streams: every line once, whatever the cut, and errors with the line's number."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.data.corpus import Corpus, Position
+from trainer.data.texts import lines
+from trainer.data.texts.inputs import Choice
+from trainer.data.texts.piece import Skipped
+from trainer.formats.errors import DataError
+
+MODULES = ("lines", "compressed", "columns", "documents")
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
+    for module in MODULES:
+        monkeypatch.setattr(f"trainer.data.texts.{module}.PIECE_BYTES", piece_bytes)
+
+
+def texts(path: Path | str, key: str = "text", start: Position | None = None) -> list[str]:
+    corpus = Corpus([str(path)], Choice(key))
+    pieces = corpus.pieces(start) if start else corpus.pieces()
+    return [text for placed in pieces for text in placed.piece.texts(Skipped())]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[list[str], bytes]:
+    draw = random.Random(1)
+    wanted = ["".join(draw.choices('aé漢\n"\\ ', k=draw.randrange(1, 60))) for _ in range(200)]
+    objects = [json.dumps({"n": 1, "text": text}, ensure_ascii=bool(at % 2)) for at, text in enumerate(wanted)]
+    raw = "\n".join(objects).encode()
+    return wanted, raw
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 64, 1000, 1 << 20])
+@pytest.mark.parametrize("kind", ["plain", "gzip", "zstd"])
+def test_every_line_comes_once_and_in_order_whatever_the_cut(
+    written: tuple[list[str], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, kind: str
+) -> None:
+    wanted, raw = written
+    cut(monkeypatch, piece_bytes)
+    monkeypatch.setattr("trainer.data.texts.compressed._BLOCK_BYTES", 97)
+    half = len(raw) // 2
+    packed = {
+        "plain": raw,
+        "gzip": gzip.compress(raw[:half]) + b"\0" * 5 + gzip.compress(raw[half:]),
+        "zstd": zstandard.compress(raw[:half]) + zstandard.compress(raw[half:]),
+    }
+    (tmp_path / "c").write_bytes(packed[kind])
+    assert texts(tmp_path / "c") == wanted
+    pieces = list(Corpus([str(tmp_path / "c")], Choice()).pieces())
+    assert [placed.read_bytes for placed in pieces] == sorted(placed.read_bytes for placed in pieces)
+    # From any place on comes what is behind it.
+    for placed in pieces[:: max(1, len(pieces) // 5)]:
+        behind = texts(tmp_path / "c", start=placed.behind)
+        assert behind == wanted[len(wanted) - len(behind) :]
+
+
+@pytest.mark.parametrize("kind", ["plain", "gzip", "zstd"])
+def test_an_error_names_the_line_of_the_file_though_it_is_in_a_late_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    cut(monkeypatch, 50)
+    raw = b'{"text": "some words"}\n\n' * 30 + b"broken\n" + b'{"text": "more"}\n' * 9
+    packed = {"plain": raw, "gzip": gzip.compress(raw), "zstd": zstandard.compress(raw)}
+    (tmp_path / "c").write_bytes(packed[kind])
+    with pytest.raises(DataError, match=r"/c, line 61: not a JSON object"):
+        texts(tmp_path / "c")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("gzip", "gzip"), ("zstd", "zstd")])
+@pytest.mark.parametrize("harm", ["cut", "flipped", "followed"])
+def test_a_stream_that_is_cut_short_or_damaged_is_named_with_the_line(
+    written: tuple[list[str], bytes], tmp_path: Path, kind: str, name: str, harm: str
+) -> None:
+    raw = written[1]
+    compressor = zstandard.ZstdCompressor(write_checksum=True)
+    packed = gzip.compress(raw) if kind == "gzip" else compressor.compress(raw)
+    middle = len(packed) // 2
+    harmed = {
+        "cut": packed[:-3],
+        "flipped": packed[:middle] + bytes([packed[middle] ^ 0x55]) + packed[middle + 1 :],
+        "followed": packed + b"rubbish",
+    }
+    (tmp_path / "c").write_bytes(harmed[harm])
+    with pytest.raises(DataError, match=rf"/c is cut short or no {name} file after line \d+: "):
+        texts(tmp_path / "c")
+
+
+def slowly(line: bytes) -> str | None:
+    """What Python's own JSON makes of a line; None where it is refused."""
+    try:
+        return lines._text(line, 2, "text", b"c")
+    except DataError:
+        return None
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    value=st.dictionaries(
+        st.sampled_from(["text", "id", 'k"\n']),
+        st.text(max_size=12)
+        | st.text(alphabet="\ud800\udc00\ude00a", max_size=4)
+        | st.integers()
+        | st.floats()
+        | st.none(),
+    ),
+    ascii_only=st.booleans(),
+)
+def test_a_text_is_what_pythons_own_json_makes_of_it(value: dict[str, object], ascii_only: bool) -> None:
+    line = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    skipped, wanted = Skipped(), slowly(line)
+    try:
+        found = lines.texts_of_lines(line, "text", b"c", lambda: 1, skipped)
+    except DataError:
+        assert wanted is None
+    else:
+        # Of other keys' values bytes that are no UTF-8 are passed over.
+        assert wanted is None or (found, skipped.empty) == ([wanted] if wanted else [], wanted == "")
+
+
+def test_a_mark_of_byte_order_and_line_ends_of_windows_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes('\ufeff{"text": "a"}\r\n{"text": "b"}\r\n'.encode())
+    assert texts(tmp_path / "c") == ["a", "b"]
+
+
+def test_a_key_may_be_any_text_and_a_file_have_any_name(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff\n$(id)"
+    with open(name, "wb") as file:  # noqa: PTH123
+        file.write(json.dumps({'a"\\b\n': "x"}).encode())
+    assert texts(os.fsdecode(name), 'a"\\b\n') == ["x"]
+
+
+def test_zstd_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c").write_bytes(zstandard.compress(b"{}"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(DataError, match=r"zstandard is not installed: pip install 'opsctl\[data\]'"):
+        texts(tmp_path / "c")

@@ -1,0 +1,21 @@
+"""How far a result may be from the truth: twice as far as torch's operation in the same dtype, and one rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def assert_no_worse(ours: Tensor, by_torch: Tensor, exact: Tensor) -> None:
+    """`exact`: in fp64, of the same rounded inputs. No number of ours may be NaN."""
+    assert ours.dtype == by_torch.dtype
+    assert ours.shape == exact.shape
+    error, of_torch = ((one.double() - exact).abs().max().item() for one in (ours, by_torch))
+    rounding = torch.finfo(ours.dtype).eps / 2 * exact.abs().max().item()
+    assert error <= 2 * of_torch + rounding, f"off by {error:.3g}, where torch is by {of_torch:.3g}"
+
+
+def misaligned(tensor: Tensor, by: int) -> Tensor:
+    """The same numbers, contiguous, `by` elements behind an aligned address."""
+    room = torch.empty(tensor.numel() + by, dtype=tensor.dtype, device=tensor.device)
+    return room[by:].view(tensor.shape).copy_(tensor)

@@ -1,0 +1,98 @@
+"""Every `.cu` file compiles for every chip: nvcc for sm_80 and sm_90, NVRTC for sm_70; no kernel spills registers.
+
+One process compiles; the others of a parallel run find what it has kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kernel_resources import RECORD, Resources, all_compiled, compiler_for, record, text_of
+from tests.emulated import build_emulated, needs_gxx
+from trainer.native.artifacts import ARCHITECTURES
+from trainer.native.cuda_driver import _SHARED_UNASKED
+from trainer.native.resources import resources_in
+from trainer.native.sources import csrc_folder, kernel_sources
+from trainer.native.toolchains import CompilerError
+
+SOURCES = kernel_sources(csrc_folder())
+pytestmark = pytest.mark.xdist_group("kernels_compile")
+
+
+@pytest.fixture(scope="session")
+def outcomes() -> dict[tuple[Path, str], Resources | CompilerError]:
+    return all_compiled()
+
+
+def compiled(outcomes: dict[tuple[Path, str], Resources | CompilerError], source: Path, architecture: str) -> Resources:
+    if compiler_for(architecture) is None:
+        pytest.skip(f"no compiler for {architecture} here")
+    found = outcomes[source, architecture]
+    assert not isinstance(found, CompilerError), found
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_it_compiles_and_no_kernel_spills(
+    outcomes: dict[tuple[Path, str], Resources | CompilerError], source: Path, architecture: str
+) -> None:
+    found = compiled(outcomes, source, architecture)
+    assert found, f"{source} has no kernels"
+    assert not {kernel: used for kernel, used in found.items() if used["spilled_bytes"] or used["stack_bytes"]}
+
+
+@needs_gxx
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_every_kernel_is_exported_to_the_emulator(
+    outcomes: dict[tuple[Path, str], Resources | CompilerError], source: Path
+) -> None:
+    library = ctypes.CDLL(str(build_emulated(source)))
+    found = compiled(outcomes, source, "sm_80")
+    assert not [kernel for kernel in found if not hasattr(library, f"{kernel}__call")]
+
+
+def test_names_of_kernels_are_unique_over_all_files(
+    outcomes: dict[tuple[Path, str], Resources | CompilerError],
+) -> None:
+    names = [kernel for source in SOURCES for kernel in compiled(outcomes, source, "sm_80")]
+    assert len(names) == len(set(names))
+
+
+def test_the_record_is_what_compiles_now(outcomes: dict[tuple[Path, str], Resources | CompilerError]) -> None:
+    recorded = json.loads(RECORD.read_text())
+    for architecture in ARCHITECTURES:
+        compiler = compiler_for(architecture)
+        if compiler is None or compiler.name != recorded["compilers"].get(architecture):
+            was = recorded["compilers"].get(architecture)
+            pytest.skip(f"recorded with {was} for {architecture}, here is {compiler and compiler.name}")
+    found = {job: one for job, one in outcomes.items() if not isinstance(one, CompilerError)}
+    assert RECORD.read_text() == text_of(record(found)), "python -m benchmarks.kernel_resources writes it anew"
+
+
+def test_no_kernels_static_shared_memory_is_more_than_what_launches_leave_for_it() -> None:
+    recorded = json.loads(RECORD.read_text())["kernels"]
+    dynamic = [name for name in recorded if name.startswith(("norm_backward_", "cross_entropy_whole_"))]
+    most = max(used["shared_bytes"] for name in dynamic for used in recorded[name].values())
+    assert 0 < most <= (48 << 10) - _SHARED_UNASKED
+
+
+def test_resources_are_read_from_what_the_assembler_says() -> None:
+    said = (
+        "ptxas info    : Compiling entry function 'one_f32' for 'sm_80'\n"
+        "ptxas info    : Function properties for one_f32\n"
+        "    24 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n"
+        "ptxas info    : Used 255 registers, used 1 barriers, 1024 bytes smem, 376 bytes cmem[0]\n"
+        "ptxas info    : Compiling entry function 'two_f16' for 'sm_80'\n"
+        "ptxas info    : Function properties for two_f16\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used 14 registers, 368 bytes cmem[0]\n"
+    )
+    assert resources_in(said) == {
+        "one_f32": {"registers": 255, "shared_bytes": 1024, "spilled_bytes": 20, "stack_bytes": 24},
+        "two_f16": {"registers": 14, "shared_bytes": 0, "spilled_bytes": 0, "stack_bytes": 0},
+    }

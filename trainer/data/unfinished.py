@@ -1,0 +1,329 @@
+"""A pair of data files that is being prepared: what is whole of it stays, and the same command goes on from there.
+
+Beside `.bin.partial` lie `.lengths.partial` (int32, tokens of each document), `.tokenizer.partial` where one was
+trained, and `.state.partial`, which says how much of them is whole and what it was made of. The state is written last,
+when all that it speaks of is safe on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data import compiled
+from trainer.data.corpus import BEGINNING, Placed, Position
+from trainer.data.encoding import Encoded
+from trainer.data.indexed import IndexedWriter, token_dtype
+from trainer.data.native_encoder import counter
+from trainer.data.texts.piece import PIECE_BYTES, Skipped
+from trainer.files import be_as_open_as_its_folder, read_plain, write_atomically
+from trainer.formats.data_notes import notes_path
+from trainer.formats.errors import DataError
+from trainer.formats.index_header import bin_path, idx_path
+from trainer.formats.json_text import json_file_text
+
+#: What is lost at most when a preparation is killed, in seconds of its work.
+SAVE_EVERY_S = 10.0
+#: Of `Asked.options`, where the tokenizer is trained on the input.
+VOCAB_SIZE = "--vocab-size"
+_LARGEST_STATE_BYTES = 1 << 30
+_READ_BYTES = 8 << 20
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What has to be the same to go on. options: words to values. sources: (name, identity) of the input, in order."""
+
+    options: dict[str, str]
+    sources: list[tuple[str, str]]
+    piece_bytes: int = PIECE_BYTES
+
+
+class State(msgspec.Struct, frozen=True):
+    """How much is whole.
+
+    tokenizer_sha256: of the one in use. behind: where in the input that ends, with read_bytes before it. tokens_sha256:
+    of the tokens' bytes. text_bytes: of the documents' text. engine: what encoded them.
+    """
+
+    asked: Asked
+    tokenizer_sha256: str
+    behind: Position = BEGINNING
+    documents: int = 0
+    tokens: int = 0
+    tokens_sha256: str = hashlib.sha256().hexdigest()
+    text_bytes: int = 0
+    read_bytes: int = 0
+    skipped: Skipped = msgspec.field(default_factory=Skipped)
+    engine: str = ""
+
+
+class Leftovers:
+    """The files beside a pair that is not finished."""
+
+    def __init__(self, prefix: Path):
+        self.prefix = prefix
+        self.tokens = Path(f"{bin_path(prefix)}.partial")
+        self.lengths, self.tokenizer, self.state = (
+            Path(f"{prefix}.{name}.partial") for name in ("lengths", "tokenizer", "state")
+        )
+
+    def written(self) -> list[Path]:
+        """All that a preparation writes, these and the finished ones; not a tokenizer that belongs beside the data."""
+        pair = [path(self.prefix) for path in (bin_path, idx_path, notes_path)]
+        return [self.tokens, self.lengths, self.tokenizer, self.state, Path(f"{pair[1]}.partial"), *pair]
+
+    def read_state(self) -> State | None:
+        """None where nothing was kept. Raises DataError for one that cannot be read."""
+        try:
+            return msgspec.json.decode(read_plain(self.state, _LARGEST_STATE_BYTES), type=State)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            raise DataError(f"{self.state} cannot be read ({error}); --overwrite begins anew") from None
+
+    def read_tokenizer(self, state: State) -> str | None:
+        """The tokenizer that was trained, None where there is none or it is another one."""
+        try:
+            text = read_plain(self.tokenizer, _LARGEST_STATE_BYTES).decode()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return text if hashlib.sha256(text.encode()).hexdigest() == state.tokenizer_sha256 else None
+
+    def words(self, wrong: str = "") -> str:
+        """What is kept, for the end of a line; also where nothing is. wrong: what is said of the input, if anything."""
+        try:
+            state = self.read_state()
+        except DataError:
+            state = None
+        if state is None:
+            return "nothing was left behind"
+        kept = f"{state.documents:,} documents are" if state.documents else "the tokenizer is"
+        if any(name in wrong for name, _ in state.asked.sources[: _settled(state.asked, state.behind)]):
+            return f"{kept} kept, but not beyond a change of this input: mend it and give --overwrite"
+        return f"{kept} kept, from which the same command goes on"
+
+    def remove(self) -> None:
+        """All but the tokens, which whoever writes them removes."""
+        for path in (self.state, self.tokenizer, notes_path(self.prefix)):
+            for begun in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # by `write_atomically`
+                begun.unlink(missing_ok=True)
+        # The state last: by it the next start knows that there is something.
+        for path in (self.lengths, self.tokenizer, self.state):
+            path.unlink(missing_ok=True)
+
+
+def differences(kept: Asked, asked: Asked, behind: Position) -> str:
+    """Why what was kept cannot be gone on with, or an empty string.
+
+    Of the input what was not begun may have changed meanwhile, where the tokenizer does not hang on it.
+    """
+    for word in sorted({*kept.options, *asked.options}):
+        was, now = (options.get(word, "nothing") for options in (kept.options, asked.options))
+        if was != now:
+            return f"{word} was {was}, not {now}"
+    if kept.piece_bytes != asked.piece_bytes:
+        return "another version made it"
+    if len(kept.sources) != len(asked.sources):
+        return f"the input was {len(kept.sources):,} files or folders, not {len(asked.sources):,}"
+    for was_there, there in zip(kept.sources[: _settled(asked, behind)], asked.sources, strict=False):
+        if was_there != there:
+            same_name = was_there[0] == there[0]
+            return f"{there[0]} has changed since" if same_name else f"the input had {was_there[0]}, not {there[0]}"
+    return ""
+
+
+def _settled(asked: Asked, behind: Position) -> int:
+    """How many sources, from the first, have to stay what they were."""
+    return len(asked.sources) if VOCAB_SIZE in asked.options else behind.source + (behind.piece > 0)
+
+
+def _locked(path: Path) -> BinaryIO | None:
+    """The file to write on, locked; None where there is none of ours. Raises BlockingIOError where another has it."""
+    try:
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC), "ab")
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    return file
+
+
+class UnfinishedPair(IndexedWriter):
+    """Writes a pair on from where an earlier preparation of the same was; leaving it early keeps what is whole.
+
+    A second one on the same prefix is refused while the first lives. state: what is written so far. counts: [vocab],
+    how often each id is in it.
+    """
+
+    state: State
+    counts: NDArray[np.int64]
+
+    def __init__(self, leftovers: Leftovers):
+        super().__init__(leftovers.prefix, token_dtype(0))  # `go_on` knows which
+        self._leftovers = leftovers
+        self._digest = hashlib.sha256()
+        self._count = counter(compiled.library())
+        self._lengths_file: BinaryIO | None = None
+        self._is_under_way, self._is_to_be_kept = False, True
+
+    def __enter__(self) -> UnfinishedPair:
+        super().__enter__()
+        return self
+
+    def _begin(self) -> None:
+        """With the lock held. Nothing is cut off before `go_on` has seen it.
+
+        Whoever puts a pair in its place holds the lock on what is then the `.bin`, until all is tidied up.
+        """
+        is_empty = not os.fstat(self._file.fileno()).st_size
+        try:
+            placed = _locked(bin_path(self.prefix))
+        except BlockingIOError:
+            if is_empty:
+                self._leftovers.tokens.unlink()  # else it would be taken for what the other one wrote
+            self._file.close()
+            raise DataError(f"somebody else is writing {self.prefix}; wait for it or choose another prefix") from None
+        try:
+            if is_empty:
+                placed = self._set_right(placed)
+        finally:
+            if placed is not None:
+                placed.close()
+
+    def _set_right(self, placed: BinaryIO | None) -> BinaryIO | None:
+        """What a preparation left that was killed while it put its files in their place.
+
+        placed: the `.bin`, locked. Returns what of it and our own is not needed.
+        """
+        try:
+            state = self._leftovers.read_state()
+        except DataError:
+            return placed
+        if state is None or not state.tokens:
+            return placed
+        if idx_path(self.prefix).exists() or not bin_path(self.prefix).exists():
+            self._leftovers.remove()  # it was through, or its tokens are gone
+        elif placed is not None:
+            bin_path(self.prefix).replace(self._leftovers.tokens)
+            placed, self._file = self._file, placed
+        return placed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_under_way:
+            # On a full disk what was made safe before stays.
+            with contextlib.suppress(OSError):
+                self.save_if_whole()
+        if self._lengths_file is not None:
+            with contextlib.suppress(OSError):
+                self._lengths_file.close()
+        if self._is_to_be_kept and self._leftovers.state.exists():
+            with contextlib.suppress(OSError):
+                self._file.close()
+        else:
+            self._leftovers.remove()
+            super().__exit__(kind, error, trace)
+
+    def go_on(self, state: State, vocab_size: int) -> None:
+        """Take what `state` says is whole, and cut off what lies behind it.
+
+        Raises DataError where that is not there, or not what was written.
+        """
+        self.dtype = token_dtype(vocab_size)
+        self._digest = hashlib.sha256()
+        self.counts = np.zeros(vocab_size, np.int64)
+        if self._lengths_file is not None:
+            self._lengths_file.close()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._lengths_file = lengths_file = os.fdopen(os.open(self._leftovers.lengths, flags, 0o666), "a+b")
+        be_as_open_as_its_folder(self._leftovers.lengths)
+        lengths_file.truncate(4 * state.documents)
+        self._file.truncate(state.tokens * self.dtype.itemsize)
+        lengths_file.seek(0)
+        lengths = np.frombuffer(lengths_file.read(), "<i4")
+        if not self._are_tokens_of(state) or int(lengths.sum(dtype=np.int64)) != state.tokens:
+            raise DataError(
+                f"{self._leftovers.tokens} is not what was written to it; begin anew with --overwrite, or remove it"
+            )
+        self._lengths.append(lengths)
+        self.state = state
+        self._saved_at = time.monotonic()
+        self._is_under_way = True
+
+    def append(self, placed: Placed, piece: Encoded) -> None:
+        """Write a piece's documents; now and then make safe what is written."""
+        assert self._lengths_file is not None
+        self.add(piece.tokens, piece.lengths)
+        self._lengths_file.write(np.asarray(piece.lengths, "<i4").tobytes())
+        self._digest.update(piece.tokens.data)
+        self._count(piece.tokens, self.counts)
+        skipped = msgspec.structs.replace(self.state.skipped)
+        skipped.add(piece.skipped)
+        self.state = msgspec.structs.replace(
+            self.state,
+            behind=placed.behind,
+            read_bytes=placed.read_bytes,
+            documents=self.state.documents + len(piece.lengths),
+            tokens=self.state.tokens + len(piece.tokens),
+            tokens_sha256=self._digest.hexdigest(),
+            text_bytes=self.state.text_bytes + piece.text_bytes,
+            skipped=skipped,
+            engine=piece.engine,
+        )
+        if time.monotonic() - self._saved_at >= SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        """Make safe what is written, then say so in the state. Raises OSError; then the state before stands."""
+        assert self._lengths_file is not None
+        for file in (self._file, self._lengths_file):
+            file.flush()
+            os.fsync(file.fileno())
+        write_atomically(self._leftovers.state, json_file_text(self.state))
+        self._saved_at = time.monotonic()
+
+    def save_if_whole(self) -> None:
+        """The same where there is anything that the next start need not do again."""
+        if self.state.documents or self._leftovers.tokenizer.exists():
+            self.save()
+
+    def finish(self, others: Callable[[], None]) -> None:
+        """Put the pair in its place, as `IndexedWriter.place` does, and remove what is then left."""
+        self.save()
+        self.place(others)
+        self.discard()
+
+    def words(self, wrong: str) -> str:
+        """See `Leftovers.words`."""
+        return self._leftovers.words(wrong)
+
+    def discard(self) -> None:
+        """Nothing of what is beside the pair is to be kept."""
+        self._is_under_way = self._is_to_be_kept = False
+
+    def _are_tokens_of(self, state: State) -> bool:
+        """Count and sum up what is there."""
+        with self._leftovers.tokens.open("rb") as file:
+            while block := file.read(_READ_BYTES):
+                self._digest.update(block)
+                try:
+                    self._count(np.frombuffer(block, self.dtype), self.counts)
+                except IndexError:  # beyond the vocabulary
+                    return False
+        return self._digest.hexdigest() == state.tokens_sha256

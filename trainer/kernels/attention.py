@@ -1,0 +1,238 @@
+"""Who computes causal attention on this device, and those of them that are ours to call with queries, keys and values.
+
+scaled_dot_product_attention knows no ALiBi, so the model gives it extra features (`trainer.model.alibi`), which cost up
+to a fifth of it and can push a head over its next size. What has slopes of its own comes before that.
+
+Shapes: b batch, n heads of this rank, s sequence, d head size. Slopes are those of this rank's heads, cut out of those
+of all heads of the model. Source of ALiBi: Press et al., arXiv 2108.12409.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trainer.kernels.cuda.softmax import CudaSoftmax
+from trainer.kernels.dtypes import DTYPES
+from trainer.kernels.softmax import SoftmaxKernels, scaled_softmax
+from trainer.recipe.activations import alibi_feature_count
+from trainer.recipe.options import Options
+from trainer.recipe.precision import precision_of
+
+
+class AttentionBy(Enum):
+    """Who computes it, by the name that is said and asked for."""
+
+    TORCH = "torch"
+    CPP = "C++"
+    FLASH = "flash-attn"
+    FLEX = "flex"
+    SOFTMAX = "softmax"
+
+
+@dataclass(frozen=True)
+class AttentionFacts:
+    """What the choice follows from.
+
+    capability: of the GPU, None on a CPU. alibi_features: extra ones that scaled_dot_product_attention is given, 0
+    without ALiBi. has_*: what is installed, loaded or built.
+    """
+
+    capability: tuple[int, int] | None
+    dtype: torch.dtype
+    head_size: int
+    sequence: int
+    alibi_features: int = 0
+    dropout: bool = False
+    has_cpp: bool = False
+    has_flash: bool = False
+    has_flex: bool = False
+    has_softmax: bool = False
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Who computes attention, and why in a few words."""
+
+    by: AttentionBy
+    why: str
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+_AMPERE = (8, 0)
+#: The largest heads that FlashAttention 2 has kernels for, as torch's own flash attention has.
+_MOST_FLASH_HEAD = 256
+# The softmax path keeps b n s^2 weights for the backward pass: beyond this, extra features of heads cost less.
+_MOST_SOFTMAX_SEQUENCE = 4096
+
+
+def refuses(by: AttentionBy, facts: AttentionFacts) -> str | None:
+    """Why it cannot compute attention here, or None."""
+    if facts.dropout and by is not AttentionBy.TORCH:
+        return "attention's dropout draws its masks in torch"
+    if by is AttentionBy.TORCH:
+        return None
+    if by is AttentionBy.CPP:
+        if facts.capability is not None:
+            return "C++ is for the CPU"
+        return None if facts.has_cpp else "the library of operations is not built: opsctl kernels build"
+    if facts.capability is None:
+        return "needs a GPU"
+    if by is AttentionBy.SOFTMAX:
+        if not facts.has_softmax:
+            return "the softmax kernels are not built for this GPU: opsctl kernels build"
+        return CudaSoftmax.refuses(facts.sequence)
+    missing = {
+        AttentionBy.FLASH: None if facts.has_flash else "flash-attn is not installed",
+        AttentionBy.FLEX: None if facts.has_flex else "torch has no FlexAttention with a compiler (triton) here",
+    }[by]
+    if missing or facts.capability < _AMPERE:
+        return missing or f"needs compute capability 8.0, and this GPU has {'.'.join(map(str, facts.capability))}"
+    if by is AttentionBy.FLASH and facts.dtype not in _HALVES:
+        return f"flash-attn has no kernels for {facts.dtype}"
+    if by is AttentionBy.FLASH and (facts.head_size > _MOST_FLASH_HEAD or facts.head_size % 8):
+        return f"heads of {facts.head_size}, where flash-attn takes multiples of 8 up to {_MOST_FLASH_HEAD}"
+    return None
+
+
+def attention_choice(facts: AttentionFacts, asked: AttentionBy | None = None) -> AttentionChoice:
+    """Who computes attention. Raises ValueError where `asked` cannot, with the reason.
+
+    FlexAttention is never taken unasked: torch compiles it at the first step, and trainings compile nothing.
+    """
+    if asked is not None:
+        why_not = refuses(asked, facts)
+        if why_not:
+            raise ValueError(f"attention by {asked.value}: {why_not}")
+        return AttentionChoice(asked, "asked for")
+    if facts.dropout:
+        return AttentionChoice(AttentionBy.TORCH, "attention's dropout draws its masks in torch")
+    if facts.capability is None:
+        why_not = refuses(AttentionBy.CPP, facts)
+        return AttentionChoice(AttentionBy.TORCH, why_not) if why_not else AttentionChoice(AttentionBy.CPP, "on a CPU")
+    if not facts.alibi_features:
+        return AttentionChoice(AttentionBy.TORCH, "scaled_dot_product_attention, without ALiBi")
+    without_flash = refuses(AttentionBy.FLASH, facts)
+    if not without_flash:
+        return AttentionChoice(AttentionBy.FLASH, "carries ALiBi's slopes")
+    return _for_alibi_without_flash(facts, without_flash)
+
+
+def _for_alibi_without_flash(facts: AttentionFacts, without_flash: str) -> AttentionChoice:
+    """By the softmax kernels where torch has no flash attention for heads with ALiBi's features, else by those."""
+    padded = facts.head_size + facts.alibi_features
+    torch_has_flash = facts.capability is not None and facts.capability >= _AMPERE and facts.dtype in _HALVES
+    if torch_has_flash and padded <= _MOST_FLASH_HEAD:
+        return AttentionChoice(AttentionBy.TORCH, f"ALiBi as {facts.alibi_features} features: {without_flash}")
+    without_softmax = refuses(AttentionBy.SOFTMAX, facts)
+    if facts.sequence > _MOST_SOFTMAX_SEQUENCE:
+        without_softmax = f"weights kept for a sequence of {facts.sequence}, where {_MOST_SOFTMAX_SEQUENCE} is the most"
+    if without_softmax:
+        return AttentionChoice(AttentionBy.TORCH, f"ALiBi as {facts.alibi_features} features: {without_softmax}")
+    return AttentionChoice(AttentionBy.SOFTMAX, f"no flash attention with ALiBi here: {without_flash}")
+
+
+def attention_facts(options: Options, device: torch.device, has_cpp: bool, has_softmax: bool) -> AttentionFacts:
+    """Of a training with these options on `device`; what is installed is looked for, and not imported."""
+    head_size = options.hidden_size // options.num_attention_heads
+    return AttentionFacts(
+        capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
+        dtype=DTYPES[precision_of(options)],
+        head_size=head_size,
+        sequence=options.seq_length,
+        alibi_features=alibi_feature_count(head_size) if options.position_embedding_type == "alibi" else 0,
+        dropout=options.attention_dropout > 0,
+        has_cpp=has_cpp,
+        has_flash=_is_installed("flash_attn"),
+        has_flex=_is_installed("triton"),
+        has_softmax=has_softmax,
+    )
+
+
+def core_attention(by: AttentionBy, softmax: SoftmaxKernels | None) -> CausalAttention | None:
+    """What `Operations.core_attention` is for a choice; None where the model or C++ computes it without."""
+    if by is AttentionBy.SOFTMAX:
+        return SoftmaxAttention(softmax)
+    if by is AttentionBy.FLASH:
+        return FlashAttention()
+    return FlexAttention() if by is AttentionBy.FLEX else None
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+class CausalAttention(Protocol):
+    """softmax(scale * q @ k.T + slope * (key - query), keys up to the query) @ v, with gradients by autograd."""
+
+    def __call__(
+        self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, slopes_n: Tensor | None, scale: float, /
+    ) -> Tensor:
+        """out_bnsd in the dtype of q. slopes_n: fp32, on the device of q; None without ALiBi."""
+
+
+@dataclass(frozen=True)
+class SoftmaxAttention:
+    """Two products with the softmax kernels between them; None for kernels: torch's softmax."""
+
+    kernels: SoftmaxKernels | None
+
+    def __call__(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, slopes_n: Tensor | None, scale: float) -> Tensor:
+        """As `CausalAttention`."""
+        b, n, s, _ = q_bnsd.shape
+        q, k = q_bnsd.flatten(0, 1), k_bnsd.flatten(0, 1)
+        # Scaled before they are rounded to 16 bits, where sums of products may be too great for fp16.
+        scores = torch.baddbmm(q.new_zeros(()), q, k.mT, beta=0, alpha=scale).view(b, n, s, k.shape[1])
+        return scaled_softmax(scores, None, 1.0, slopes_n, True, self.kernels) @ v_bnsd
+
+
+class FlashAttention:
+    """FlashAttention 2, which has a bias of -slope * |query - key|."""
+
+    def __init__(self) -> None:
+        self._attention: Callable[..., Tensor] = importlib.import_module("flash_attn").flash_attn_func
+
+    def __call__(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, slopes_n: Tensor | None, scale: float) -> Tensor:
+        """As `CausalAttention`."""
+        q_bsnd, k_bsnd, v_bsnd = (one.transpose(1, 2) for one in (q_bnsd, k_bnsd, v_bnsd))
+        mixed = self._attention(q_bsnd, k_bsnd, v_bsnd, softmax_scale=scale, causal=True, alibi_slopes=slopes_n)
+        return mixed.transpose(1, 2)
+
+
+class FlexAttention:
+    """torch's FlexAttention with ALiBi as what it does to each score; compiled at the first call."""
+
+    def __init__(self, compiled: bool = True) -> None:
+        module = importlib.import_module("torch.nn.attention.flex_attention")
+        self._attention: Callable[..., Any] = module.flex_attention
+        self._block_mask: Callable[..., Any] = module.create_block_mask
+        if compiled:
+            self._attention = torch.compile(self._attention, dynamic=False)
+        self._masks: dict[tuple[int, torch.device], Any] = {}
+
+    def __call__(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, slopes_n: Tensor | None, scale: float) -> Tensor:
+        """As `CausalAttention`."""
+
+        def with_alibi(score: Tensor, _: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return score if slopes_n is None else score + slopes_n[head] * (key - query)
+
+        mask = self._mask(q_bnsd.shape[2], q_bnsd.device)
+        mixed: Tensor = self._attention(q_bnsd, k_bnsd, v_bnsd, score_mod=with_alibi, block_mask=mask, scale=scale)
+        return mixed
+
+    def _mask(self, length: int, device: torch.device) -> Any:
+        """Which blocks of keys a block of queries sees; one for all layers."""
+        if (length, device) not in self._masks:
+            self._masks[length, device] = self._block_mask(_is_seen, None, None, length, length, device=str(device))
+        return self._masks[length, device]
+
+
+def _is_seen(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key

@@ -1,0 +1,233 @@
+"""Which kernels a training computes with: what its options ask for, what is built, and what its device can do.
+
+Nothing is compiled here: `opsctl kernels build` does that, ahead of jobs. What is not there is computed by torch, and
+`Operations.paths` says of each family who computes it and why.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.kernels.attention import AttentionBy, attention_choice, attention_facts, core_attention
+from trainer.kernels.cpp.calls import refused
+from trainer.kernels.dtypes import DTYPES
+from trainer.kernels.operations import Operations, Path
+from trainer.native.cubins import cubins_for
+from trainer.native.cuda_driver import CudaDriver, CudaRunner
+from trainer.native.launching import KernelError
+from trainer.native.libraries import NotBuilt, operations
+from trainer.recipe.options import Options, OptionsError
+from trainer.recipe.precision import precision_of
+
+CPP, CUDA, TORCH = "C++", "CUDA", "torch"
+#: Of --kernels and --attention: what is best of all that is there.
+AUTO = "auto"
+_ATTENTION, _CUDA_SOFTMAX = "attention", "softmax:CudaSoftmax"
+
+
+@dataclass(frozen=True)
+class Family:
+    """One attribute of Operations, and which classes of `trainer.kernels.cpp` and `.cuda` make it, as module:class.
+
+    is_needed: whether a training with these options computes it at all on a device of that type. unfused_by: Megatron's
+    switch that leaves it to torch. cuda_refuses: why that class has no kernels for such a training, or None.
+    """
+
+    attribute: str
+    name: str
+    cpp: str | None
+    cuda: str | None
+    is_needed: Callable[[Options, str], bool] = lambda _options, _device: True
+    unfused_by: str | None = None
+    cuda_refuses: Callable[[Any, Options], str | None] = lambda _kernels, _options: None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What kernels of a device are made from: a loaded library or a runner; `why` it is that, or why there is none."""
+
+    by: str
+    made_from: Any
+    why: str
+
+
+def _is_gated(options: Options) -> bool:
+    return options.glu_activation is not None
+
+
+FAMILIES = (
+    Family(
+        "norms",
+        "norms",
+        "normalization:CppNorms",
+        "normalization:CudaNorms",
+        cuda_refuses=lambda kernels, options: kernels.refuses(options.hidden_size),
+    ),
+    Family(
+        "activations",
+        "activations",
+        "activation:CppActivations",
+        "activation:CudaActivations",
+        is_needed=lambda options, _device: not _is_gated(options),
+    ),
+    Family(
+        "activations",
+        "gates",
+        "activation:CppActivations",
+        "activation:CudaActivations",
+        is_needed=lambda options, _device: _is_gated(options),
+        unfused_by="--no-bias-swiglu-fusion",
+    ),
+    Family(
+        "residuals",
+        "dropout and residual",
+        "residual:CppResiduals",
+        "residual:CudaResiduals",
+        is_needed=lambda options, _device: options.hidden_dropout > 0,
+        unfused_by="--no-bias-dropout-fusion",
+    ),
+    Family("cross_entropy", "cross entropy", "cross_entropy:CppCrossEntropy", "cross_entropy:CudaCrossEntropy"),
+    Family(
+        "adam", "Adam", "adam:CppAdam", "adam:CudaAdam", is_needed=lambda options, _device: options.optimizer == "adam"
+    ),
+)
+
+
+def choose(options: Options, device: torch.device) -> Operations:
+    """The kernels that a training with these options computes with on `device`. Never raises for what is not built.
+
+    Raises OptionsError under --abort-on-unmet-fused-kernel-constraints where torch has to compute a family that no
+    option leaves to it.
+    """
+    if options.kernels == TORCH and options.attention not in (AUTO, TORCH):
+        raise OptionsError(f"--attention {options.attention} with --kernels torch: leave out one of them")
+    source = source_of(options, device)
+    made: dict[str, Any] = {}
+    paths = []
+    for family in FAMILIES:
+        if not family.is_needed(options, device.type):
+            continue
+        unfused = _unfused(family, options)
+        form = family.cpp if source.by == CPP else family.cuda
+        if source.made_from is None or unfused:
+            paths.append(Path(family.name, TORCH, unfused or source.why))
+        elif form is None:
+            paths.append(Path(family.name, TORCH, f"it has no form in {source.by}"))
+        elif why_not := _refused(family, source, options):
+            paths.append(Path(family.name, TORCH, why_not))
+        else:
+            made[family.attribute] = _class_of(form, source.by)(source.made_from)
+            paths.append(Path(family.name, source.by, source.why))
+    of_attention, path = _attention(options, device, source)
+    chosen = Operations(**made, **of_attention, paths=(*paths, path))
+    if options.abort_on_unmet_fused_kernel_constraints:
+        _refuse_unmet(options, chosen.paths)
+    return chosen
+
+
+def source_of(options: Options, device: torch.device) -> Source:
+    """What kernels are made from on `device`. Loads what is built, and compiles nothing."""
+    if options.kernels == TORCH:
+        return Source(TORCH, None, "--kernels torch")
+    if device.type == "cuda":
+        return _on_gpu(device)
+    library = operations()
+    if isinstance(library, NotBuilt):
+        return Source(CPP, None, library.why)
+    without_type = refused(DTYPES[precision_of(options)])
+    return Source(CPP, None, without_type) if without_type else Source(CPP, library, "built")
+
+
+def every_kernel(source: Source) -> Operations:
+    """All families that there are kernels for on the source's device, whatever a training would take of them."""
+    if source.made_from is None:
+        return Operations()
+    forms = {family.attribute: family.cpp if source.by == CPP else family.cuda for family in FAMILIES}
+    if source.by == CUDA:
+        forms["softmax"] = _CUDA_SOFTMAX
+    return Operations(**{name: _class_of(form, source.by)(source.made_from) for name, form in forms.items() if form})
+
+
+def by_torch_alone(options: Options, device: torch.device, why: str) -> Operations:
+    """Every family that the training needs by torch, whatever there is."""
+    needed = [family.name for family in FAMILIES if family.is_needed(options, device.type)]
+    return Operations(paths=tuple(Path(name, TORCH, why) for name in (*needed, _ATTENTION)))
+
+
+def kernel_lines(paths: Iterable[Path]) -> list[str]:
+    """What the training log says of them: a line for each who computes something, and why."""
+    families: dict[tuple[str, str], list[str]] = {}
+    for path in paths:
+        families.setdefault((path.by, path.why), []).append(path.family)
+    return [f"kernels: {by} computes {', '.join(names)} ({why})" for (by, why), names in families.items()]
+
+
+def _attention(options: Options, device: torch.device, source: Source) -> tuple[dict[str, Any], Path]:
+    """Attributes of Operations for attention, which hangs on more than what is built, and who computes it."""
+    by_cpp = by_softmax = None
+    if source.made_from is not None and source.by == CPP:
+        by_cpp = _class_of("attention:CppAttention", CPP)(source.made_from)
+    elif source.made_from is not None and not options.no_masked_softmax_fusion:
+        by_softmax = _class_of(_CUDA_SOFTMAX, CUDA)(source.made_from)
+    asked = None if options.attention == AUTO else AttentionBy(options.attention)
+    if options.kernels == TORCH:
+        asked = AttentionBy.TORCH
+    try:
+        facts = attention_facts(options, device, by_cpp is not None, by_softmax is not None)
+        choice = attention_choice(facts, asked)
+    except ValueError as error:
+        raise OptionsError(f"--attention {options.attention}: {error}") from None
+    nothing_built = source.made_from is None and device.type == "cpu" and not facts.dropout
+    path = Path(_ATTENTION, choice.by.value, source.why if nothing_built else choice.why)
+    if choice.by is AttentionBy.CPP:
+        return {"attention": by_cpp}, path
+    softmax = by_softmax if choice.by is AttentionBy.SOFTMAX else None
+    return {"softmax": softmax, "core_attention": core_attention(choice.by, softmax)}, path
+
+
+def _on_gpu(device: torch.device) -> Source:
+    capability = torch.cuda.get_device_capability(device)
+    cubins = cubins_for(capability)
+    if isinstance(cubins, NotBuilt):
+        return Source(CUDA, None, cubins.why)
+    number = device.index or 0
+    try:
+        runner = CudaRunner(CudaDriver(), number, cubins, lambda: int(torch.cuda.current_stream(number).cuda_stream))
+    except KernelError as error:
+        return Source(CUDA, None, str(error))
+    return Source(CUDA, runner, f"built for {capability[0]}.{capability[1]}")
+
+
+def _class_of(form: str, by: str) -> Any:
+    module, name = form.split(":")
+    folder = "trainer.kernels.cpp" if by == CPP else "trainer.kernels.cuda"
+    return getattr(importlib.import_module(f"{folder}.{module}"), name)
+
+
+def _unfused(family: Family, options: Options) -> str | None:
+    switch = family.unfused_by
+    given = switch is not None and options[switch.removeprefix("--").replace("-", "_")]
+    return switch if given else None
+
+
+def _refused(family: Family, source: Source, options: Options) -> str | None:
+    """Asked here, as what cannot be launched would otherwise end the first step."""
+    if source.by != CUDA or family.cuda is None:
+        return None
+    return family.cuda_refuses(_class_of(family.cuda, CUDA), options)
+
+
+def _refuse_unmet(options: Options, paths: tuple[Path, ...]) -> None:
+    asked = {"--kernels torch", *(family.unfused_by for family in FAMILIES)}
+    # Attention by torch is one fused kernel too.
+    unmet = [path for path in paths if path.by == TORCH and path.family != _ATTENTION and path.why not in asked]
+    if options.kernels == TORCH:
+        raise OptionsError("--abort-on-unmet-fused-kernel-constraints with --kernels torch: leave out one of them")
+    if unmet:
+        said = "; ".join(f"{path.family}: {path.why}" for path in unmet)
+        raise OptionsError(f"--abort-on-unmet-fused-kernel-constraints: torch would compute {said}")

@@ -1,0 +1,94 @@
+"""Starting a kernel: one value that says all, and what takes it, a GPU's driver or the emulator of the tests."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+#: A ctypes value with its number: `c_void_p(tensor.data_ptr())`, `c_int64(columns)`, `c_float(scale)`.
+if TYPE_CHECKING:
+    Argument: TypeAlias = ctypes._SimpleCData[Any]
+else:
+    Argument = ctypes._SimpleCData
+
+WARP_THREADS = 32
+MOST_BLOCK_THREADS = 1024
+_MOST_GRID = (2**31 - 1, 65_535, 65_535)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel over a grid of blocks, with its arguments in the order of the kernel's parameters.
+
+    grid: blocks in x, y and z. block: threads in x, y and z, at most 1024 in all. shared_bytes: of dynamic shared
+    memory, per block. Raises ValueError for sizes that no GPU takes.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[Argument, ...]
+
+    def __post_init__(self) -> None:
+        _require_possible(self.kernel, self.grid, self.block, self.shared_bytes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _require_possible(kernel: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int) -> None:
+    """Raises ValueError. A training has the same few launches at every step, each looked at once."""
+    if not all(0 < size <= most for size, most in zip(grid, _MOST_GRID, strict=True)):
+        raise ValueError(f"{kernel}: a grid of {grid} blocks, where {_MOST_GRID} is the most, 1 the least")
+    threads = block[0] * block[1] * block[2]
+    if min(block) < 1 or threads > MOST_BLOCK_THREADS:
+        raise ValueError(f"{kernel}: a block of {block} threads, where {MOST_BLOCK_THREADS} is the most")
+    if shared_bytes < 0:
+        raise ValueError(f"{kernel}: {shared_bytes} bytes of shared memory")
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What launches are planned from.
+
+    shared_bytes_per_block: the most that one block may ask for, static and dynamic, when it is asked for by name.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    threads_per_multiprocessor: int
+    registers_per_multiprocessor: int
+    shared_bytes_per_multiprocessor: int
+    shared_bytes_per_block: int
+    l2_bytes: int
+
+
+class KernelRunner(Protocol):
+    """Something that launches run on."""
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """The device's."""
+        ...
+
+    def launch(self, launch: Launch) -> None:
+        """Start it, after all that was started before. Raises KernelError."""
+        ...
+
+
+class KernelError(RuntimeError):
+    """A kernel that cannot be started, or that did what no kernel may."""
+
+
+def argument_pointers(arguments: tuple[Argument, ...]) -> ctypes.Array[ctypes.c_void_p]:
+    """Where each argument lies, as both CUDA's driver and the emulator want it; holds on to the arguments."""
+    pointers = _pointers_type(len(arguments))(*map(ctypes.addressof, arguments))
+    pointers.held = arguments  # type: ignore[attr-defined]
+    return pointers
+
+
+@functools.cache
+def _pointers_type(count: int) -> type[ctypes.Array[ctypes.c_void_p]]:
+    return ctypes.c_void_p * max(1, count)
