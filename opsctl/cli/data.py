@@ -19,7 +19,7 @@ def command() -> None:
     """Turn text into the trainer's data files, mix them, build ahead what a training builds of them, look into both."""
 
 
-@command.command("prepare", cls=LongCommand, goes_on=False)
+@command.command("prepare", cls=LongCommand)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.option("--output-prefix", metavar="P", required=True, help="Files are named P_KEY_document.{bin,idx,json}.")
 @click.option("--tokenizer", metavar="DIR", help="tokenizer.json, a folder with it, or with vocab.json and merges.txt.")
@@ -66,6 +66,7 @@ def prepare(
     is then P_KEY_document.
     """
     from opsctl.cli.trainer_program import run_trainer_program
+    from opsctl.records.errand_progress import tell_progress
 
     if tokenizer and vocab_size:
         raise click.UsageError("--tokenizer brings its own vocabulary; leave out --vocab-size")
@@ -79,7 +80,8 @@ def prepare(
         arguments += [f"{name}={value}"] if value else []
     arguments += [f"--include={pattern}" for pattern in include] + [f"--exclude={pattern}" for pattern in exclude]
     arguments += ["--overwrite"] * overwrite + ["--json"] * as_json + ["--", *inputs]
-    return run_trainer_program("trainer.data.prepare", arguments, needed=("numpy", "tokenizers", "tiktoken", "rich"))
+    needed = ("numpy", "tokenizers", "tiktoken", "rich")
+    return run_trainer_program("trainer.data.prepare", arguments, needed, steps=tell_progress)
 
 
 @command.command("index", cls=LongCommand)

@@ -1,6 +1,6 @@
 """Long commands as Slurm jobs: sent, gone on with, interrupted, killed, on a node that dies, on a real Slurm.
 
-What they do is read a FIFO into which nobody writes: as long as they have it open they are at work.
+What they do is read a corpus on a file system that does not answer: as long as they wait for it they are at work.
 """
 
 from __future__ import annotations
@@ -32,18 +32,32 @@ LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 TEXT = "".join(json.dumps({"text": f"line {number} of many words"}) + "\n" for number in range(50))
 #: For what comes by itself, on however busy a machine, seconds.
 LONG_S = 240
+#: Makes whoever opens the corpus read a FIFO first into which nobody writes.
+NO_ANSWER = """import os, sys
+
+def wait(event, about):
+    if event == "open" and about[0] == "corpus.jsonl" and os.path.exists("does_not_answer"):
+        with open("does_not_answer") as pipe:
+            pipe.read()
+
+sys.addaudithook(wait)
+"""
 PREPARE = ("data", "prepare", "corpus.jsonl", "--output-prefix", "out", "--vocab-size", "300", "--workers", "1")
 
 
 class Desk:
-    """A person's folder with a corpus that comes when the test lets it."""
+    """A person's folder with a corpus that can be read when the test lets it."""
 
     def __init__(self, cluster: RunningCluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
         self.opsctl = Opsctl(cluster, folder)
         self.corpus = folder / "corpus.jsonl"
-        os.mkfifo(self.corpus)
-        self._writer = os.open(self.corpus, os.O_RDWR)  # so that whoever reads it has it open, and waits
+        self.corpus.write_text(TEXT)
+        self.pipe = folder / "does_not_answer"
+        os.mkfifo(self.pipe)
+        self._writer = os.open(self.pipe, os.O_RDWR)  # so that whoever reads it has it open, and waits
+        (folder / "programs").mkdir()
+        (folder / "programs/sitecustomize.py").write_text(NO_ANSWER)
 
     def leave(self) -> None:
         os.close(self._writer)
@@ -62,7 +76,7 @@ class Desk:
         return found
 
     def send(self, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool = True) -> Errand:
-        """An errand that is gone on with, as no command is that reads a FIFO."""
+        """An errand of which the test says whether it is gone on with."""
         for name, value in self.opsctl.environment().items():
             monkeypatch.setenv(name, value)
         cluster = self.cluster.cluster
@@ -89,17 +103,16 @@ class Desk:
     def readers(self) -> list[int]:
         """Processes that wait for the corpus to come."""
         others = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and entry.name != str(os.getpid()))
-        return [int(entry.name) for entry in others if _has_open(entry, self.corpus)]
+        return [int(entry.name) for entry in others if _has_open(entry, self.pipe)]
 
     def warn(self, errand: Errand) -> None:
         """The signal that Slurm itself sends before the limit, now."""
         self.cluster.run("scancel", "--signal=USR1", "--batch", str(errand.last.job_id))
 
     def feed(self) -> None:
-        """Let the corpus be there, for whoever looks at it from now on."""
-        whole = self.folder / "whole.jsonl"
-        whole.write_text(TEXT)
-        whole.rename(self.corpus)
+        """Let whoever looks at the corpus from now on read it."""
+        self.pipe.rename(self.folder / "did_not_answer")
+        self.pipe = self.folder / "did_not_answer"
 
     def ended(self) -> Errand:
         """Wait until it has ended; what could not say so itself is closed by a look."""
@@ -126,9 +139,10 @@ def _has_open(process: Path, path: Path) -> bool:
 
 
 @pytest.fixture
-def desk(local_cluster: RunningCluster) -> Iterator[Desk]:
+def desk(local_cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     with open_folder() as folder:
         desk = Desk(local_cluster, folder)
+        monkeypatch.setenv("PYTHONPATH", str(folder / "programs"))
         yield desk
         desk.leave()
 

@@ -7,8 +7,6 @@ would come to where it begins now, so that it finds every one of them and builds
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,6 +18,7 @@ import numpy as np
 from trainer.data.build import build_datasets
 from trainer.data.index_cache import Arrays, IndexCache
 from trainer.data.program import run_program
+from trainer.data.progress import tell_step
 from trainer.formats.data_indices import IndexedData, KeptIndex
 from trainer.formats.json_text import json_file_text
 from trainer.formats.starting import manifest_at_start, parse_to_start
@@ -120,9 +119,8 @@ def main(argv: list[str] | None = None) -> int:
 def _tell(one: KeptIndex, as_json: bool, steps_to: int | None) -> None:
     if not as_json:
         print(_line(one), flush=True)
-    if one.state == "built" and steps_to is not None:
-        with contextlib.suppress(OSError):  # nobody listens any more
-            os.write(steps_to, b".")
+    if one.state == "built":
+        tell_step(steps_to)
 
 
 def _line(one: KeptIndex) -> str:

@@ -29,7 +29,7 @@ from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Corpus
 from trainer.data.corpus_tokenizer import DEFAULT_VOCAB_SIZE
 from trainer.data.encoding import Setting, encoding
-from trainer.data.progress import Progress
+from trainer.data.progress import Progress, tell_step
 from trainer.data.texts.inputs import Choice
 from trainer.data.texts.piece import shown
 from trainer.data.unfinished import VOCAB_SIZE, Asked, Leftovers, State, UnfinishedPair, differences
@@ -70,6 +70,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--workers", type=int, help="processes that encode [default: one per core]")
     result.add_argument("--overwrite", action="store_true", help="replace files that are there")
     result.add_argument("--json", action="store_true", help="print JSON")
+    result.add_argument(
+        "--steps-to", type=int, metavar="FD", help="write a byte to this descriptor whenever more is safe on disk"
+    )
     return result
 
 
@@ -105,7 +108,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[PreparedData, str]:
     if not leftovers.state.exists():
         refuse_existing(prefix, arguments.overwrite)
     make_folder(prefix.parent)
-    with UnfinishedPair(leftovers) as pair:
+    with UnfinishedPair(leftovers, lambda: tell_step(arguments.steps_to)) as pair:
         # What was killed when all was in its place is tidied up now; and another may have come to its end meanwhile.
         refuse_existing(prefix, arguments.overwrite)
         given = _given(arguments.tokenizer) if arguments.tokenizer else None

@@ -1,10 +1,12 @@
 """How far a long reading is: a bar on a terminal, a line now and then elsewhere, nothing within two seconds.
 
-Always on stderr.
+Always on stderr. A program that started this one may ask for a descriptor to be told on, too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import time
@@ -13,6 +15,13 @@ from typing import Any
 
 QUIET_S = 2.0
 LINE_EVERY_S = 30.0
+
+
+def tell_step(steps_to: int | None) -> None:
+    """One more step is done for good: a byte to that descriptor, if any; that nobody listens any more is no matter."""
+    if steps_to is not None:
+        with contextlib.suppress(OSError):
+            os.write(steps_to, b".")
 
 
 class Waiting:

@@ -173,8 +173,10 @@ class UnfinishedPair(IndexedWriter):
     state: State
     counts: NDArray[np.int64]
 
-    def __init__(self, leftovers: Leftovers):
+    def __init__(self, leftovers: Leftovers, saved: Callable[[], None] = lambda: None):
+        """saved: called whenever more than before is safe on disk."""
         super().__init__(leftovers.prefix, token_dtype(0))  # `go_on` knows which
+        self._saved = saved
         self._leftovers = leftovers
         self._digest = hashlib.sha256()
         self._count = counter(compiled.library())
@@ -297,6 +299,7 @@ class UnfinishedPair(IndexedWriter):
             os.fsync(file.fileno())
         write_atomically(self._leftovers.state, json_file_text(self.state))
         self._saved_at = time.monotonic()
+        self._saved()
 
     def save_if_whole(self) -> None:
         """The same where there is anything that the next start need not do again."""

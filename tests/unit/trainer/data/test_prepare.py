@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, normalizers
 
+from opsctl.records.errand_progress import PROGRESS_VARIABLE
 from trainer.data import prepare
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Placed
@@ -387,3 +388,15 @@ def test_beside_a_terminal_progress_is_a_line_now_and_then(
     code, out, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     assert code == 0 and "%" not in out
     assert "encoding: 100%, about 0 s left\n" in err
+
+
+def test_a_job_that_carries_it_out_is_told_whenever_more_is_safe(tmp_path: Path, lines: Path) -> None:
+    told = tmp_path / "progress.json"
+    words = ("data", "prepare", str(lines), "--output-prefix", str(tmp_path / "out"), "--vocab-size", "300")
+    subprocess.run(
+        [sys.executable, "-m", "opsctl", *words],
+        env={**os.environ, PROGRESS_VARIABLE: str(told)},
+        check=True,
+        timeout=60,
+    )
+    assert json.loads(told.read_text())["done"] == 2, "the tokenizer that was trained, and the tokens"
