@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from opsctl.attempts.verdict import StackGroup, Verdict
 from opsctl.records.state_files import append_state, make_folder, read_lines
 from opsctl.runs.paths import RunPaths
 from trainer.formats.attempt_records import Failure, RankPlace
@@ -68,6 +69,10 @@ class Attempt(Opening, frozen=True, kw_only=True):
     environment: Annotated[
         str, Meta(description="Digest of what it was started with; empty where that was not recorded.")
     ] = ""
+    verdict: Annotated[Verdict | None, Meta(description="What it died of; null where it ended well.")] = None
+    stacks: Annotated[
+        tuple[StackGroup, ...], Meta(description="Where its ranks were when a step that hung was ended, in groups.")
+    ] = ()
 
     @property
     def is_open(self) -> bool:

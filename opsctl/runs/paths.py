@@ -137,6 +137,11 @@ class RunPaths:
         return self.state / "attempts.jsonl"
 
     @property
+    def node_evidence(self) -> Path:
+        """A line for each thing that was seen to speak against a node; only added to."""
+        return self.state / "node-evidence.jsonl"
+
+    @property
     def carbon_seen(self) -> Path:
         """What the last report of the run's energy found, for looks at more records than they read."""
         return self.state / "carbon.json"
