@@ -2,13 +2,15 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup demo test coverage compiled lint evaluation sanitize bench bench-gpu clean
+.PHONY: help setup demo test coverage compiled lint evaluation sanitize sanitize-gpu matrix bench bench-gpu clean
 help:
 	@echo 'make demo    a real model trained through a real Slurm on this machine, in minutes (KEEP=1 leaves the cluster up)'
 	@echo 'make test    everything this machine can test'
 	@echo 'make coverage  those tests, and which modules they ran little of; takes half as long again'
 	@echo 'make evaluation  the tests with EleutherAI'"'"'s lm-eval, in an environment of its own; minutes, and half a gigabyte'
 	@echo 'make sanitize  every CUDA kernel once more under sanitizers of memory and of races; some minutes'
+	@echo 'make matrix  the contract of both backends on Slurm 22.05, 24.11 and 26.05, in root folders that are made once; as root'
+	@echo 'make sanitize-gpu  the tests of kernels on the GPU of this machine under compute-sanitizer; an hour, perhaps'
 	@echo 'make bench   ratios against peers and limits, measured in one run'
 	@echo 'make bench-gpu  our CUDA kernels and trainings beside torch and transformers, on the GPU of this machine'
 	@echo 'make lint    ruff and mypy'
@@ -46,6 +48,12 @@ evaluation: setup
 # No part of `make test`: compiling every kernel for two sanitizers takes minutes.
 sanitize: setup
 	@OPSCTL_SANITIZE=1 $(PY) -m pytest -n 2 --dist loadgroup tests/unit/trainer/kernels/test_sanitized.py
+
+# No part of `make test`: the root folders are some hundred megabytes from Debian. Prefixes of one's own are tried too.
+matrix: setup
+	@made=$$(.ci/slurms) && OPSCTL_SLURM_PREFIXES=$$(echo $$made $$OPSCTL_SLURM_PREFIXES | tr ' ' ':') $(PY) -m pytest tests/contract
+sanitize-gpu:
+	@$(PY) -m tests.sanitized_gpu
 
 bench: setup
 	@$(PY) -m benchmarks

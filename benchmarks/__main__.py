@@ -15,6 +15,8 @@ BENCHMARKS = (
     *(
         "commands",
         "looks",
+        "slurms",
+        "triage",
         "perms",
         "hub",
         "upkeep",

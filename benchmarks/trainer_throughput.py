@@ -98,14 +98,19 @@ def _report(rates: dict[str, list[float]], matrix_flops: float) -> dict[str, Any
 
 def _report_peaks() -> dict[str, float]:
     """The most that a process with each candidate has resident, in MiB."""
+    from trainer.preload import ALLOCATOR, ALLOCATOR_ON_CPU
+
     peaks = {}
     for name in CANDIDATES:
+        # Ours as the launcher starts its ranks.
+        environment = {**os.environ, ALLOCATOR: ALLOCATOR_ON_CPU} if name.startswith("ours") else None
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.trainer_throughput", PEAK, name],
             capture_output=True,
             text=True,
             timeout=PEAK_TIMEOUT_S,
             check=True,
+            env=environment,
         )
         peaks[name] = float(done.stdout.split()[-1])
     found = list(peaks.items())

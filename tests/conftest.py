@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.native_libraries import build_into_own_folder
+
 TIERS = ("cluster", "distributed")
 
 
@@ -27,6 +29,7 @@ settings.load_profile("untimed")
 def pytest_configure() -> None:
     # Tests change the queue behind the back of whoever looks: each look asks Slurm. Those of the sharing set it.
     os.environ["OPSCTL_ANSWERS_AGE"] = "0"
+    build_into_own_folder()
     # Folders that tests make for other Unix users are looked into by these.
     os.umask(0o022)
     # A shell that starts us in the background has SIGINT ignored, and so would every program that a test interrupts.

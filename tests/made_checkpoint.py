@@ -15,7 +15,8 @@ from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
-from trainer.checkpoint.saved_state import DTYPES, MOMENTS, Part
+from trainer.checkpoint.saved_state import MOMENTS, Part
+from trainer.dtypes import DTYPES
 from trainer.formats.manifest import Manifest, SavedParameter, tag_of
 from trainer.formats.partitions import Cut
 from trainer.formats.resumable import Identity

@@ -1,16 +1,32 @@
-"""The C++ libraries for tests, built of the present sources for this CPU's level where nobody has yet."""
+"""The C++ libraries for tests, built of the present sources for this CPU's level where no test session has yet.
+
+They are built once for a machine and the sources' key, into a folder that only tests look into; what lies in the
+user's own cache is found, and nothing is added to it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from trainer.native.artifacts import library_artifact, own_levels
 from trainer.native.building import build
+from trainer.native.cache import CACHE_VARIABLE, cache_folders
 from trainer.native.libraries import NotBuilt, load_library
 from trainer.native.toolchains import CompilerError
+
+
+def build_into_own_folder() -> None:
+    """Have this process, and what it starts, build into the tests' folder, and look there before the user's cache."""
+    folder = Path(tempfile.gettempdir()) / f"opsctl-test-libraries-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    others = [str(one) for one in cache_folders() if one != folder]
+    os.environ[CACHE_VARIABLE] = ":".join([str(folder), *others])
 
 
 @functools.cache

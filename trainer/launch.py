@@ -4,10 +4,11 @@ r"""Starting this node's ranks: one import of torch and DeepSpeed, then torch's 
         --attempt-folder D [--node-name NAME] -- TRAINER ARGUMENTS
 
 Global rank = R x G + local rank, so node ranks given in Slurm's order make rank 0 live on the first node. Under D:
-`ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), `environment.json` (by
-node 0: packages, commits, modules, kernels), and `NODE/` with each rank's output and, where a rank raised, torch
-elastic's error file. Lines of rank N on the node come out with
-`[defaultN]:` before them. The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
+`ranks-R.json` (who runs where), `failure-R.json` (this node's first rank to fail, only then), `samples-R.jsonl` and
+`timings-R.jsonl` (how the node and its ranks fare, by `trainer.node_sampler`), `environment.json` (by node 0: packages,
+commits, modules, kernels), and `NODE/` with each rank's output and, where a rank raised, torch elastic's error file.
+Lines of rank N on the node come out with `[defaultN]:` before them.
+The exit status is 0, the failed rank's own, or 128 + the signal that ended it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from trainer.attempt_records import Node, RankRecord, record_clock, record_failu
 from trainer.environment_record import start_recording
 from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.first_failure import DeathWatch
-from trainer.preload import import_engine, set_process_defaults
+from trainer.flight_dumps import record_in
+from trainer.formats.node_samples import PIPE_VARIABLE
+from trainer.node_sampler import start_sampler
+from trainer.preload import begin_anew_with_allocator, import_engine, set_process_defaults
 from trainer.recipe.recomputation import asks_to_recompute
 from trainer.say import complain
 from trainer.stack_signal import listen
@@ -74,6 +78,11 @@ def main(arguments: list[str] | None = None) -> int:
             "python -m pip install 'opsctl[trainer]', or name in [run] environment the script that sets up Python"
         )
         return 1
+    pipe = start_sampler(node.attempt_folder, node.node_rank, node.node_name)
+    if pipe is not None:  # the ranks are forked, and have it too
+        os.environ[PIPE_VARIABLE] = str(pipe)
+    if Path("/dev/nvidiactl").exists():
+        record_in(node.own_folder)
     return _launch(node, record, trainer_arguments)
 
 
@@ -279,4 +288,5 @@ def _end(status: int) -> None:
 
 
 if __name__ == "__main__":
+    begin_anew_with_allocator()
     _end(main())

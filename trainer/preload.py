@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,11 @@ from trainer.uncompiled import COMPILER, leave_compiler_out
 
 # When this process, or the launcher that forked it, began: the exit duration counts from here.
 STARTED_AT = time.time()
+
+#: What glibc is told on a CPU: it keeps no small freed pieces apart. It takes tensors from 64 bytes more than they are,
+#: and a rest that is kept apart stands between two large pieces that would be one: a tensor freed is no place for the
+#: next of its size.
+ALLOCATOR, ALLOCATOR_ON_CPU = "GLIBC_TUNABLES", "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"
 
 _COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -47,6 +53,17 @@ def set_process_defaults(ranks_on_node: int) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not Path("/dev/nvidiactl").exists():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
+def begin_anew_with_allocator() -> None:
+    """Begin this program once more with what glibc reads only as a process begins; what the user has set stays.
+
+    Nothing on a machine with a GPU, where tensors are elsewhere. To be called before anything is under way.
+    """
+    if ALLOCATOR in os.environ or Path("/dev/nvidiactl").exists():
+        return
+    os.environ[ALLOCATOR] = ALLOCATOR_ON_CPU
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def import_engine(module_names: tuple[str, ...] = (), with_compiler: bool = False) -> None:

@@ -96,7 +96,7 @@ def _run(options: Options, parallel: Parallel, hard_end: HardEnd, held: ExitStac
     notices = (*options.notices, *configuration_notices(options), *schedule_notices(options))
     for notice in (*notices, *masks_notices(options.attention_dropout, parallel.device)):
         tell(notice)
-    for line in kernel_lines(parallel.operations.paths):
+    for line in kernel_lines(parallel.operations):
         tell(line)
     _keep_arguments(options)
     flush_energy = _measured(options, held)

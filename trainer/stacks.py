@@ -1,7 +1,11 @@
-"""The Python stacks of this node's ranks of this job: `python -m trainer.stacks [--wait-s S]`, within the job.
+"""The stacks of this node's ranks of this job: `python -m trainer.stacks [--wait-s S] [--native]`, within the job.
 
 Prints lines of JSON (formats.rank_stacks) for each rank, in order. Only processes of this account and this job, on
-this node, that listen for it (trainer.stack_signal) are signalled, whatever any file says.
+this node, that listen for it (trainer.stack_signal) are read or signalled, whatever any file says.
+
+py-spy reads a process's memory, also of one that is stopped, and disturbs none; who has no py-spy, or whom it cannot
+read, is signalled and writes its Python stacks itself. With --flights-under FOLDER, an attempt's, NCCL's flight
+recorders of this node, which write in it, are asked too how far every rank is in each process group.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.flight_dumps import dumped
 from trainer.formats.json_text import json_line
 from trainer.formats.rank_stacks import RankStack, pieces
+from trainer.spying import spied
 from trainer.stack_signal import LINK, SIGNAL
 
 _POLL_S = 0.05
@@ -39,11 +45,27 @@ def main(arguments: list[str] | None = None) -> int:
     """Print each rank's stacks; 1 where there is no rank."""
     parser = argparse.ArgumentParser(prog="trainer.stacks", description="The Python stacks of this node's ranks.")
     parser.add_argument("--wait-s", type=float, default=5.0, help="longest wait for a rank's answer, seconds")
-    wait_s = parser.parse_args(arguments).wait_s
-    found = taken(listeners(Path("/proc"), os.environ), os.environ.get("SLURMD_NODENAME", ""), wait_s)
-    for piece in (piece for one in found for piece in pieces(one)):
-        sys.stdout.write(json_line(piece) + "\n")
-    return 0 if found else 1
+    parser.add_argument("--native", action="store_true", help="frames of C++ too; a rank stands still for a second")
+    parser.add_argument("--flights-under", type=Path, help="the attempt's folder, where flight recorders write")
+    given = parser.parse_args(arguments)
+    ranks = listeners(Path("/proc"), os.environ)
+    node = os.environ.get("SLURMD_NODENAME", "")
+    for stack in told(ranks, node, given.wait_s, given.native):
+        for piece in pieces(stack):
+            sys.stdout.write(json_line(piece) + "\n")
+    if given.flights_under is not None and node:
+        for progress in dumped(given.flights_under / node, [one.rank for one in ranks], given.wait_s):
+            sys.stdout.write(json_line(progress) + "\n")
+    return 0 if ranks else 1
+
+
+def told(ranks: list[Listener], node: str, wait_s: float, native: bool = False) -> list[RankStack]:
+    """Each rank's stacks: read from outside where that can be, else written by itself."""
+    seen = spied([one.pid for one in ranks], wait_s, native)
+    by_itself = {one.rank: one for one in taken([one for one in ranks if not seen.get(one.pid)], node, wait_s)}
+    return [
+        by_itself.get(one.rank) or RankStack(one.rank, node, one.pid, _state(one.pid), seen[one.pid]) for one in ranks
+    ]
 
 
 def listeners(proc: Path, environment: Mapping[str, str]) -> list[Listener]:

@@ -19,17 +19,21 @@ from trainer.preload import import_engine
 
 import_engine()
 
+import msgspec  # noqa: E402
 import torch  # noqa: E402
 
 from benchmarks.gpu import loss, training  # noqa: E402
 from benchmarks.gpu.cases import Case, Sizes, cases  # noqa: E402
-from benchmarks.gpu.timing import Turns, buffer_sets, cache_bytes, copy_rate, median_s  # noqa: E402
 from trainer.engine import initialize  # noqa: E402
+from trainer.kernels.__main__ import times_lines  # noqa: E402
 from trainer.kernels.choice import every_kernel, source_of  # noqa: E402
+from trainer.kernels.measuring import measured  # noqa: E402
 from trainer.kernels.operations import Operations  # noqa: E402
+from trainer.kernels.timing import Turns, buffer_sets, cache_bytes, copy_rate, median_s  # noqa: E402
 from trainer.recipe.options import parse, to_arguments  # noqa: E402
 
 _RESULTS = Path(__file__).parent / "results"
+_PARTS = ("kernels", "ways", "loss", "training")
 _SMALL = Sizes(4, 32, 64, 1, 2, 16, 48, 256, torch.float32)
 _ONE_GPT = {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 16, "vocab_size": 64}
 
@@ -38,13 +42,13 @@ def main(argv: list[str] | None = None) -> int:
     """0 measured, 1 there is no GPU, 2 wrong usage."""
     parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__.splitlines()[0])
     parser.add_argument("--rehearse", action="store_true", help="run the code once, small, with or without a GPU")
-    parser.add_argument("--only", choices=("kernels", "loss", "training"), action="append", help="not all of it")
+    parser.add_argument("--only", choices=_PARTS, action="append", help="not all of it")
     arguments = parser.parse_args(argv)
     rehearsed: bool = arguments.rehearse
     if not (rehearsed or torch.cuda.is_available()):
         print("bench-gpu: no CUDA device here; --rehearse runs the code without one", file=sys.stderr)
         return 1
-    parts = arguments.only or ["kernels", "loss", "training"]
+    parts = arguments.only or _PARTS
     options = parse(to_arguments({**_ONE_GPT, "micro_batch_size": 1, "lr": 1e-4, "train_iters": 1}), world_size=1)
     parallel = initialize(options, alone=True)
     source = source_of(options, parallel.device)
@@ -55,6 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     results: dict[str, Any] = {"about": about(parallel.device), "paths": [asdict(x) for x in parallel.operations.paths]}
     if "kernels" in parts:
         results |= _kernels(every_kernel(source), parallel.device, _SMALL if rehearsed else Sizes(), turns)
+    if "ways" in parts:
+        results["ways"] = _ways(training.gpt_options(rehearsed), parallel.device, rehearsed)
     if "loss" in parts:
         results["linear_cross_entropy"] = _told(loss.measured(parallel, turns, rehearsed))
     if "training" in parts:
@@ -82,16 +88,16 @@ def _kernels(kernels: Operations, device: torch.device, sizes: Sizes, turns: Tur
     rate = copy_rate(device, cache, turns)
     print(f"copying memory to memory: {rate / 1e9:.0f} GB/s, read and written")
     print(f"{'kernel':28} {'shape':34} {'us':>9} {'of copy':>8} {'goal':>6} {'torch':>9} {'compiled':>9}")
-    rows = [_row(case, rate, cache, turns) for case in cases(kernels, device, sizes)]
+    rows = [_row(case, rate, cache, turns, device) for case in cases(kernels, device, sizes)]
     return {"copy_bytes_per_s": rate, "kernels": rows}
 
 
-def _row(case: Case, rate: float, cache: int, turns: Turns) -> dict[str, Any]:
+def _row(case: Case, rate: float, cache: int, turns: Turns, device: torch.device) -> dict[str, Any]:
     sets = buffer_sets(case.make, cache)
-    own_s, torch_s = median_s(case.ours, sets, turns), median_s(case.by_torch, sets, turns)
+    own_s, torch_s = (median_s(work, sets, turns, device) for work in (case.ours, case.by_torch))
     compiled_s = None
-    if torch.cuda.is_available():
-        compiled_s = median_s(torch.compile(case.by_torch, mode="max-autotune-no-cudagraphs"), sets, turns)
+    if device.type == "cuda":
+        compiled_s = median_s(torch.compile(case.by_torch, mode="max-autotune-no-cudagraphs"), sets, turns, device)
     share = case.bytes_moved / own_s / rate
     goal = "" if case.goal is None else f"{case.goal:.0%}"
     compiled = "" if compiled_s is None else f"{compiled_s * 1e6:.1f}"
@@ -109,6 +115,15 @@ def _row(case: Case, rate: float, cache: int, turns: Turns) -> dict[str, Any]:
         "torch_s": torch_s,
         "compiled_s": compiled_s,
     }
+
+
+def _ways(options: Any, device: torch.device, rehearsed: bool) -> list[dict[str, Any]]:
+    """What `opsctl kernels measure` would keep of a training with these options."""
+    small: dict[str, Any] = {"turn_s": 0.0, "weights": 256} if rehearsed else {}
+    times = measured(options, device, print, **small)
+    for line in times_lines(times.families):
+        print(line)
+    return [msgspec.to_builtins(one) for one in times.families]
 
 
 def _told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu.timing import Buffers
 from trainer.kernels.adam import AdamBuffers, AdamSettings
 from trainer.kernels.operations import Operations
+from trainer.kernels.timing import Buffers
 
 _EPSILON = 1e-5
 

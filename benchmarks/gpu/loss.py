@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu.timing import Turns, median_s
+from trainer.kernels.timing import Turns, median_s
 from trainer.parallel.cross_entropy import masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
 
@@ -59,5 +59,5 @@ def _timed(work: Callable[[], None], weight: Tensor, x: Tensor, turns: Turns) ->
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-    seconds = median_s(work, [()], turns)
+    seconds = median_s(work, [()], turns, weight.device)
     return seconds, torch.cuda.max_memory_allocated() - before if on_gpu else 0

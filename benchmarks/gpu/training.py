@@ -49,7 +49,7 @@ def gpt(rehearsed: bool) -> dict[str, Any]:
     from trainer.loop.speed import throughput_of
     from trainer.recipe.model_shape import ModelShape
 
-    options = _options(GPT_1_3B, rehearsed)
+    options = gpt_options(rehearsed)
     parallel = initialize(options, alone=True)
     step_s, peak_bytes = _ours(options, parallel, rehearsed)
     shape = ModelShape.of(options, Vocabulary.unpadded(options.vocab_size))
@@ -80,6 +80,11 @@ def bloom(rehearsed: bool) -> dict[str, Any]:
         "peak_bytes": peak_bytes,
         "peak_bytes_transformers": their_peak_bytes,
     }
+
+
+def gpt_options(rehearsed: bool) -> Any:
+    """Of the GPT, or of a tiny one."""
+    return _options(GPT_1_3B, rehearsed)
 
 
 def _options(model: dict[str, Any], rehearsed: bool) -> Any:

@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
@@ -110,6 +111,38 @@ def send_now(
         return []
     with ThreadPoolExecutor(len(channels)) as pool:
         return list(pool.map(one, channels))
+
+
+def mail_to(
+    paths: RunPaths,
+    name: str,
+    channels: Sequence[Channel],
+    address: str,
+    message: Message,
+    environment: Mapping[str, str],
+    limits: Limits | None = None,
+) -> Drained:
+    """Send one message to `address` alone, as the first of the channels that is mail does to its own recipients."""
+    problem = 'no channel of [alerts] is mail: channels = ["mailto://..."]'
+    for channel in channels:
+        try:
+            target = target_of(channel, environment)
+        except SecretRefused as refused:
+            problem = str(refused)
+            continue
+        if kind_of(target.url) in ("mailto", "mailtos"):
+            addressed = replace(target, url=_addressed(target.url, address))
+            task = _task(paths, name, channel.name, addressed, limits or Limits())
+            task.messages = [message]
+            return Drained(channel.name, tuple(_run(task, environment)))
+    return Drained("mail", problem=problem)
+
+
+def _addressed(url: str, address: str) -> str:
+    """The mail URL with another recipient: servers, sender and password stay."""
+    parts = urlsplit(url)
+    kept = [(key, value) for key, value in parse_qsl(parts.query) if key.lower() not in ("to", "cc", "bcc", "reply")]
+    return urlunsplit((parts.scheme, parts.netloc, "", urlencode([*kept, ("to", address)]), ""))
 
 
 def heartbeat(url: str, paths: RunPaths, environment: Mapping[str, str], limits: Limits | None = None) -> Report:

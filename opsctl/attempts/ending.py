@@ -31,6 +31,7 @@ class Ending(StrEnum):
     HELD = "held"  # another writer had the lease and went on
     COMPLETED = "completed"  # exit code 0, and nobody said why
     FAILED = "failed"
+    HANG = "hang"  # its ranks waited for what did not come, and the job ended it
     REQUEUED = "requeued"  # Slurm has put the job back into the queue
     UNKNOWN = "unknown"  # Slurm no longer knows the job
 

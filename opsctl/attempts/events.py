@@ -108,7 +108,8 @@ _CLOSING = tuple(name for name in Attempt.__struct_fields__ if name not in (*_OP
 def fold(events: Iterable[Event]) -> list[Attempt]:
     """Attempts in the order they were opened.
 
-    Of several closings the job's own counts, else the first; a closing without its opening is passed over.
+    Of several closings the job's own counts, of those the last, else the first. A closing without its opening is passed
+    over.
     """
     attempts: dict[str, Attempt] = {}
     for event in events:
@@ -121,7 +122,7 @@ def fold(events: Iterable[Event]) -> list[Attempt]:
 
 
 def _counts(closing: Event, known: Attempt) -> bool:
-    return closing.reason is not None and (known.is_open or (closing.closed_by == "job" and known.closed_by != "job"))
+    return closing.reason is not None and (known.is_open or closing.closed_by == "job")
 
 
 def read(paths: RunPaths) -> list[Attempt]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -23,6 +23,8 @@ from opsctl.slurm.types import Job, JobEnd
 
 #: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
 CLOCK_TOLERANCE = timedelta(minutes=2)
+#: What puts a verdict on an attempt that is closed for its job, from it and from what Slurm says of its end.
+Judge = Callable[[Attempt, JobEnd | None], Attempt]
 #: Where a job is that still has its allocation, or may have it.
 _MAY_BE_ON_NODES = (Phase.ON_NODES, Phase.PAUSED, Phase.UNKNOWN)
 
@@ -36,20 +38,31 @@ class Settled:
 
 
 def close_lost_attempts(
-    paths: RunPaths, client: SlurmClient, own_job_id: int | None = None, cluster: str = ""
+    paths: RunPaths,
+    client: SlurmClient,
+    own_job_id: int | None = None,
+    cluster: str = "",
+    judge: Judge | None = None,
 ) -> list[Attempt]:
     """All attempts, those settled that can be; see `settle`."""
-    return settle(paths, client, own_job_id, cluster).attempts
+    return settle(paths, client, own_job_id, cluster, judge).attempts
 
 
-def settle(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None, cluster: str = "") -> Settled:
+def settle(
+    paths: RunPaths,
+    client: SlurmClient,
+    own_job_id: int | None = None,
+    cluster: str = "",
+    judge: Judge | None = None,
+) -> Settled:
     """Write a closing for each open attempt whose job has ended.
 
     An attempt of somebody else stays open where Slurm has no word of its job and shows nobody's but the caller's. Two
     callers at once are harmless: of several closings the first counts, and the job's own beats them. Whoever may
     not write here still gets the answer. `own_job_id`: of a job that has opened nothing yet, so that what is open under
     its id is from before a requeue. `cluster`: Slurm's name of the one that `client` asks; what is known to be another
-    one's stays open, for its ids mean nothing here. Raises SlurmUnreachable when nothing can be known.
+    one's stays open, for its ids mean nothing here. `judge`: says what each died of, before its closing is written.
+    Raises SlurmUnreachable when nothing can be known.
     """
     attempts = read(paths)
     still_open = [attempt for attempt in attempts if attempt.is_open and may_be_of(attempt, cluster)]
@@ -66,6 +79,8 @@ def settle(paths: RunPaths, client: SlurmClient, own_job_id: int | None = None, 
     hidden = _hidden([one for one in unsettled if one.job_id not in queue and one.job_id not in ends], client)
     lost = [attempt for attempt in unsettled if attempt.id not in hidden]
     settled = closings(lost, attempts, queue, ends, paths, account_and_host())
+    if judge is not None:
+        settled = [judge(attempt, ends.get(attempt.job_id)) for attempt in settled]
     for attempt in settled:
         with contextlib.suppress(OSError):
             append_closed(paths, attempt)

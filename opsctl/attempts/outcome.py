@@ -11,6 +11,7 @@ from opsctl.attempts.cause import elect, signal_of
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import Evidence
+from opsctl.attempts.verdict import StackGroup, Verdict
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.slurm.states import End, State, end_of
 from trainer.formats.attempt_records import Failure
@@ -43,6 +44,9 @@ class StepEnd:
     limit_warned: bool = False  # what became the stop request was Slurm's warning before the time limit
     asked_for: Ending | None = None  # what a person asked the job for, as the reason that it would be
     ended_on_request: bool = False  # the trainer did not leave when it was asked to, so that the step was ended
+    ended_hung: bool = False  # it hung, so that the step was ended
+    stacks: tuple[StackGroup, ...] = ()  # where the ranks were that logged nothing when it ended
+    verdict: Verdict | None = None  # what these say
 
 
 def reason_of(step: StepEnd, evidence: Evidence) -> str:
@@ -66,6 +70,8 @@ def reason_of(step: StepEnd, evidence: Evidence) -> str:
     )
     if evidence.exit_reason and not told_by_signal:
         return evidence.exit_reason
+    if step.ended_hung:
+        return Ending.HANG
     slurms = slurm_reason(step.slurm_state)
     if slurms is not None:
         return slurms
@@ -128,6 +134,8 @@ def closed(
         lost_nodes=step.lost_nodes,
         note=note or _launcher_note(step, cause),
         environment=evidence.environment,
+        verdict=step.verdict,
+        stacks=step.stacks,
     )
 
 

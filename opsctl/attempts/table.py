@@ -88,10 +88,11 @@ def _row(attempt: Attempt, is_known: bool, changes: Sequence[str]) -> tuple[str,
 
 
 def _why(attempt: Attempt, changes: Sequence[str]) -> str:
+    cause = attempt.verdict.words if attempt.verdict is not None and attempt.verdict.is_known else ""
     lost = f"lost {', '.join(attempt.lost_nodes)}" if attempt.lost_nodes else ""
     failed = describe(attempt.first_failure) if attempt.first_failure else ""
     news = f"started with {in_a_clause(changes)}" if changes else ""
-    return "; ".join(filter(None, (lost, failed, attempt.note, news)))
+    return "; ".join(filter(None, (cause, lost, failed, attempt.note, news)))
 
 
 def _moment(moment: datetime | None) -> str:

@@ -74,3 +74,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def is_known(self) -> bool:
         """Whether a cause was found at all."""
         return self.cause != Cause.UNKNOWN
+
+    @property
+    def words(self) -> str:
+        """Cause and place in a few words, for a line of a log, a table or an alert."""
+        place = " ".join(filter(None, (f"rank {self.rank}" if self.rank is not None else "", self.node)))
+        return f"{self.cause}{f' ({place})' if place else ''}" if self.is_known else "cause not found"

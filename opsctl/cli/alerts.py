@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import json_option, run_option
+from opsctl.cli.selection import json_option, moment_ahead, run_option
 
 if TYPE_CHECKING:
     from opsctl.records.run_view import RunView
@@ -156,7 +155,7 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
     from opsctl.output import message
     from opsctl.records import alerts
 
-    end = _moment(until, now())
+    end = moment_ahead(until, now())
     paths = _run(run).paths
     with explained_disk_errors(paths, "nothing was silenced"):
         was = alerts.silence_of(paths, now()) if dry_run else alerts.silence(paths, end, why, now())
@@ -204,27 +203,3 @@ def _print(as_json: bool, run: str | None) -> None:
 
         paths = _run(run).paths
         print_json("alerts", printed_alerts(alerts.remembered(paths), alerts.events(paths), now(), False))
-
-
-def _moment(text: str, now: datetime) -> datetime:
-    """When `text` is: a time of day, a date with one, or so long from now. Raises click.UsageError."""
-    from datetime import time, timedelta
-
-    from opsctl.slurm.durations import parse_duration_s
-
-    end = None
-    try:
-        if len(text) == 5 and text[2] == ":":
-            at = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
-            end = at if at > now else at + timedelta(days=1)
-        elif "T" in text:
-            end = datetime.fromisoformat(text).astimezone()
-        else:
-            end = now + timedelta(seconds=parse_duration_s(text))
-    except (ValueError, OverflowError):
-        end = None
-    if end is None or not now < end < now + timedelta(days=60):
-        raise click.UsageError(
-            f"until {text!r}: allowed is 18:00, 2026-03-02T18:00 or a Slurm duration as 2:00:00, within 60 days"
-        )
-    return end

@@ -10,13 +10,20 @@ from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
 @click.command()
 @run_argument
 @cluster_option
+@click.option("--report", is_flag=True, help="Where the time has gone since the first submission, and the GPU hours.")
+@click.option("--since", metavar="TIME", help="With --report: from then on (12h, 3d, 2026-03-01T08:00).")
 @json_option
-def command(run_argument: str | None, run: str | None, cluster: str | None, as_json: bool) -> None:
+def command(
+    run_argument: str | None, run: str | None, cluster: str | None, report: bool, since: str | None, as_json: bool
+) -> None:
     """List every attempt: when, where, from and to which iteration, why it ended, who failed first.
 
     Attempts that could not close themselves (a node lost, kill -9) are closed with what Slurm knows of them. Without
     Slurm the list comes all the same, and what is open reads "not known"; so does others' where Slurm hides their jobs,
     and what runs on another cluster than the one that is asked.
+
+    --report adds up where the time went: trained, waited, started, evaluated, saved, idle, lost to which cause; how
+    often to save, by the failures so far; and what to mend next.
     """
     from opsctl.attempts.environments import changes
     from opsctl.attempts.events import read
@@ -28,8 +35,12 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     from opsctl.records.cluster import choose_cluster, record_of
     from opsctl.records.run_view import glance
     from opsctl.slurm.commands import client_for
+    from opsctl.triage.closing import judge_lost
 
-    paths = glance(pick(run_argument, run)).paths
+    if since is not None and not report:
+        raise click.UsageError("--since is --report's: give both")
+    seen = glance(pick(run_argument, run))
+    paths = seen.paths
     attempts = read(paths)
     unknown = frozenset(attempt.id for attempt in attempts if attempt.is_open)
     if unknown:
@@ -37,7 +48,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
             asked = choose_cluster(cluster, paths)
             slurm = client_for(asked)
             here = record_of(asked, slurm).name or ""
-            settled = settle(paths, slurm, cluster=here)
+            settled = settle(paths, slurm, cluster=here, judge=judge_lost(paths))
             attempts, unknown = settled.attempts, settled.unseen
             if unknown:
                 message(f"opsctl: {CANNOT_SEE}: whether those run that are open is known to their owners only")
@@ -49,6 +60,11 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
             if not isinstance(error, SlurmError) and cluster:
                 raise
             message(f"opsctl: {error}")
+    if report:
+        from opsctl.cli.attempts_report import show_report
+
+        show_report(seen, attempts, since, cluster, as_json)
+        return
     news = changes(paths, attempts)
     if as_json:
         print_json("attempts", [printed_attempt(attempt, attempt.id not in unknown, news) for attempt in attempts])

@@ -52,6 +52,8 @@ def build(run_argument: str | None, run: str | None, offline: bool, again: bool,
     named = loaded.file.run.environment
     if named is None or loaded.folder / named != recipe.places.activate:
         message(f'next: under [run] write environment = "{recipe.places.activate}"')
+    if done.is_new:
+        message("compiled operations for its torch: opsctl kernels build, in that environment")
     if as_json:
         answer = BuiltEnvironment(folder=str(done.folder), new=done.is_new, lock=str(done.folder / LOCK))
         print_json("built", answer)

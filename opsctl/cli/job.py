@@ -17,8 +17,9 @@ def command() -> None:
 @click.option("--output-folder", type=click.Path(path_type=Path), required=True, help="The run's output folder.")
 @click.option("--submitted-at", required=True, metavar="TIME", help="When the chain was submitted, ISO 8601 with zone.")
 @click.option("--publish", default="group", metavar="group|owner", help="Whose revisions count.")
+@click.option("--spare", type=click.IntRange(min=0), default=0, help="Nodes of the job that it need not train on.")
 @click.argument("arguments", nargs=-1, metavar="[-- TRAINER ARGUMENTS]")
-def run(output_folder: Path, submitted_at: str, publish: str, arguments: tuple[str, ...]) -> int:
+def run(output_folder: Path, submitted_at: str, publish: str, spare: int, arguments: tuple[str, ...]) -> int:
     """Train with the newest revision until the end, the time limit, a signal or the kill switch."""
     import shlex
 
@@ -45,4 +46,4 @@ def run(output_folder: Path, submitted_at: str, publish: str, arguments: tuple[s
         )
     # The batch script has set up what its submitter meant; a record that others can write is no word on it.
     with at_work_in(paths.output):
-        return run_job(paths, Cluster(), since, arguments, only_owners=publish == "owner")
+        return run_job(paths, Cluster(), since, arguments, only_owners=publish == "owner", spare=spare)

@@ -41,11 +41,17 @@ from opsctl.environments.printed import BuiltEnvironment
 from opsctl.errands.listing import PrintedErrand
 from opsctl.evaluation.jobs import AskedEvaluation
 from opsctl.evaluation.results import EvaluatedCheckpoint
+from opsctl.goodput.report import GoodputReport
+from opsctl.hangs.printed import PrintedStacks
 from opsctl.hub.printed import CheckedHub, ComparedHub, SyncedRun
 from opsctl.localcluster.status import ClusterStatus
+from opsctl.nodes.excluded import Exclusion
+from opsctl.nodes.looking import SeenNode
+from opsctl.nodes.reporting import DraftedReport
 from opsctl.perms.report import PrintedPerms
 from opsctl.planning.plan import NumbersPlan, RunPlan
 from opsctl.planning.planned_search import LayoutSearch
+from opsctl.probe.report import ProbeReport
 from opsctl.records.kill_switch import PrintedKillSwitch
 from opsctl.records.requests import Action, Audited, PrintedRequest
 from opsctl.status.all_runs import PrintedRow
@@ -53,6 +59,7 @@ from opsctl.status.from_afar import FarStatus
 from opsctl.status.on_call import HandOver
 from opsctl.status.printed import Status
 from opsctl.status.queue import PrintedJob
+from opsctl.triage.report import Triage
 from opsctl.watch.all_runs import PrintedRun
 from opsctl.watch.finding import PrintedFinding
 from trainer.formats.data_indices import IndexedData
@@ -61,6 +68,7 @@ from trainer.formats.data_mix import MixedData
 from trainer.formats.data_notes import PreparedData
 from trainer.formats.environment import Environment
 from trainer.formats.exchanged import ConvertedCheckpoint, ExportedModel, GeneratedText, ImportedModel
+from trainer.formats.kernel_times import KernelTimes
 from trainer.formats.kernels import KernelCache
 
 
@@ -102,7 +110,13 @@ PRINTED = (
             Printed(f"watch {check}", "runs", list[PrintedRun], "with `--all-runs`"),
         )
     ),
+    Printed("nodes show", "nodes", list[SeenNode]),
+    Printed("nodes report", "report", DraftedReport),
+    Printed("exclude list", "exclusions", list[Exclusion]),
     Printed("attempts", "attempts", list[PrintedAttempt]),
+    Printed("triage", "triage", Triage),
+    Printed("triage", "stacks", PrintedStacks, "with `--stacks`"),
+    Printed("attempts", "goodput", GoodputReport, "with `--report`"),
     Printed("carbon report", "carbon", CarbonReport),
     Printed("checkpoints list", "checkpoints", list[ListedCheckpoint]),
     Printed("checkpoints show", "checkpoint", ShownCheckpoint),
@@ -165,6 +179,7 @@ PRINTED = (
     Printed("env freeze", "environment", Environment),
     Printed("env check", "checked", CheckedEnvironment),
     *(Printed(f"kernels {verb}", "kernels", KernelCache) for verb in ("build", "list", "check")),
+    Printed("kernels measure", "times", KernelTimes),
     *(Printed(f"disk {verb}", "errand", PrintedErrand, "with `--job`") for verb in ("use", "purge", "touch")),
     Printed("disk use", "disk", list[PrintedDisk]),
     Printed("disk purge", "purge", list[PrintedPurge]),
@@ -172,5 +187,6 @@ PRINTED = (
     *(Printed(f"perms {verb}", "errand", PrintedErrand, "with `--job`") for verb in ("check", "fix")),
     *(Printed(f"perms {verb}", "perms", list[PrintedPerms]) for verb in ("check", "fix")),
     Printed("doctor", "checks", list[PrintedCheck]),
+    Printed("probe", "probe", ProbeReport),
     Printed("local-cluster status", "clusters", list[ClusterStatus]),
 )

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from opsctl.cli.selection import json_option
+from opsctl.cli.selection import json_option, run_option
 
 _arch_option = click.option("--arch", multiple=True, metavar="M.N...", help="GPUs by compute capability; 7.0 8.0 9.0.")
 #: What follows the first word of --arch: an option of click's takes one.
@@ -58,6 +58,41 @@ def list_(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, as_json
 def check(arch: tuple[str, ...], more_arch: tuple[str, ...], here: bool, as_json: bool) -> int:
     """Hold what there is to its sources and checksums, load it, and on a GPU run it; 1 when anything is amiss."""
     return _run("check", arch + more_arch, here, as_json)
+
+
+@command.command("measure")
+@run_option
+@click.option("--device", type=click.Choice(("cuda", "cpu")), help="[default: the GPU where there is one]")
+@json_option
+def measure(run: str | None, device: str | None, as_json: bool) -> int:
+    """Time each way that there is to compute each family of operations, here, and have trainings choose by it.
+
+    On a node with a GPU: our kernels, torch, torch.compile and NVIDIA's apex where it is installed; on a CPU the C++
+    operations and torch. At the sizes of a run that is named or at hand, else at some that are common. What is found
+    lies beside the built kernels, for this kind of device and these versions.
+    """
+    from opsctl.cli.trainer_program import run_trainer_program
+
+    arguments = ["--measure", *([f"--device={device}"] if device else []), *["--json"] * as_json]
+    words = _trainer_arguments(run)
+    return run_trainer_program("trainer.kernels", [*arguments, *(["--", *words] if words else [])], needed=("torch",))
+
+
+def _trainer_arguments(run: str | None) -> tuple[str, ...]:
+    """Of the run that is named or at hand, none where there is none. Raises RunFileError for a run that is wrong."""
+    from opsctl.errors import RunFileError, UsageError
+    from opsctl.records.run_view import glance
+    from opsctl.runs.checks import check_run
+
+    try:
+        chosen = glance(run)
+    except UsageError:
+        if run is not None:
+            raise
+        return ()
+    if chosen.loaded is None:
+        raise RunFileError(chosen.problem)
+    return check_run(chosen.loaded, files=False)[0].arguments
 
 
 def _run(verb: str, arch: tuple[str, ...], here: bool, as_json: bool, *more: str) -> int:

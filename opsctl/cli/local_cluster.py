@@ -40,7 +40,7 @@ def command() -> None:
 
 @command.command()
 @where_options
-@click.option("--nodes", type=click.IntRange(1, 256), help="Nodes [default: 4].")
+@click.option("--nodes", type=click.IntRange(1, 1024), help="Nodes [default: 4].")
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs per node [default: 2].")
 @click.option(
     "--shape", type=click.Choice(["bloom"]), help="A known cluster instead: bloom is 52 nodes x 8 A100 and 32 x 4 V100."
@@ -51,6 +51,9 @@ def command() -> None:
 @click.option(
     "--slurm-prefix", type=click.Path(file_okay=False), help="A Slurm installed elsewhere [default: this machine's]."
 )
+@click.option(
+    "--simulate", is_flag=True, help="One slurmd for all nodes: they can be looked at and asked for, and run nothing."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def up(
     name: str | None,
@@ -60,18 +63,21 @@ def up(
     shape: str | None,
     accounting: bool,
     slurm_prefix: str | None,
+    simulate: bool,
     quiet: bool,
 ) -> None:
     """Start a cluster, or what is missing of it; with nothing to do, say that it is up."""
     from opsctl.localcluster.lifecycle import up as bring_up
 
-    if shape and (nodes is not None or gpus is not None):
-        raise click.UsageError("--shape fixes nodes and GPUs: leave --nodes and --gpus out")
+    if shape and (nodes is not None or gpus is not None or simulate):
+        raise click.UsageError("--shape fixes nodes and GPUs: leave --nodes, --gpus and --simulate out")
     place = _folder(name, folder)
-    spec = None if nodes or gpus is not None or shape or accounting or slurm_prefix else _earlier_spec(place)
+    is_as_before = not (nodes or gpus is not None or shape or accounting or slurm_prefix or simulate)
+    spec = _earlier_spec(place) if is_as_before else None
     if spec is None:
         wanted = (4 if nodes is None else nodes, 2 if gpus is None else gpus)
-        spec = _spec(name or (place.name if folder else DEFAULT_NAME), shape, *wanted, accounting, slurm_prefix)
+        called = name or (place.name if folder else DEFAULT_NAME)
+        spec = _spec(called, shape, *wanted, accounting, slurm_prefix, simulate)
     # As after Ctrl-C: what was started is ended before we leave.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with _progress(quiet) as show:
@@ -88,13 +94,15 @@ def _earlier_spec(place: Path) -> Spec | None:
     return before.spec if before else None
 
 
-def _spec(name: str, shape: str | None, nodes: int, gpus: int, accounting: bool, slurm_prefix: str | None) -> Spec:
+def _spec(
+    name: str, shape: str | None, nodes: int, gpus: int, accounting: bool, slurm_prefix: str | None, simulate: bool
+) -> Spec:
     from opsctl.localcluster.shapes import bloom
     from opsctl.localcluster.spec import plain
 
     if shape == "bloom":
         return bloom(name, accounting=accounting, slurm_prefix=slurm_prefix)
-    return plain(name, nodes, gpus, accounting=accounting, slurm_prefix=slurm_prefix)
+    return plain(name, nodes, gpus, accounting=accounting, slurm_prefix=slurm_prefix, one_slurmd=simulate)
 
 
 def _say_what_next(cluster: LocalCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,3 +86,27 @@ def only_with_hub(hub: str | None, **given: object) -> None:
 def age_words(age_s: float) -> str:
     """How old what Slurm has said is, where that is worth a word; else empty."""
     return f"queue as of {age_s:.0f} s ago" if age_s > OLD_S else ""
+
+
+def moment_ahead(text: str, now: datetime) -> datetime:
+    """When `text` is: a time of day, a date with one, or so long from now. Raises click.UsageError."""
+    from datetime import time, timedelta
+
+    from opsctl.slurm.durations import parse_duration_s
+
+    end = None
+    try:
+        if len(text) == 5 and text[2] == ":":
+            at = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
+            end = at if at > now else at + timedelta(days=1)
+        elif "T" in text:
+            end = datetime.fromisoformat(text).astimezone()
+        else:
+            end = now + timedelta(seconds=parse_duration_s(text))
+    except (ValueError, OverflowError):
+        end = None
+    if end is None or not now < end < now + timedelta(days=60):
+        raise click.UsageError(
+            f"until {text!r}: allowed is 18:00, 2026-03-02T18:00 or a Slurm duration as 2:00:00, within 60 days"
+        )
+    return end

@@ -64,7 +64,7 @@ def command(
     _refuse_mixed({"--nodes": nodes, "--time": time, "--partition": partition}, into, node)
     seen = view(pick(run_argument, run))
     where = choose_cluster(cluster, seen.paths)
-    file, of_what = _file(seen)
+    file, of_what = file_of(seen)
     script = _script(seen, file, where)
     terminal = os.isatty(0) and os.isatty(1)
     if into is not None:
@@ -119,7 +119,7 @@ def _become(line: list[str], environment: dict[str, str]) -> NoReturn:
     os.execve(path, line, environment)
 
 
-def _file(seen: RunView) -> tuple[RunFile, str]:
+def file_of(seen: RunView) -> tuple[RunFile, str]:
     """(the run file, expanded, that tasks would run with; what it is of)."""
     from opsctl.errors import RunFileError
     from opsctl.runs.load import expanded_file

@@ -100,7 +100,7 @@ class _Look:
         from opsctl.records.run_view import view
         from opsctl.records.shared_answers import looking_at
         from opsctl.status.overview import LOOKED_AT, Overview
-        from opsctl.status.reading import open_findings, read_desk
+        from opsctl.status.reading import goodput_of, open_findings, read_desk
         from opsctl.status.screen import status_lines
         from opsctl.watch.runner import gather
 
@@ -112,6 +112,7 @@ class _Look:
             read_desk(run.paths, snapshot.now),
             energy=energy_seen(run.paths, carbon),
             evaluation=evaluations_seen(run.paths),
+            goodput=goodput_of(snapshot),
         )
         found = open_findings(run, overview, desk)
         if as_json:

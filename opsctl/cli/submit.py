@@ -69,10 +69,12 @@ def command(
         for line in _story(done, loaded.file.run.name, pick(run_argument, run)):
             message(line)
     if as_json:
+        further = [one.chain.chain for one in done.further]
         chain, name = msgspec.structs.asdict(done.chain), loaded.file.run.name
-        print_json("submitted", PrintedChain(**chain, run=name, warnings=list(done.warnings)))
+        print_json("submitted", PrintedChain(**chain, run=name, warnings=list(done.warnings), further=further))
     else:
-        show(str(done.chain.chain))
+        for one in done.all:
+            show(str(one.chain.chain))
 
 
 def _story(done: Submitted, name: str, chosen: str | None) -> list[str]:
@@ -84,9 +86,15 @@ def _story(done: Submitted, name: str, chosen: str | None) -> list[str]:
     begins = f", not before {chain.begin}" if chain.begin else ""
     news = "published" if done.is_new_revision else "as published before"
     which = f" {chosen}" if chosen else ""
+    further = [
+        f"{name}: chain {one.chain} of {count_tasks(one.array)} more ({one.array}) behind it: "
+        "one array of this Slurm has no more tasks"
+        for one in (more.chain for more in done.further)
+    ]
     return [
         *(f"warning: {warning}" for warning in done.warnings),
         f"{name}: chain {chain.chain} of {tasks} task{'s' if tasks > 1 else ''} ({chain.array}){waits}{begins}, "
         f"revision {done.revision.name} ({news})",
+        *further,
         f"next: opsctl status{which}; opsctl logs -f{which}",
     ]

@@ -128,6 +128,7 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
         show_lines(lines)
     _say_age(snapshot)
     _keep(run, snapshot, lines, how)
+    _see_to_nodes(run, snapshot, detectors, how)
     if how.tells_channels:
         _tell(run, snapshot, findings, detectors)
     return exit_code(findings)
@@ -161,6 +162,7 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     told = [(look.run, look.snapshot, findings) for look, findings in found if look.run and look.snapshot]
     for run, snapshot, findings in told:
         _keep(run, snapshot, pulse_lines(findings, snapshot.now), how)
+        _see_to_nodes(run, snapshot, detectors, how)
     if how.tells_channels:
         _tell_all(told, detectors)
     return exit_code([one for _, findings in found for one in findings])
@@ -193,6 +195,42 @@ def _keep(run: RunView, snapshot: Snapshot, lines: Sequence[str], how: _How) -> 
         append_to_log(run.paths, lines)
     except OpsctlError as error:
         message(f"opsctl: {error}")
+
+
+def _see_to_nodes(run: RunView, snapshot: Snapshot, detectors: Sequence[Detector], how: _How) -> None:
+    """After a look at everything: put down which node is slow, and keep what is queued off nodes that are bad.
+
+    What goes wrong there is said, and stops no check.
+    """
+    from opsctl.moments import now
+    from opsctl.nodes.keeping import keep_and_apply, wanted_by
+    from opsctl.nodes.watching import slow_evidence
+    from opsctl.output import message
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.node_evidence import append_node_evidence, read_node_evidence
+    from opsctl.slurm.commands import client_for
+    from opsctl.watch import registry
+    from opsctl.watch.detectors.slow_node import slow_nodes
+    from opsctl.watch.runner import settings_of
+
+    file = run.file
+    if not how.goes_into_log or len(detectors) < len(registry.DETECTORS) or not snapshot.was_submitted or file is None:
+        return
+    try:
+        for slow in slow_nodes(snapshot.timings, settings_of(run).watch.slower_percent):
+            known = read_node_evidence(run.paths)
+            new = slow_evidence(slow.node, slow.ratio, slow.words, snapshot.timed_attempt, slow.at or now(), known)
+            if new is not None:
+                append_node_evidence(run.paths, new)
+    except OSError as error:
+        message(f"opsctl: {run.table.name}: what speaks against nodes cannot be put down: {error.strerror}")
+    try:
+        wanted = wanted_by(run.paths, file.slurm)
+    except OSError as error:
+        message(f"opsctl: {run.table.name}: bad nodes cannot be kept out of the queue: {error}")
+        return
+    for line in keep_and_apply(run.paths, client_for(choose_cluster(how.cluster, run.paths)), wanted):
+        message(f"opsctl: {run.table.name}: {line}")
 
 
 def _tell_all(told: Sequence[tuple[RunView, Snapshot, Sequence[Finding]]], detectors: Sequence[Detector]) -> None:

@@ -103,10 +103,10 @@ def on_queue(request: Request, asker: str, queue: Queue) -> Result:
             return Result(Outcome.TOO_LATE, f"{_nothing(request)} any more")
         shown = overlap.describe(chosen)
         if request.action == Action.HOLD_QUEUED:
-            queue.client.hold([_tasks_id(job) for job in chosen])
+            queue.client.hold([job.tasks_id for job in chosen])
             return Result(Outcome.DONE, f"held {shown}: opsctl request release-queued lets it start")
         if request.action == Action.RELEASE_QUEUED:
-            queue.client.release([_tasks_id(job) for job in chosen])
+            queue.client.release([job.tasks_id for job in chosen])
             return Result(Outcome.DONE, f"released {shown}")
         with locked(queue.paths.output, queue.paths.lock, LOCK_WAIT_S, "cancel"):
             # Before the jobs go: whoever finds the queue empty must find this too.
@@ -215,18 +215,13 @@ def _extend(request: Request, queue: Queue) -> Result:
             return Result(Outcome.TOO_LATE, f"{said}: ask again if it is to be one more")
         done = send_further(further, queue.cluster, queue.client, seen, REQUEST)
     behind = f" behind {', '.join(done.chain.after)}" if done.chain.after else ""
-    return Result(Outcome.DONE, f"submitted chain {done.chain.chain} of tasks {done.chain.array}{behind}")
+    submitted = ", ".join(f"{one.chain.chain} of tasks {one.chain.array}" for one in done.all)
+    return Result(Outcome.DONE, f"submitted chain {submitted}{behind}")
 
 
 def _nothing(request: Request) -> str:
     what = "held" if request.action == Action.RELEASE_QUEUED else "queued"
     return f"nothing of {request.owner}'s that was meant is {what}"
-
-
-def _tasks_id(job: Job) -> str:
-    """What scontrol takes for all of a row: `12_[2-3]`; the array's id alone would hold what runs too."""
-    tasks = job.array_task.partition("%")[0]
-    return f"{job.array_job_id}_[{tasks}]" if tasks and not tasks.isdigit() else job.display_id
 
 
 def _is_of(job: Job, folder: Path) -> bool:

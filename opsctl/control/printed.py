@@ -70,6 +70,10 @@ class PrintedChain(Chain, frozen=True, kw_only=True):
 
     run: Annotated[str, Meta(description="The run's name.")]
     warnings: Annotated[list[str], Meta(description="What is not known, or may be wrong.")]
+    further: Annotated[
+        list[int],
+        Meta(description="Chains behind it, where one array would have had more tasks than this Slurm takes."),
+    ]
 
 
 class ChangedValue(Struct, frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ def send_further(
     waits = writer.what_to_wait_for(paths, further.name, seen, cluster, client, overlap.AUTO)
     done = send(further.run, cluster, client, further.wish(), (*waits, *ahead), how, further.revision)
     warnings = overlap.warn_of_waiting_unseen(seen.unseen)
-    return replace(done, warnings=tuple(warnings))
+    return replace(done, warnings=(*done.warnings, *warnings))
 
 
 def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> ExpandedRun:
@@ -132,5 +132,5 @@ def _expanded(revision: Revision, paths: RunPaths, nodes: int | None) -> Expande
 
 
 def _array_of(chains: list[Chain]) -> str:
-    """The tasks of the last chain that somebody typed; what replaced the rest of one has only that rest."""
-    return next((chain.array for chain in reversed(chains) if chain.is_typed), "")
+    """The tasks that somebody typed last; what replaced the rest of a chain has only that rest, a piece of one less."""
+    return next((chain.asked or chain.array for chain in reversed(chains) if chain.is_typed), "")

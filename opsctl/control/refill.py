@@ -129,10 +129,10 @@ def _refilled(paths: RunPaths, cluster: Cluster) -> Refilled:
     if trains := writer.unseen_writer(paths, seen, cluster, client):
         return Refilled(Decision(Word.STUCK, f"{trains} trains it, which the queue does not show here"), (), whose)
     done: list[Submitted] = []
-    for _ in range(decision.arrays):
+    while len(done) < decision.arrays:
         ahead = tuple(str(one.chain.chain) for one in done)
         try:
-            done.append(send_further(files.further, cluster, client, seen, REFILL, ahead))
+            done += send_further(files.further, cluster, client, seen, REFILL, ahead).all
         except OpsctlError as error:
             if not done:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 #: (part of Slurm's message, advice); the first that fits counts, so the longer ones come before the words in them.
 _ADVICE = (
+    ("federation", "submit on a cluster that is in none, or ask the site to take this one out"),
     (
         "violates accounting",
         "ask for less in [slurm] nodes and time, or another qos (sacctmgr show qos shows the limits)",

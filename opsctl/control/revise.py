@@ -177,8 +177,8 @@ def _replace(
             done = send(run, cluster, client, wish, tuple(behind), chains.REVISE)
             if done.is_new_revision:
                 taken_back.callback(withdraw, done.revision)
-            taken_back.callback(client.cancel, [done.chain.chain])
-            behind.append(str(done.chain.chain))
+            taken_back.callback(client.cancel, [one.chain.chain for one in done.all])
+            behind += [str(one.chain.chain) for one in done.all]
             replaced.append((chain.chain, done))
         taken_back.pop_all()
     old = [chain.chain for chain, _ in to_replace]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -16,6 +16,7 @@ from opsctl.control.refusals import way_out
 from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.moments import now
+from opsctl.nodes.keeping import Wanted, keep
 from opsctl.records import chains, kill_switch
 from opsctl.records.chains import Chain
 from opsctl.records.cluster import record_of
@@ -28,6 +29,7 @@ from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.render.surroundings import exports_of
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.arrays import largest_task, split_array
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 
@@ -44,6 +46,12 @@ class Submitted:
     revision: Revision
     is_new_revision: bool
     warnings: tuple[str, ...] = ()
+    further: tuple[Submitted, ...] = ()  # behind it, where one array would have had more tasks than this Slurm takes
+
+    @property
+    def all(self) -> tuple[Submitted, ...]:
+        """It and those behind it."""
+        return self, *self.further
 
 
 def send(
@@ -58,9 +66,47 @@ def send(
     """Publish, sbatch, record; if Slurm refuses, all of it is taken back. The caller holds the run's lock.
 
     how: what submits it, a word of `records.chains`. published: the revision that `run` was read from, so that there is
-    nothing to publish.
+    nothing to publish. What nodes to stay off is judged anew. An array of more tasks than this Slurm takes becomes
+    several, each behind all before it; where Slurm takes the first ones only, OpsctlError names those.
     """
+    array = wish.array or ""
+    first, *rest = _pieces(client, array)
+    asked = array if rest else ""
+    done = [_send_array(run, cluster, client, replace(wish, array=first), after, how, published, asked)]
+    for piece in rest:
+        ahead = (*after, *(str(one.chain.chain) for one in done))
+        further = replace(wish, array=piece)
+        try:
+            done.append(_send_array(run, cluster, client, further, ahead, how, done[0].revision, asked))
+        except OpsctlError as error:
+            there = ", ".join(str(one.chain.chain) for one in done)
+            said = f"submitted {there}, {len(done)} of {1 + len(rest)} arrays"
+            raise type(error)(f"{said}; then no more: {error}") from None
+    return replace(done[0], further=tuple(done[1:]))
+
+
+def _pieces(client: SlurmClient, array: str) -> tuple[str, ...]:
+    """`array`, or several with as many tasks, where it has larger numbers than this Slurm takes."""
+    try:
+        largest = largest_task(client.configuration())
+    except SlurmError:  # where people may not ask for it; what is asked next says it if Slurm is gone
+        largest = None
+    return split_array(array, largest) if largest else (array,)
+
+
+def _send_array(
+    run: ExpandedRun,
+    cluster: Cluster,
+    client: SlurmClient,
+    wish: Wish,
+    after: tuple[str, ...],
+    how: str,
+    published: Revision | None,
+    asked: str,
+) -> Submitted:
+    """One array. asked: what it is a piece of; empty where it is the whole."""
     paths = run.paths
+    listed, warnings = _stay_off(run, client, wish)
     with ExitStack() as taken_back, ExitStack() as forgotten:
         kill_switch.arm(paths, run.file.run.group)
         make_folder(paths.output, paths.job_outputs)
@@ -73,7 +119,8 @@ def send(
         if run_id is None:
             forgotten.callback(forget_run_id, paths)
             run_id = make_run_id(paths)
-        chain = new_chain(paths, wish, after, revision.name, chains.new_token(), how)
+        chain = new_chain(run, wish, after, revision.name, chains.new_token(), how, listed)
+        chain = msgspec.structs.replace(chain, asked=asked)
         script = batch_text(run, cluster, chain, run_id, wish.hold)
         forgotten.callback(chains.clear_submitting, paths)
         chains.write_submitting(paths, chain)
@@ -83,12 +130,37 @@ def send(
         with room_kept(paths.output, paths.state, ROOM_BYTES), _kept_by_outcome(taken_back, forgotten):
             chain = msgspec.structs.replace(chain, chain=_sbatch(client, script, chain.token))
     _record(paths, chain)
-    return Submitted(chain, revision, is_new)
+    return Submitted(chain, revision, is_new, warnings)
 
 
-def preview(run: ExpandedRun, cluster: Cluster, wish: Wish, after: tuple[str, ...] = ()) -> str:
+def _stay_off(run: ExpandedRun, client: SlurmClient, wish: Wish) -> tuple[str, tuple[str, ...]]:
+    """The nodes that the exclusion list keeps the run off, and what is to be said of it. What is wrong with the list
+    is among that, and stops no submission.
+    """
+    try:
+        kept = keep(run.paths, client, what_it_wants(run, wish))
+    except SlurmError:
+        raise
+    except (OpsctlError, OSError) as error:
+        return "", (f"no node is kept out by opsctl exclude list: {error}",)
+    return ",".join(kept.excluded), kept.lines
+
+
+def what_it_wants(run: ExpandedRun, wish: Wish) -> Wanted:
+    """What of a run's settings the exclusion list goes by."""
+    return Wanted.of(run.file.slurm, run.nodes, wish.exclude)
+
+
+def _own_exclude(run: ExpandedRun, wish: Wish) -> str:
+    """What the run file and the command keep out, as sbatch takes it."""
+    return ",".join(filter(None, (run.file.slurm.exclude, wish.exclude)))
+
+
+def preview(
+    run: ExpandedRun, cluster: Cluster, wish: Wish, after: tuple[str, ...] = (), listed: Sequence[str] = ()
+) -> str:
     """The batch script that would be submitted; ids that only a submit makes are said in words."""
-    chain = new_chain(run.paths, wish, after, "", TOKEN_OF_A_PREVIEW)
+    chain = new_chain(run, wish, after, "", TOKEN_OF_A_PREVIEW, listed=",".join(listed))
     return batch_text(run, cluster, chain, recorded(run.paths).run_id or ID_BEFORE_FIRST_SUBMIT)
 
 
@@ -102,7 +174,7 @@ def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, ho
         python=sys.executable,
         folder=str(run.folder),
         nodes=chain.nodes,
-        exclude=chain.exclude,
+        exclude=",".join(filter(None, (chain.exclude, chain.listed))) or None,
         begin=chain.begin,
         hold=hold,
         after=chain.after,
@@ -112,7 +184,15 @@ def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, ho
     return batch_script(run, cluster, request)
 
 
-def new_chain(paths: RunPaths, wish: Wish, after: tuple[str, ...], revision: str, token: str, how: str = "") -> Chain:
+def new_chain(
+    run: ExpandedRun,
+    wish: Wish,
+    after: tuple[str, ...],
+    revision: str,
+    token: str,
+    how: str = "",
+    listed: str = "",
+) -> Chain:
     """A chain that Slurm does not know yet."""
     return Chain(
         chain=0,
@@ -120,13 +200,15 @@ def new_chain(paths: RunPaths, wish: Wish, after: tuple[str, ...], revision: str
         submitted_at=now().replace(microsecond=0),
         user=account_name(),
         host=socket.gethostname(),
-        output=str(paths.output),
+        output=str(run.paths.output),
         revision=revision,
         array=wish.array or "",
         after=after,
         arguments=wish.arguments,
         nodes=wish.nodes,
         exclude=wish.exclude,
+        own_exclude=_own_exclude(run, wish),
+        listed=listed,
         begin=wish.begin,
         how=how,
     )

@@ -9,9 +9,10 @@ from dataclasses import replace
 from opsctl.attempts.unseen import sees_others
 from opsctl.control import live, overlap, writer
 from opsctl.control.request import Checked, Wish, check
-from opsctl.control.sending import Submitted, preview, send
+from opsctl.control.sending import Submitted, preview, send, what_it_wants
 from opsctl.environments.since import changes_since_last
 from opsctl.errors import OpsctlError
+from opsctl.nodes.keeping import excluded_now
 from opsctl.records.chains import SUBMIT
 from opsctl.records.group_folder import open_output, way_in
 from opsctl.records.identity import settled_identity
@@ -51,7 +52,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
             done = send(run, cluster, client, asked.wish, after, SUBMIT)
     remember_run(name, run.path)
     register(name, run.path, paths)
-    return replace(done, warnings=(*asked.warnings, *changed, *closed, *news, *more))
+    return replace(done, warnings=(*asked.warnings, *changed, *closed, *news, *more, *done.warnings))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
@@ -61,7 +62,8 @@ def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tu
     after, more = _decided(asked, live.look(asked.run.paths, cluster, client), cluster, client)
     run = asked.run
     warnings = (*asked.warnings, *changes_since_last(run), *never_rehearsed(run.file, run.paths), *more)
-    return preview(asked.run, cluster, asked.wish, after), warnings
+    listed = excluded_now(run.paths, client, what_it_wants(run, asked.wish))
+    return preview(asked.run, cluster, asked.wish, after, listed), warnings
 
 
 def _decided(

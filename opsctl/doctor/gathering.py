@@ -50,6 +50,7 @@ SOURCES: dict[str, Callable[[Asked], Any]] = {
     "home": lambda asked: sources.home(asked.environment),
     "host": lambda _: sources.host(),
     "environment": lambda asked: sources.environment(asked.loaded),
+    "kernels": lambda asked: sources.kernels(asked.loaded),
     "lm_eval": lambda asked: sources.lm_eval(asked.loaded, asked.environment),
     "desk": lambda asked: sources.desk(asked.loaded, asked.environment),
     "keys": lambda asked: keys(asked.loaded, asked.environment),

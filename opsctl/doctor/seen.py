@@ -87,6 +87,16 @@ class EnvironmentSeen:
 
 
 @dataclass(frozen=True)
+class KernelsSeen:
+    """Compiled operations for the GPUs that the run asks for."""
+
+    name: str
+    state: str  # as `opsctl kernels list` has it
+    folders: tuple[str, ...]
+    build: str  # what to type
+
+
+@dataclass(frozen=True)
 class LmEvalSeen:
     """The Python that the run's checkpoints are evaluated in."""
 
@@ -130,6 +140,7 @@ class Seen:
     home: FolderSeen | None = None
     host: HostSeen | None = None
     environment: EnvironmentSeen | None = None
+    kernels: KernelsSeen | None = None  # None too where only a node can tell which GPUs there are
     lm_eval: LmEvalSeen | None = None  # None too where nothing is to be evaluated
     desk: DeskSeen | None = None
     keys: KeysSeen | None = None

@@ -16,12 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from opsctl.account import account_name, group_name, membership_problem
+from opsctl.control.fused_kernels import kernels_of_gpus
 from opsctl.doctor.seen import (
     AccountSeen,
     DeskSeen,
     EnvironmentSeen,
     FolderSeen,
     HostSeen,
+    KernelsSeen,
     LmEvalSeen,
     SlurmSeen,
     SoftwareSeen,
@@ -178,6 +180,18 @@ def environment(loaded: LoadedRun | None) -> EnvironmentSeen | None:
         places, against = recipe.places, what_it_should_be(recipe.places, recipe.requirements)
     checked = check(Looked(script, dict(file.env)), against, (), places)
     return EnvironmentSeen(script, held_against=against, discrepancies=tuple(checked.problems))
+
+
+def kernels(loaded: LoadedRun | None) -> KernelsSeen | None:
+    """What is built for the run's GPUs, told by its own Python; not where others could change what that runs."""
+    if loaded is None:
+        return None
+    file = expanded_file(loaded)
+    given = file.run.environment
+    if (given is not None and not Path(given).exists()) or why_not_started(file, loaded.path, loaded.paths.output):
+        return None
+    found = kernels_of_gpus(file)
+    return None if found is None else KernelsSeen(found.name, found.state, found.folders, found.build)
 
 
 def lm_eval(loaded: LoadedRun | None, environment: Mapping[str, str]) -> LmEvalSeen | None:

@@ -28,8 +28,17 @@ from opsctl.checkpoints.rollbacks import read_rollbacks
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.asked_end import ToEnd
 from opsctl.job.followed import FollowedPaths
+from opsctl.job.good_nodes import on_good_nodes, replacement_line, without_lost_nodes
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
-from opsctl.job.own_attempt import end_line, lost_line, new_attempt, new_attempt_id, record_short, start_line
+from opsctl.job.own_attempt import (
+    close,
+    end_line,
+    lost_line,
+    new_attempt,
+    new_attempt_id,
+    record_short,
+    start_line,
+)
 from opsctl.job.requests import RequestDesk
 from opsctl.job.run_step import run_step
 from opsctl.job.stop import Signals, noted_signals, request_stop
@@ -37,6 +46,7 @@ from opsctl.job.task import Task, this_task
 from opsctl.job.turn import Patience, wait_for_turn
 from opsctl.logs.pulse import alert_line
 from opsctl.moments import now
+from opsctl.nodes.keeping import keep_and_apply, wanted_by
 from opsctl.output import message
 from opsctl.records import kill_switch, lease
 from opsctl.records.attempt_folder import set_aside
@@ -50,6 +60,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
+from opsctl.triage.closing import judge_lost
 from trainer.formats.leave_lines import Reason, leave_line, nothing_left_line
 from trainer.formats.rollbacks import Rollback
 
@@ -64,14 +75,16 @@ def run_job(
     one_off: Sequence[str],
     only_owners: bool = False,
     patience: Patience | None = None,
+    spare: int = 0,
 ) -> int:
     """Train until the end, the limit, a signal or the kill switch. Returns the exit code of the step.
 
-    only_owners: with no revision of another member of the group. Raises OpsctlError outside of a job.
+    only_owners: with no revision of another member of the group. spare: so many of the job's nodes are not needed to
+    train; while there are some left, it goes on without those that it loses. Raises OpsctlError outside of a job.
     """
     with contextlib.suppress(OSError):  # where there is no such folder, what is looked for in it says so
         paths = FollowedPaths(paths.output)
-    task = this_task(paths, cluster, submitted_at, one_off, only_owners)
+    task = this_task(paths, cluster, submitted_at, one_off, only_owners, spare)
     with noted_signals() as signals:
         try:
             code = _leave_at_once(task)
@@ -85,7 +98,14 @@ def _train_at_desk(task: Task, signals: Signals, patience: Patience) -> int:
     desk = RequestDesk(task)
     desk.start()
     try:
-        return _train(task, signals, patience, desk)
+        code = _train(task, signals, patience, desk)
+        while (
+            code and (rest := without_lost_nodes(desk.task, desk.attempt)) and not signals.any and desk.to_end is None
+        ):
+            task.log.say(replacement_line(desk.task, rest))
+            desk.task = task = rest
+            code = _train(task, signals, patience, desk)
+        return code
     finally:
         desk.finish(desk.attempt, signals)
         for line in desk.news():
@@ -113,7 +133,7 @@ def _leave(task: Task, reason: Reason, line: str) -> int:
 def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) -> list[Attempt]:
     """Attempts so far, those left open closed; as the file has them when Slurm does not say."""
     try:
-        return close_lost_attempts(task.paths, client, own_job_id, task.allocation.cluster)
+        return close_lost_attempts(task.paths, client, own_job_id, task.allocation.cluster, judge_lost(task.paths))
     except SlurmError as error:
         task.log.say(f"opsctl: attempts that were left open stay open: {error}")
         return attempts_file.read(task.paths)
@@ -130,6 +150,8 @@ def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) 
     for attempt in attempts:
         if attempt.closed_by not in ("", "job") and (attempt.id in was_open or attempt is attempts[-1]):
             task.log.say(lost_line(attempt))
+    if any(attempt.id in was_open and not attempt.is_open for attempt in attempts):
+        _keep_off_bad_nodes(task)
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
     if brake_trips(attempts, _counted_since(task)):
         return _stop_chain(task, attempts)
@@ -218,22 +240,41 @@ def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: K
     if back:
         task.log.say(alert_line(f"{task.name}: {back}"))
     try:
+        desk.task = task = on_good_nodes(task, attempt, folder, lambda: _is_to_leave(task, signals, desk))
         step_end, note = run_step(task, signals, folder, keeper, desk)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
         task.log.say(f"opsctl: cannot start the step: {error}")
         step_end, note = StepEnd(exit_code=1), str(error)
-    ended = _ended(task, attempt, step_end, "; ".join(filter(None, (note, back))))
-    desk.attempt = ended
+    paths = RunPaths(present_name(task.paths.output))  # where it was moved to, what is read by name is there
+    ended = _ended(task, paths, attempt, step_end, "; ".join(filter(None, (note, back))))
+    desk.attempt = ended = close(task, paths, ended, step_end)
     task.log.say(end_line(ended))
-    try:
-        attempts_file.append_closed(task.paths, ended)
-    except OSError as error:  # a full disk must not cost the exit status
-        task.log.say(f"opsctl: the attempt stays open on record: {error.strerror}")
+    if ended.exit_code:
+        _keep_off_bad_nodes(task)
     if ended.reason == Ending.FINISHED and task.revision.file.run.rehearses is not None:
         _tell_rehearsed(task, ended)
     _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
+
+
+def _keep_off_bad_nodes(task: Task) -> None:
+    """Before this job gives its nodes back: the chain's next task is not to be given the one that failed again."""
+    try:
+        slurm = task.revision.file.slurm
+    except OpsctlError:
+        return  # no revision says what partition it is
+    try:
+        wanted = wanted_by(task.paths, slurm, task.allocation.array_job_id)
+    except OSError as error:
+        task.log.say(f"opsctl: bad nodes cannot be kept out of the queue: {error}")
+        return
+    for line in keep_and_apply(task.paths, client_for(task.cluster), wanted):
+        task.log.say(f"opsctl: {line}")
+
+
+def _is_to_leave(task: Task, signals: Signals, desk: RequestDesk) -> bool:
+    return signals.any or desk.to_end is not None or kill_switch.is_triggered(task.kill_switch)
 
 
 def _tell_rehearsed(task: Task, ended: Attempt) -> None:
@@ -254,9 +295,8 @@ def _rollbacks(task: Task) -> list[Rollback]:
         return []
 
 
-def _ended(task: Task, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
+def _ended(task: Task, paths: RunPaths, attempt: Attempt, step_end: StepEnd, note: str) -> Attempt:
     """The attempt as it is now closed. Checkpoints of one that has overtaken it are not its own."""
-    paths = RunPaths(present_name(task.paths.output))  # where it was moved to, what is read by name is there
     evidence = read_evidence(paths.output, paths.attempt_folder(task.allocation.job_id))
     reached = last_checkpoint(paths.checkpoints)
     if step_end.overtaken or evidence.exit_reason == Ending.OVERTAKEN:
@@ -288,7 +328,9 @@ def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     row = without_progress(attempts, _counted_since(task))
     last = next((item for item in reversed(attempts) if item.reason), None)
     why = f"the last ended with {last.reason}" if last else "nothing is known about them"
-    if last and last.first_failure:
+    if last and last.verdict and last.verdict.is_known:
+        why += f" ({last.verdict.words})"
+    elif last and last.first_failure:
         why += f" ({describe(last.first_failure)})"
     elif last and last.note:
         why += f" ({last.note})"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 
+import msgspec
+
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.cause import describe
 from opsctl.attempts.ending import Ending
@@ -15,6 +17,13 @@ from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.job.task import Task
 from opsctl.logs.attempt_lines import AttemptEnd, AttemptStart, write_attempt_end, write_attempt_start
 from opsctl.moments import now
+from opsctl.runs.paths import RunPaths
+from opsctl.triage.closing import CLOSING_S, ENDING_S, note_node, verdict_of
+from opsctl.triage.findings import SlurmWord
+from opsctl.triage.report import verdict_line
+
+#: Ends after which little time is left.
+_BY_SLURM = frozenset({Ending.CANCELLED, Ending.PREEMPTED, Ending.TIME_LIMIT})
 
 
 def new_attempt_id(task: Task) -> str:
@@ -87,3 +96,41 @@ def lost_line(ended: Attempt) -> str:
     """What the training log says of an attempt that could not say how it ended."""
     note = f" ({ended.note})" if ended.note else ""
     return f"opsctl: attempt {ended.number}, job {ended.display_id}, left without a word: {ended.reason}{note}"
+
+
+def with_verdict(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd) -> Attempt:
+    """`ended` with what killed it, told in the training log; what speaks against a node goes on record.
+
+    Where it cannot be told in time there is no verdict. While Slurm ends the job that is a short time.
+    """
+    verdict = ended.verdict  # of a step that hung
+    if verdict is None:
+        word = SlurmWord(step_end.slurm_state, step_end.lost_nodes, ended.exit_code, ended.signal)
+        is_ending = step_end.was_told_to_end or ended.reason in _BY_SLURM
+        verdict = verdict_of(paths, ended, word, ENDING_S if is_ending else CLOSING_S, task.log.say)
+    if verdict is None:
+        return ended
+    task.log.say(verdict_line(verdict))
+    note_node(paths, ended, verdict)
+    return msgspec.structs.replace(ended, verdict=verdict)
+
+
+def close(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd) -> Attempt:
+    """Put on record that it has ended, then what killed it. Returns `ended` with that.
+
+    The verdict takes its time, in which this process may be killed: the first closing is on record before.
+    """
+    is_on_record = _append_closed(task, ended)
+    judged = with_verdict(task, paths, ended, step_end)
+    if judged != ended or not is_on_record:
+        _append_closed(task, judged)
+    return judged
+
+
+def _append_closed(task: Task, ended: Attempt) -> bool:
+    try:
+        attempts_file.append_closed(task.paths, ended)
+    except OSError as error:  # a full disk must not cost the exit status
+        task.log.say(f"opsctl: the end of the attempt cannot be put on record: {error.strerror}")
+        return False
+    return True

@@ -19,11 +19,11 @@ from opsctl.attempts.events import Attempt
 from opsctl.control.carry_out import Queue, on_queue, settle
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.asked_end import ToEnd, left, left_unsaved
+from opsctl.job.hang_watch import patience_s
 from opsctl.job.own_queue import of_this_run
 from opsctl.job.stacks import stacks_into
 from opsctl.job.stop import Signals, request_stop
 from opsctl.job.task import Task
-from opsctl.logs.measured import recent
 from opsctl.records import requests
 from opsctl.records.attempt_folder import exit_report, leaving_note, saved_note
 from opsctl.records.carrier import Carrier
@@ -31,7 +31,6 @@ from opsctl.records.cluster import cluster_to_submit_to
 from opsctl.records.requests import OF_A_JOB, Action, Asked, Outcome, Request, in_a_line
 from opsctl.records.state_files import write_state
 from opsctl.slurm.commands import client_for
-from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.attempt_records import SAVE_REQUEST, SaveRequest
 
 #: How often the folder of requests is looked into, seconds.
@@ -42,8 +41,6 @@ SETTLE_S = 60.0
 _MOST_A_LOOK = 20
 #: How long the thread's end is waited for when a file system does not answer, seconds.
 _END_WAIT_S = 10.0
-#: Without a word of the run, a trainer may take this long for anything, beyond ten iterations, seconds.
-_SLOW_S, _SLOW_ITERATIONS = 600.0, 10
 
 
 class RequestDesk:
@@ -249,7 +246,7 @@ class RequestDesk:
         if self.to_end is None:
             self.to_end = ToEnd(asked.asker, in_a_line(request.why), ending)
             self._news.append(f"opsctl: {self.to_end.told()}")
-        within_s = self._patience_s() if request.within_s is None else float(request.within_s)
+        within_s = patience_s(self.task) if request.within_s is None else float(request.within_s)
         at = time.monotonic() + within_s
         self._ends_hard_at = at if self._ends_hard_at is None else min(at, self._ends_hard_at)
         self._tell_trainer_to_end()
@@ -258,14 +255,6 @@ class RequestDesk:
         if self.to_end is not None and self._is_in_step:
             path = self.task.paths.stop_request(self.task.allocation.job_id)
             request_stop(self.task.paths.output, path, self.to_end.told())
-
-    def _patience_s(self) -> float:
-        """How long a trainer may say nothing before it is taken to hang."""
-        with contextlib.suppress(OpsctlError, ValueError):
-            most = self.task.revision.file.watch.get("silent_most")
-            if isinstance(most, str):
-                return float(parse_duration_s(most))
-        return _SLOW_S + _SLOW_ITERATIONS * (recent(self.task.paths).seconds_per_iteration or 0.0)
 
     def _see_to_ends(self) -> None:
         """Answer who asked for the end as soon as the trainer says that it leaves; a requeue has yet to come."""
@@ -294,6 +283,6 @@ class RequestDesk:
     def _take_stacks(self, asked: Asked) -> None:
         path = self._folder() / f"stacks-{asked.id}.txt"
         try:
-            self._stacks.append((asked, Outcome.DONE, stacks_into(path, self.task)))
+            self._stacks.append((asked, Outcome.DONE, stacks_into(path, self.task)[1]))
         except OpsctlError as error:
             self._stacks.append((asked, Outcome.FAILED, str(error)))

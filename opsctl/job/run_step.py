@@ -12,6 +12,7 @@ from opsctl.attempts.outcome import StepEnd
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.cron_watch import watched_cron
 from opsctl.job.followed import FollowedPaths
+from opsctl.job.hang_watch import watch_over
 from opsctl.job.keeper import Keeper
 from opsctl.job.limit import Limit, LimitWatch, ask_limit, exit_duration_arguments, exit_minutes, watched
 from opsctl.job.node_python import launchers_python
@@ -49,7 +50,10 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
         return _leaves_early(task.paths.output, task.paths.attempt_folder(task.allocation.job_id))
 
     root = task.paths.output
-    step = Step(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit, desk)
+    step = Step(
+        *(launch.command(), environment, task.log, signals, root, stop_request, has_left, keeper, limit, desk),
+        hangs=(hangs := watch_over(task)),
+    )
     desk.begin_step()
     with watched(limit), watched_cron(task.paths, task.cluster) as step.cron:
         code = step.run()
@@ -69,8 +73,15 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
         limit_warned=limit.has_warned,
         asked_for=desk.to_end.ending if desk.to_end else None,
         ended_on_request=step.ended_on_request,
+        ended_hung=step.ended_hung,
+        stacks=hangs.stacks,
+        verdict=hangs.verdict,
     )
-    said = (limit.why(signals) if signals.any else "", desk.to_end.told() if desk.to_end else "")
+    said = (
+        f"it hung: {hangs.sentence}" if step.ended_hung else "",
+        limit.why(signals) if signals.any else "",
+        desk.to_end.told() if desk.to_end else "",
+    )
     return end, "; ".join(filter(None, said))
 
 
@@ -83,7 +94,7 @@ def _follow(task: Task, step: Step) -> None:
 
 
 def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holder) -> Launch:
-    slurm, nodes = task.revision.file.slurm, task.allocation.nodes
+    slurm, nodes = task.revision.file.slurm, task.nodes
     minutes = exit_minutes(limit.ends_at, now(), parse_duration_s(slurm.exit_margin))
     stop_request = task.paths.stop_request(task.allocation.job_id)
     of_this_job = {
@@ -98,6 +109,7 @@ def _launch(task: Task, options: Options, folder: Path, limit: Limit, own: Holde
         step_script=task.revision.step_script,
         python=launchers_python(task.revision.file.run.environment),
         nodes=len(nodes),
+        only_on=nodes if task.picked or task.spare else (),
         ranks_per_node=slurm.gpus_per_node,
         cpus_per_task=task.allocation.cpus_per_task,
         master_address=master_address(nodes[0], task.client.node_address),

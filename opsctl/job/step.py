@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from opsctl.attempts.outcome import LauncherExit
 from opsctl.job.cron_watch import CronWatch
+from opsctl.job.hang_watch import HangWatch
 from opsctl.job.keeper import Keeper
 from opsctl.job.limit import LimitWatch
 from opsctl.job.main_log import FLUSH_S, MainLog
@@ -56,6 +57,7 @@ class Launch:
     attempt_folder: Path
     trainer_arguments: Sequence[str]
     revision: int | None = None  # its number, for the checkpoints' word of who saved them
+    only_on: Sequence[str] = ()  # names of those nodes; empty: they are all that the job has
 
     def command(self) -> list[str]:
         """The srun line. Its options are given whole, so that nobody's SRUN_ or SLURM_ variables change them."""
@@ -65,6 +67,8 @@ class Launch:
             f"--nodes={self.nodes}",
             f"--ntasks={self.nodes}",
             "--ntasks-per-node=1",
+            # What a step that lost a node still holds of the others is not waited for.
+            *(["--overlap", f"--nodelist={','.join(self.only_on)}"] if self.only_on else []),
             *cpus,
             "--distribution=block",  # a node's place in Slurm's list is its launcher's rank
             "--kill-on-bad-exit=1",
@@ -116,17 +120,19 @@ class Step:
         desk: RequestDesk | None = None,
         leave_s: float = LEAVE_S,
         cron: CronWatch | None = None,
+        hangs: HangWatch | None = None,
     ) -> None:
         """`root`: the run's output folder, in which `stop_request` is. keeper: of the lease that it trains under.
 
         limit: the watch over the job's time. cron: the one over the pseudo-cron. `has_left`: whether the trainer has
-        noted that it leaves early. desk: what others ask for.
+        noted that it leaves early. desk: what others ask for. hangs: the watch over what it prints.
         """
         self.log, self.signals, self.root, self.stop_request = log, signals, root, stop_request
         self.has_left, self.keeper, self.limit, self.leave_s = has_left, keeper, limit, leave_s
-        self.desk, self.cron = desk, cron
+        self.desk, self.cron, self.hangs = desk, cron, hangs
         self.ended_hard = False
         self.ended_on_request = False
+        self.ended_hung = False
         self.lost_nodes: list[str] = []
         self.first_exit: LauncherExit | None = None
         self._leaving_since: float | None = None
@@ -160,6 +166,7 @@ class Step:
             self._pass_on_signals()
             self._see_to_the_lease()
             self._see_to_requests()
+            self._see_to_silence()
             self._see_to_leaving()
             if self.ended_hard and self._srun.poll() is not None:
                 break  # a process that outlived srun may hold the pipe for ever
@@ -179,6 +186,8 @@ class Step:
         if not data:
             return False
         self._look_into(data)
+        if self.hangs is not None:
+            self.hangs.heard(data)
         self.log.feed(data)
         return True
 
@@ -221,6 +230,18 @@ class Step:
             self.ended_on_request = True
             self._leaving_since = time.monotonic() - self.leave_s
 
+    def _see_to_silence(self) -> None:
+        """Say where the ranks of a step are that logs nothing; end it where they hang, and were not to leave anyway."""
+        if self.hangs is None:
+            return
+        if self._leaving_since is None:
+            self.hangs.look()
+        for line in self.hangs.news():
+            self.log.say(line)
+        if self.hangs.ends and not self.ended_hung and self._leaving_since is None:
+            self.ended_hung = True
+            self._leaving_since = time.monotonic() - self.leave_s
+
     def _see_to_the_cron(self) -> None:
         for line in self.cron.news() if self.cron else ():
             self.log.say(line)
@@ -255,6 +276,7 @@ class Step:
             what = "was asked to leave" if self._is_overtaken else "left"
             late = f"{what} {self.leave_s:.0f} s ago and the step is still there"
             late = "was asked to leave and has not said in time that it does" if self.ended_on_request else late
+            late = "hangs" if self.ended_hung else late
             self.log.say(f"opsctl: the trainer {late}: ending it")
             self._signal_srun(signal.SIGTERM)  # srun has Slurm kill the step's processes
         elif late_s > SRUN_END_S:

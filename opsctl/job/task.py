@@ -37,6 +37,14 @@ class Task:
     options: Options | OpsctlError  # what both come to; the error when they cannot be understood here
     submitted_at: datetime  # of the chain
     log: MainLog
+    spare: int = 0  # nodes of the allocation beyond those that are trained on
+    picked: tuple[str, ...] = ()  # the nodes chosen among the allocation's, in its order; empty: its first ones
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that are trained on."""
+        nodes = self.allocation.nodes
+        return self.picked or nodes[: max(1, len(nodes) - self.spare)]
 
     @property
     def name(self) -> str:
@@ -65,9 +73,16 @@ class Task:
 
 
 def this_task(
-    paths: RunPaths, cluster: Cluster, submitted_at: datetime, one_off: Sequence[str], only_owners: bool = False
+    paths: RunPaths,
+    cluster: Cluster,
+    submitted_at: datetime,
+    one_off: Sequence[str],
+    only_owners: bool = False,
+    spare: int = 0,
 ) -> Task:
     """The task that this process is, with the newest revision; only_owners: of those that `newest_for_task` says.
+
+    spare: see `Task.spare`.
 
     One that cannot be used, or none, is kept for later like options that are not understood. Raises OpsctlError outside
     of a job.
@@ -88,9 +103,10 @@ def this_task(
         allocation=allocation,
         revision=revision,
         one_off=tuple(one_off),
-        options=understood(revision, one_off, len(allocation.nodes)),
+        options=understood(revision, one_off, max(1, len(allocation.nodes) - spare)),
         submitted_at=submitted_at,
         log=log,
+        spare=spare,
     )
 
 

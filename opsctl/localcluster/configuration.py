@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from opsctl.localcluster.installation import Installation
 from opsctl.localcluster.places import Places
 from opsctl.localcluster.ports import Ports
 from opsctl.localcluster.spec import NodeGroup, Spec
 
 
-def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, version: tuple[int, int]) -> str:
+def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, installation: Installation) -> str:
     """slurm.conf for daemons of `user` on `host` (its short name), all on 127.0.0.1."""
+    version = installation.version
     lines = [
         f"ClusterName={spec.slurm_name}",
         f"SlurmctldHost={host}(127.0.0.1)",
@@ -19,6 +21,7 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
         "AuthType=auth/munge",
         f"AuthInfo={authentication_info(places, version)}",
         f"CredType={'auth/slurm' if has_own_signature(version) else 'cred/munge'}",
+        *_plugin_folder(installation),
         "",
         f"StateSaveLocation={places.state}",
         f"SlurmdSpoolDir={places.spool}/%n",
@@ -48,7 +51,9 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
         "KillWait=5",
         "CompleteWait=0",
         "UnkillableStepTimeout=60",
-        f"SlurmdTimeout={spec.slurmd_timeout_s}",
+        # Of nodes that one slurmd answers for it would take all but one for lost.
+        f"SlurmdTimeout={0 if spec.one_slurmd else spec.slurmd_timeout_s}",
+        *(["TreeWidth=50"] if spec.one_slurmd else []),
         "SlurmctldTimeout=30",
         "MinJobAge=3600",
         f"FirstJobId={ports.first_job_id}",
@@ -67,7 +72,9 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
         ]
     lines += spec.extra_slurm_conf
     node_ports = iter(ports.slurmds)
-    lines += [_node_line(group, [next(node_ports) for _ in group.names]) for group in spec.node_groups]
+    for group in spec.node_groups:
+        own = list(ports.slurmds) if spec.one_slurmd else [next(node_ports) for _ in group.names]
+        lines.append(_node_line(group, own))
     for partition in spec.partitions:
         words = [
             f"PartitionName={partition.name}",
@@ -79,6 +86,10 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, v
         words += [f"Default={'YES' if partition.is_default else 'NO'}", "State=UP"]
         lines.append(" ".join(words))
     return "\n".join(lines) + "\n"
+
+
+def _plugin_folder(installation: Installation) -> list[str]:
+    return [f"PluginDir={installation.plugin_folder}"] if installation.plugin_folder else []
 
 
 def has_own_signature(version: tuple[int, int]) -> bool:
@@ -129,7 +140,7 @@ def cgroup_conf(version: tuple[int, int]) -> str:
     return f"CgroupPlugin={'disabled' if version >= (23, 2) else 'cgroup/v1'}\n"
 
 
-def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, version: tuple[int, int]) -> str:
+def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, installation: Installation) -> str:
     """slurmdbd.conf; the database is reached through `MYSQL_UNIX_PORT`, by the Unix user that owns it."""
     return "\n".join(
         [
@@ -138,7 +149,8 @@ def slurmdbd_conf(places: Places, ports: Ports, host: str, user: str, version: t
             f"DbdPort={ports.slurmdbd}",
             f"SlurmUser={user}",
             "AuthType=auth/munge",
-            f"AuthInfo={authentication_info(places, version)}",
+            f"AuthInfo={authentication_info(places, installation.version)}",
+            *_plugin_folder(installation),
             f"LogFile={places.logs}/slurmdbd.log",
             f"PidFile={places.pids}/slurmdbd.pid",
             "StorageType=accounting_storage/mysql",

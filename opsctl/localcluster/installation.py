@@ -38,6 +38,8 @@ class Installation:
     version: tuple[int, int]  # (22, 5) for 22.05
     bin_folders: tuple[str, ...]
     library_folders: tuple[str, ...]
+    plugin_folder: str = ""  # what PluginDir says; empty: as compiled in
+    stepd: str = ""  # the slurmstepd that slurmds start; empty: as compiled in
 
     def __getitem__(self, program: str) -> str:
         return self.programs[program]
@@ -80,12 +82,18 @@ def find_installation(prefix: str | None = None, accounting: bool = False) -> In
         )
     on_path = {folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder}
     clients = str(Path(programs["sbatch"]).parent)
-    library = [str(Path(prefix).expanduser().absolute() / "lib")] if prefix else []
+    root = Path(prefix).expanduser().absolute() if prefix else None
+    # A prefix may lie elsewhere than it was configured for: everything is found where it is now.
+    plugins = root / "lib" / "slurm" if root else None
+    stepd = root / "sbin" / "slurmstepd" if root else None
+    library = [str(one) for one in (plugins.parent, plugins) if one.is_dir()] if plugins else []
     return Installation(
         programs=programs,
         version=_version(programs["slurmctld"], library),
         bin_folders=own or (() if clients in on_path else (clients,)),
         library_folders=tuple(library),
+        plugin_folder=str(plugins) if plugins and plugins.is_dir() else "",
+        stepd=str(stepd) if stepd and stepd.is_file() else "",
     )
 
 

@@ -44,10 +44,12 @@ def _write_configuration(spec: Spec, places: Places, ports: Ports, installation:
     host = socket.gethostname().split(".")[0]
     version = installation.version
     texts = {
-        "slurm.conf": configuration.slurm_conf(spec, places, ports, host, user, version),
+        "slurm.conf": configuration.slurm_conf(spec, places, ports, host, user, installation),
         "gres.conf": configuration.gres_conf(spec, places),
         "cgroup.conf": configuration.cgroup_conf(version),
-        "slurmdbd.conf": configuration.slurmdbd_conf(places, ports, host, user, version) if spec.accounting else None,
+        "slurmdbd.conf": configuration.slurmdbd_conf(places, ports, host, user, installation)
+        if spec.accounting
+        else None,
     }
     for name, text in texts.items():
         if text is None:

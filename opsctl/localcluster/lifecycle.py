@@ -84,7 +84,7 @@ def up(spec: Spec, folder: Path, progress: Progress = lambda _line: None) -> Loc
 def _ports(keep: Ports | None, before: Description | None, spec: Spec) -> contextlib.AbstractContextManager[Ports]:
     if keep is not None:
         return contextlib.nullcontext(keep)
-    return reserve(len(spec.node_names), before.ports if before else None)
+    return reserve(len(spec.slurmd_names), before.ports if before else None)
 
 
 def down(folder: Path, progress: Progress = lambda _line: None) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-MAX_NODES = 256
+#: Each is a slurmd of its own, of 2 to 3 MB and a millisecond now and then.
+MAX_NODES = 1024
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,15 @@ class Spec:
     qos: tuple[Qos, ...] = ()
     slurm_prefix: str | None = None
     slurmd_timeout_s: int = 20  # a killed slurmd's node is DOWN after this
+    one_slurmd: bool = False  # the first node's answers for all: they are idle and can be asked for, and run nothing
     extra_slurm_conf: tuple[str, ...] = field(default=())
 
     @property
     def summary(self) -> str:
         """For people: `4 nodes x 2 GPUs, accounting`."""
         prefix = f"Slurm of {self.slurm_prefix}" if self.slurm_prefix else ""
-        return ", ".join(filter(None, (self.shape, "accounting" if self.accounting else "", prefix)))
+        simulated = "all but the first only simulated" if self.one_slurmd else ""
+        return ", ".join(filter(None, (self.shape, simulated, "accounting" if self.accounting else "", prefix)))
 
     @property
     def slurm_name(self) -> str:
@@ -108,13 +111,24 @@ class Spec:
         return tuple(name for group in self.node_groups for name in group.names)
 
     @property
+    def slurmd_names(self) -> tuple[str, ...]:
+        """The nodes that have a slurmd of their own."""
+        return self.node_names[:1] if self.one_slurmd else self.node_names
+
+    @property
     def gpus_per_node(self) -> int:
         """Those of the group that has most; others may have fewer."""
         return max(group.gpus for group in self.node_groups)
 
 
 def plain(
-    name: str = "local", nodes: int = 4, gpus: int = 2, *, accounting: bool = False, slurm_prefix: str | None = None
+    name: str = "local",
+    nodes: int = 4,
+    gpus: int = 2,
+    *,
+    accounting: bool = False,
+    slurm_prefix: str | None = None,
+    one_slurmd: bool = False,
 ) -> Spec:
     """`nodes` equal nodes with `gpus` make-believe GPUs each and one partition, `main`, without a time limit."""
     group = NodeGroup("node", nodes, gpus, "local", cpus=max(16, 8 * gpus), memory_mib=65536)
@@ -125,4 +139,5 @@ def plain(
         partitions=(Partition("main", (group.folded,), is_default=True),),
         accounting=accounting,
         slurm_prefix=slurm_prefix,
+        one_slurmd=one_slurmd,
     )

@@ -26,7 +26,7 @@ _NODES_TIMEOUT_S = 60.0
 def expected_daemons(spec: Spec) -> list[str]:
     """The names of the daemons of a whole cluster, in the order they start; they name pid files and logs too."""
     database = ["mariadbd", "slurmdbd"] if spec.accounting else []
-    return ["munged", *database, "slurmctld", *(f"slurmd-{node}" for node in spec.node_names)]
+    return ["munged", *database, "slurmctld", *(f"slurmd-{node}" for node in spec.slurmd_names)]
 
 
 def missing_daemons(spec: Spec, places: Places) -> list[str]:
@@ -68,7 +68,7 @@ class Starter:
         if "slurmctld" in missing:
             progress("slurmctld")
             self.start_slurmctld(fresh)
-        nodes = [node for node in spec.node_names if f"slurmd-{node}" in missing]
+        nodes = [node for node in spec.slurmd_names if f"slurmd-{node}" in missing]
         for number, node in enumerate(nodes, 1):
             progress(f"slurmd {number} of {len(nodes)}")
             self.start_slurmd(node)
@@ -97,7 +97,8 @@ class Starter:
 
     def start_slurmd(self, node: str) -> None:
         """Start one node; it registers with the controller by itself."""
-        self._start(f"slurmd-{node}", [self.installation["slurmd"], "-N", node])
+        stepd = ["-d", self.installation.stepd] if self.installation.stepd else []
+        self._start(f"slurmd-{node}", [self.installation["slurmd"], *stepd, "-N", node])
 
     def _start(self, daemon: str, command: list[str], is_ready: Callable[[], bool] = lambda: True) -> None:
         daemons.start(self.places, daemon, command, self.environment)
@@ -114,7 +115,8 @@ class Starter:
             if not waiting:
                 return
             progress(f"nodes ready: {len(nodes) - len(waiting)} of {len(nodes)}")
-            dead = [node for node in waiting if not daemons.may_be_starting(self.places, f"slurmd-{node}")]
+            own = set(self.description.spec.slurmd_names).intersection(waiting)
+            dead = [node for node in own if not daemons.may_be_starting(self.places, f"slurmd-{node}")]
             if dead or time.monotonic() > deadline:
                 node = (dead or waiting)[0]
                 what = (

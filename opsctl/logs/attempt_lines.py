@@ -15,6 +15,12 @@ MARKS = (b" TIME: ",)
 _START, _END = "START TIME", "END TIME"
 _LINE = re.compile(rf"(?P<what>{_START}|{_END}): (?P<at>\S+) attempt ")
 
+_START_LINE = re.compile(
+    rf"{_START}: (?P<at>\S+) attempt (?P<attempt>\d{{1,9}}), job (?P<job>\S+) "
+    r"\((?P<job_id>\d{1,18})(?:, requeued (?P<requeues>\d{1,9}) times)?\), revision (?P<revision>\S*), "
+    r"from (?:the beginning|iteration (?P<iteration>\d{1,18})), nodes (?P<nodes>.*)"
+)
+
 
 class AttemptStart(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt begins."""
@@ -57,6 +63,24 @@ def write_attempt_end(end: AttemptEnd) -> str:
     return (
         f"{_END}: {iso(end.at)} attempt {end.attempt} ended: {end.reason}, "
         f"exit code {end.exit_code}, last checkpoint {saved}{failed}"
+    )
+
+
+def parse_attempt_start(text: str) -> AttemptStart | None:
+    """What the line says of an attempt that begins, else None."""
+    match = _START_LINE.match(text) if text.startswith(_START) else None
+    at = parse_moment(match["at"]) if match else None
+    if match is None or at is None:
+        return None
+    return AttemptStart(
+        at=at,
+        attempt=int(match["attempt"]),
+        job=match["job"],
+        job_id=int(match["job_id"]),
+        requeues=int(match["requeues"] or 0),
+        revision=match["revision"],
+        iteration=int(match["iteration"]) if match["iteration"] else None,
+        nodes=tuple(match["nodes"].split()),
     )
 
 

@@ -14,6 +14,7 @@ from opsctl.planning.section import Section, amount, gib_text, whole
 from opsctl.planning.traffic import traffic
 from opsctl.runs.schema import ExpectTable, RetentionTable, SlurmTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
+from trainer.formats.probe import EFFORTS
 from trainer.recipe.layout import Layout
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.precision import is_half
@@ -133,6 +134,8 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
     """When each job of the chain leaves."""
     limit_s, margin_s = parse_duration_s(slurm.time), parse_duration_s(slurm.exit_margin)
     minutes = exit_duration_minutes(slurm)
+    spare_hours = 24.0 * slurm.spare * slurm.gpus_per_node
+    probe_s = EFFORTS[slurm.effort].whole_s if slurm.effort in EFFORTS else 0.0
     parts = {
         "an iteration": expect.seconds_per_iteration,
         "an evaluation": expect.evaluation_seconds,
@@ -148,13 +151,24 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
             iteration_s=expect.seconds_per_iteration,
             evaluation_s=expect.evaluation_seconds,
             save_s=expect.save_seconds,
+            spare_nodes=slurm.spare,
+            spare_gpu_hours_per_day=spare_hours,
+            probe=slurm.effort,
+            probe_most_s=probe_s,
         ),
         (
             ("time limit", format_duration(limit_s)),
             ("saves and leaves after", f"{minutes:,} minutes, {format_duration(margin_s)} before the limit"),
             ("in which must fit", ", ".join(f"{what} ({_seconds(seconds)})" for what, seconds in parts.items())),
+            *([("nodes are tested", f"{slurm.effort}, for {_seconds(probe_s)} at most")] if probe_s else []),
+            *([("spare nodes", _spare_words(slurm, spare_hours))] if slurm.spare else []),
         ),
     )
+
+
+def _spare_words(slurm: SlurmTable, hours: float) -> str:
+    share = 100 * slurm.spare / slurm.nodes
+    return f"{slurm.spare} beside {slurm.nodes}: {whole(hours)} GPU hours a day more, {amount(share)} %"
 
 
 def exit_duration_minutes(slurm: SlurmTable) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opsctl.planning.cost_part import checkpoint_section, job_section, time_sections
+from opsctl.planning.gpus import asks_for_v100
 from opsctl.planning.layout_part import layout_sections
 from opsctl.planning.memory_part import memory_section
 from opsctl.planning.model_part import model_sections, model_shape
@@ -38,7 +39,7 @@ def plan_sections(
         sections.append(schedule_section(options))
     if shape is not None:
         sections.append(checkpoint_section(options, shape, expect, retention))
-        sections.append(memory_section(options, shape, layout))
+        sections.append(memory_section(options, shape, layout, asks_for_v100(slurm)))
         if ramp is not None and layout is not None:
             sections += time_sections(expect, options, shape, ramp, layout)
     return [*sections, job_section(slurm, expect)]

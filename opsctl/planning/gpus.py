@@ -32,9 +32,20 @@ class Gpu:
     within_node_gbs: float  # of each GPU
     between_nodes_gbs: float  # of each node
 
+    @property
+    def is_before_ampere(self) -> bool:
+        """Whether torch has no flash attention for it."""
+        return self.name == "V100"
+
     def gbs_of_each(self, in_one_node: bool, per_node: int) -> float:
         """What each GPU has to others: those of its node, or its share of what leaves the node."""
         return self.within_node_gbs if in_one_node else self.between_nodes_gbs / per_node
+
+
+def asks_for_v100(slurm: SlurmTable) -> bool:
+    """Whether Slurm is asked for GPUs that torch has no flash attention for."""
+    asked = " ".join(filter(None, (slurm.gpu_type, slurm.constraint)))
+    return re.search(r"(?<![a-z])v100", asked, re.IGNORECASE) is not None
 
 
 def gpu_of(table: GpuTable, slurm: SlurmTable, precision: str) -> Gpu:

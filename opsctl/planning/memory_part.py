@@ -17,14 +17,16 @@ from trainer.recipe.sizes import TRAINING_BYTES_PER_PARAMETER, parameters
 _NOTE = "What the GPU's own libraries take, some 1 to 2 GB, is not counted, nor what its allocator leaves in pieces."
 
 
-def memory_section(options: Mapping[str, Any], shape: ModelShape, layout: Layout | None) -> Section:
+def memory_section(
+    options: Mapping[str, Any], shape: ModelShape, layout: Layout | None, before_ampere: bool = False
+) -> Section:
     """A replica's states, and the fullest GPU's peak where the run's layout and micro-batch are known."""
     total = arithmetic.memory_gb(parameters(shape))
     rows = [("a replica", f"{gb_text(total)}: 18 bytes a parameter, activations not counted")]
     peak = None
     if layout is not None and options["micro_batch_size"]:
         try:
-            stage, found = fullest_rank(options, shape, layout)
+            stage, found = fullest_rank(options, shape, layout, before_ampere)
         except ValueError:  # blocks or heads do not divide, which is among the problems
             return Section("memory", "Memory", memory_values(total), tuple(rows))
         peak = planned_peak(stage, found)

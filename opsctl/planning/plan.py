@@ -220,6 +220,10 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     iteration_s: Annotated[float | None, Meta(description="An iteration, in seconds.")]
     evaluation_s: Annotated[float | None, Meta(description="An evaluation, in seconds.")]
     save_s: Annotated[float | None, Meta(description="A save, in seconds.")]
+    spare_nodes: Annotated[int, Meta(description="Nodes of each job beyond those that are trained on.")]
+    spare_gpu_hours_per_day: Annotated[float, Meta(description="GPU hours a day that these take.")]
+    probe: Annotated[str, Meta(description="How nodes are tested before training: `off`, `quick`, `full`.")]
+    probe_most_s: Annotated[float, Meta(description="What that takes at most, in seconds; 0 where it is off.")]
 
 
 class DaysLeft(Struct, frozen=True, kw_only=True):

@@ -133,7 +133,7 @@ def candidate(
         deepspeed_activation_checkpointing=False,
     )
     try:
-        _, memory = fullest_rank(chosen, shape, layout)
+        _, memory = fullest_rank(chosen, shape, layout, gpu.is_before_ampere)
     except ValueError:
         return None
     count = micro_batches(chosen, layout)

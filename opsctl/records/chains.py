@@ -42,6 +42,9 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     output: Annotated[str, Meta(description="The run's output folder then; empty if unknown.")] = ""
     revision: Annotated[str, Meta(description="Name of the newest revision then.")] = ""
     array: Annotated[str, Meta(description="The tasks, as sbatch takes them.")]
+    asked: Annotated[
+        str, Meta(description="The tasks that were asked for, where this is one of several arrays that have them.")
+    ] = ""
     after: Annotated[tuple[str, ...], Meta(description="What it waits for, as job ids.")] = ()
     arguments: Annotated[tuple[str, ...], Meta(description="Trainer arguments of this chain only.")] = ()
     nodes: Annotated[int | None, Meta(description="Number of nodes of this chain only; null for the run file's.")] = (
@@ -52,6 +55,12 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     begin: Annotated[
         str | None, Meta(description="It starts not before this time, as sbatch takes it; null without one.")
+    ] = None
+    own_exclude: Annotated[
+        str | None, Meta(description="All nodes that the run file and the command kept out; null if unknown.")
+    ] = None
+    listed: Annotated[
+        str | None, Meta(description="Nodes that `opsctl exclude list` kept out at its submission; null if unknown.")
     ] = None
     how: Annotated[
         str, Meta(description="What submitted it: `submit`, `revise`, `request` or `refill`; empty if unknown.")

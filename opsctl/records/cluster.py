@@ -19,6 +19,7 @@ from opsctl.records.locate import account_state_folder
 from opsctl.records.state_files import read_state, read_whole
 from opsctl.records.trusted import who_else_can_write
 from opsctl.runs.paths import RunPaths
+from opsctl.runs.profile import cluster_table
 from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.cluster import CLUSTER_FILE, NO_CONF, Cluster
 
@@ -62,13 +63,15 @@ def choose_cluster(flag: str | None, paths: RunPaths | None) -> Cluster:
     """`--cluster`, `$OPSCTL_CLUSTER`, the one the run was submitted to, this shell's: the first that is there.
 
     One that may not be reached from here, or whose record cannot be read, comes as a cluster that is out of bounds.
+    Who is asked, its commands or pyslurm, the profile says. Raises RunFileError for a wrong one.
     """
-    return _named(flag) or (_of_run(paths) if paths else None) or shells_cluster()
+    return _asked_by_profile(_named(flag) or (_of_run(paths) if paths else None) or shells_cluster())
 
 
 def cluster_to_submit_to(flag: str | None, paths: RunPaths) -> Cluster:
     """As `choose_cluster`, but what this shell exports as SLURM_CONF comes before where the run was."""
-    return _named(flag) or (shells_cluster() if _exported() else None) or _of_run(paths) or shells_cluster()
+    chosen = _named(flag) or (shells_cluster() if _exported() else None) or _of_run(paths) or shells_cluster()
+    return _asked_by_profile(chosen)
 
 
 def shells_cluster() -> Cluster:
@@ -128,6 +131,10 @@ def reached(record: ClusterRecord) -> Cluster:
     if beside is not None and _why_not_ours(real.parent, beside) is None:
         return beside
     return Cluster(record.name, str(real))
+
+
+def _asked_by_profile(cluster: Cluster) -> Cluster:
+    return msgspec.structs.replace(cluster, backend=cluster_table().backend)
 
 
 def _named(flag: str | None) -> Cluster | None:

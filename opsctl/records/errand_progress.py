@@ -9,8 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from opsctl.records.state_files import write_state
-
 #: Set for a command that is carried out by an errand's job: the file that it may tell its progress in.
 PROGRESS_VARIABLE = "OPSCTL_ERRAND_PROGRESS"
 #: Between two words of one command, seconds.
@@ -32,6 +30,9 @@ def tell_progress(done: int) -> None:
     place = os.environ.get(PROGRESS_VARIABLE)
     if not place or done <= 0 or time.monotonic() - _told_at.get(place, -_PAUSE_S) < _PAUSE_S:
         return
+    # Where nobody listens nothing of a trainer is loaded: a folder named so may lie where somebody stands.
+    from opsctl.records.state_files import write_state
+
     _told_at[place] = time.monotonic()
     path = Path(place)
     with contextlib.suppress(OSError):

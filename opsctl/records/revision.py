@@ -32,6 +32,7 @@ T = TypeVar("T")
 #: The keys of [slurm] that Slurm reads at submission: tasks already queued keep the old value.
 FIXED_AT_SUBMIT = (
     "nodes",
+    "spare",
     "gpus_per_node",
     "time",
     "partition",

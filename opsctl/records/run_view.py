@@ -39,6 +39,16 @@ class RunView:
         return newest(self.paths)
 
     @property
+    def file(self) -> RunFile | None:
+        """The run file; where it is broken or closed to the reader, what was published of it; None without both."""
+        if self.loaded is not None:
+            return self.loaded.file
+        try:
+            return self.revision.file if self.revision and not self.revision.damage else None
+        except OpsctlError:
+            return None
+
+    @property
     def options(self) -> Options | None:
         """The trainer's, as published; None before that, or when another release published what this one cannot parse.
 

@@ -50,6 +50,7 @@ def batch_script(run: ExpandedRun, cluster: Cluster, request: ChainRequest) -> s
         output=run.paths.output,
         submitted_at=request.submitted_at.isoformat(timespec="seconds"),
         publish=run.file.run.publish,
+        spare=run.file.slurm.spare,
         own_outputs=run.paths.job_outputs if _opens_its_output(run.file) else None,
         arguments=request.arguments,
     )
@@ -69,7 +70,7 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
         ("qos", slurm.qos or ""),
         ("reservation", slurm.reservation or ""),
         ("constraint", slurm.constraint or ""),
-        ("nodes", str(request.nodes or slurm.nodes)),
+        ("nodes", str((request.nodes or slurm.nodes) + slurm.spare)),
         ("ntasks-per-node", "1"),  # one launcher a node, which forks the ranks
         ("cpus-per-task", "" if slurm.cpus_per_task is None else str(slurm.cpus_per_task)),
         ("gres", f"{gpu}{slurm.gpus_per_node}"),
@@ -85,6 +86,8 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
         ("kill-on-invalid-dep", "no"),
         # The next task of the array goes on after a lost node; a requeued one would be two attempts under one id.
         ("no-requeue", None),
+        # With spare nodes the same job goes on without the lost one.
+        ("no-kill", None if slurm.spare else ""),
         ("signal", f"B:USR1@{warning_s}"),
         ("chdir", request.folder),
         ("output", "/dev/null" if _opens_its_output(file) else f"{filename_pattern(paths.job_outputs)}/%x-%A_%a.out"),

@@ -13,6 +13,7 @@ from opsctl.runs.hub_values import check_hub
 from opsctl.runs.references import kind_of
 from opsctl.runs.schema import QUOTA_KINDS
 from opsctl.runs.shape import shown
+from opsctl.slurm.cluster import BACKENDS
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
 
 _DURATIONS = {
@@ -36,12 +37,15 @@ _NUMBERS = {
     ("hub", "checkpoints_every"): (1, 10**12),
     ("cron", "nice"): (0, 2**31 - 4),
     ("jobs", "nice"): (0, 2**31 - 4),
+    ("nodes", "most_excluded_percent"): (0, 100),
 }
 _QUIET = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(\.[\w-]+)*", re.ASCII)
 _WHOSE = re.compile(r"user|(user|group|project):[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
 _WORDS = {
     "cron": ("folder", "group", "partition", "account", "qos", "constraint"),
     "jobs": ("partition", "internet_partition", "account", "qos", "constraint"),
+    "nodes": ("shared", "group"),
 }
 
 
@@ -60,9 +64,15 @@ def check_desk(path: Path, written: Mapping[str, Any], profile: bool = False) ->
     quiet = written.get("alerts", {}).get("quiet")
     if quiet is not None and not _QUIET.fullmatch(quiet):
         raise RunFileError(f'{path}: [alerts] quiet = {shown(quiet)}: allowed are two times of day, as "22:00-07:00"')
+    backend = written.get("cluster", {}).get("backend", BACKENDS[0])
+    if backend not in BACKENDS:
+        raise RunFileError(f"{path}: [cluster] backend = {shown(backend)}: allowed is one of {', '.join(BACKENDS)}")
     _check_channels(path, written.get("alerts", {}), may_have_secret=profile)
     _check_quota(path, written.get("watch", {}), profile)
     check_hub(path, written.get("hub", {}))
+    support = written.get("nodes", {}).get("support")
+    if support is not None and not _ADDRESS.fullmatch(support):
+        raise RunFileError(f"{path}: [nodes] support = {shown(support)}: allowed is one mail address")
     for table, keys in _WORDS.items():
         for key in keys:
             _check_word(path, table, key, written.get(table, {}).get(key))

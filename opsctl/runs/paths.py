@@ -142,6 +142,11 @@ class RunPaths:
         return self.state / "node-evidence.jsonl"
 
     @property
+    def queue_excludes(self) -> Path:
+        """Which nodes of the exclusion list each chain in the queue is kept off by now."""
+        return self.state / "queue-excludes.json"
+
+    @property
     def carbon_seen(self) -> Path:
         """What the last report of the run's energy found, for looks at more records than they read."""
         return self.state / "carbon.json"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from opsctl.runs.desk_values import check_desk
-from opsctl.runs.schema import CronTable, JobsTable, RunFile, WatchTable
+from opsctl.runs.schema import ClusterTable, CronTable, JobsTable, NodesTable, RunFile, WatchTable
 from opsctl.runs.shape import check_tables
 from opsctl.runs.toml_file import read_toml
 
@@ -48,6 +48,16 @@ def jobs_table(environment: Mapping[str, str] = os.environ) -> JobsTable:
     return msgspec.convert(profile(environment).get("jobs", {}), JobsTable)
 
 
+def cluster_table(environment: Mapping[str, str] = os.environ) -> ClusterTable:
+    """[cluster] as the profiles say it. Raises RunFileError for a wrong profile."""
+    return msgspec.convert(profile(environment).get("cluster", {}), ClusterTable)
+
+
+def nodes_table(environment: Mapping[str, str] = os.environ) -> NodesTable:
+    """[nodes] as the profiles say it. Raises RunFileError for a wrong profile."""
+    return msgspec.convert(profile(environment).get("nodes", {}), NodesTable)
+
+
 def watch_table(file: RunFile, environment: Mapping[str, str] = os.environ) -> WatchTable:
     """[watch] of the run file over the profiles'. Raises RunFileError for a wrong profile."""
     return msgspec.convert({**profile(environment).get("watch", {}), **file.watch}, WatchTable)
@@ -70,6 +80,18 @@ def quota_command(environment: Mapping[str, str] = os.environ) -> tuple[Path, tu
 def site_watch_table(environment: Mapping[str, str] = os.environ) -> WatchTable:
     """[watch] as the profiles alone say it. Raises RunFileError for a wrong profile."""
     return msgspec.convert(profile(environment).get("watch", {}), WatchTable)
+
+
+def triage_rules_files(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """Files of triage rules that the profiles name, the person's before the system's. Raises RunFileError."""
+    found = []
+    for path in reversed(profile_files(environment)):
+        written = read_toml(path)
+        check_tables(path, written, profile=True)
+        rules = written.get("triage", {}).get("rules")
+        if rules is not None:
+            found.append(path.parent / Path(rules).expanduser())
+    return found
 
 
 def _persons(environment: Mapping[str, str]) -> Path | None:

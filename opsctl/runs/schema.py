@@ -6,10 +6,14 @@ from typing import Any
 
 import msgspec
 
+from opsctl.slurm.cluster import BACKENDS
+
 #: Quota programs that are known by name.
 QUOTA_KINDS = ("lustre", "gpfs", "quota", "idrquota")
 #: Who decides what queued tasks train: every member of `[run] group`, or only whose run it is.
 PUBLISHERS = ("group", "owner")
+#: How thoroughly nodes are tested before they are trained on.
+PROBES = ("off", "quick", "full")
 #: What may put packages into an environment.
 INSTALLERS = ("uv", "pip")
 
@@ -41,8 +45,15 @@ class SlurmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus_per_task: int | None = None
     exclude: str | None = None
     nice: int | None = None
+    spare: int = 0  # further nodes that each job gets, for those that turn out bad
+    probe: str | None = None  # how nodes are tested before training, a PROBES; None: quick with spares, else off
     exit_margin: str = "10:00"  # the trainer saves and leaves this long before the time limit
     extra: tuple[str, ...] = ()  # further `#SBATCH` options, e.g. "--hint=nomultithread"
+
+    @property
+    def effort(self) -> str:
+        """How nodes are tested: a PROBES."""
+        return self.probe or ("quick" if self.spare else "off")
 
 
 class ArrayTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +98,7 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     must_run: bool = False  # waiting in the queue is not enough: nodes are set aside for this run
     wait_most: str | None = None  # longest wait in the queue, a Slurm duration
     silent_most: str | None = None  # longest time without a line in the log while it runs, a Slurm duration
+    end_hung: bool = True  # the job ends a step that logs nothing and whose ranks stand still
     slower_percent: float = 5.0  # of the usual time of an iteration, for many in a row
     tflops_least: float | None = None  # per GPU; None: 85 % of [expect] tflops
     skipped_percent: float = 5.0  # of the newest iterations that may be skipped or not a number
@@ -166,6 +178,28 @@ class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     constraint: str | None = None
     time: str = "10:00:00"  # of each job; what is not done by then goes on in the next one
     nice: int = 100
+
+
+class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[cluster], of a profile: how its Slurm is asked."""
+
+    backend: str = BACKENDS[0]  # one of BACKENDS
+
+
+class NodesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[nodes], of a profile: what becomes of nodes that something speaks against."""
+
+    auto: bool = True  # evidence excludes nodes by itself; else only people do
+    most_excluded_percent: float = 10.0  # of a partition's nodes, by evidence; the worst one always
+    shared: str | None = None  # folder where several runs have evidence and exclusions together; None: each its own
+    group: str | None = None  # Unix group that shares that folder
+    support: str | None = None  # mail address of those who mend nodes
+
+
+class TriageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[triage], of a profile: how what killed a training is told."""
+
+    rules: str | None = None  # file with the site's own rules, which come before those that are shipped
 
 
 class EnvironmentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from opsctl.runs.schema import (
     ArrayTable,
     BackupTable,
     CarbonTable,
+    ClusterTable,
     CronTable,
     EnvironmentTable,
     EvaluationTable,
@@ -25,10 +26,12 @@ from opsctl.runs.schema import (
     GpuTable,
     HubTable,
     JobsTable,
+    NodesTable,
     RetentionTable,
     RunFile,
     RunTable,
     SlurmTable,
+    TriageTable,
     WatchTable,
 )
 
@@ -48,9 +51,12 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "hub": HubTable,
     "cron": CronTable,
     "jobs": JobsTable,
+    "cluster": ClusterTable,
+    "nodes": NodesTable,
+    "triage": TriageTable,
 }
-#: What a profile may have; [cron] and [jobs] are nowhere else.
-PROFILE_TABLES = ("slurm", "gpu", "carbon", "watch", "alerts", "hub", "cron", "jobs")
+#: What a profile may have; [cron], [jobs], [cluster], [nodes] and [triage] are nowhere else.
+PROFILE_TABLES = ("slurm", "gpu", "carbon", "watch", "alerts", "hub", "cron", "jobs", "cluster", "nodes", "triage")
 TABLES = tuple(field.name for field in msgspec.structs.fields(RunFile))
 _ALLOWED = {
     "str": 'text in quotes, like "..."',

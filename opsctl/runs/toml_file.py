@@ -1,4 +1,4 @@
-"""Reading a TOML file that a person writes: a run file, a profile."""
+"""Reading a TOML file that a person writes: a run file, a profile, a table of rules."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from opsctl.output import printable
 LARGEST_BYTES = 4 << 20
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of the file. Raises RunFileError with line and column."""
-    return parse_toml(path, toml_bytes(path))
+def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
+    """The tables of the file. Raises RunFileError with line and column. what: it should be."""
+    return parse_toml(path, toml_bytes(path, what))
 
 
-def toml_bytes(path: Path) -> bytes:
+def toml_bytes(path: Path, what: str = "run file") -> bytes:
     """All of the file. Raises RunFileError where it cannot be read, or is larger than such a file can be."""
     try:
         # What takes a file's place while runs are looked at keeps nobody waiting.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise RunFileError(f"{path}: is no plain file, and no run file")
+                raise RunFileError(f"{path}: is no plain file, and no {what}")
             raw = file.read(LARGEST_BYTES + 1)
     except IsADirectoryError:
-        raise RunFileError(f"{path}: is a folder, not a run file") from None
+        raise RunFileError(f"{path}: is a folder, not a {what}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RunFileError(f"{path}: cannot read the run file: {reason}") from None
+        raise RunFileError(f"{path}: cannot read the {what}: {reason}") from None
     if len(raw) > LARGEST_BYTES:
-        raise RunFileError(f"{path}: larger than any run file ({LARGEST_BYTES} bytes)")
+        raise RunFileError(f"{path}: larger than any {what} ({LARGEST_BYTES} bytes)")
     return raw
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.errors import RunFileError
 from opsctl.runs.expansion import VARIABLE_NAME
-from opsctl.runs.schema import INSTALLERS, PUBLISHERS, RunFile
+from opsctl.runs.schema import INSTALLERS, PROBES, PUBLISHERS, RunFile
 from opsctl.runs.shape import shown, shown_key
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
@@ -20,6 +20,7 @@ _EXTRA = re.compile(r"--(?P<name>[a-z][a-z0-9-]*)(=(?P<value>[^\s'\"\\#]+))?")
 _WORD = re.compile(r"[^\s'\"\\#-][^\s'\"\\#]*")
 _WORDS = ("partition", "account", "qos", "constraint", "reservation", "gpu_type", "exclude")
 _MOST = {"nodes": 100_000, "gpus_per_node": 64, "cpus_per_task": 4_096}
+_MOST_SPARE = 1_000
 #: sbatch options that opsctl writes itself or that would take the job out of its hands.
 OWN_SBATCH_OPTIONS = frozenset(
     (
@@ -107,6 +108,10 @@ def _slurm(file: RunFile) -> str | None:
         value = getattr(file.slurm, key)
         if value is not None and not 1 <= value <= most:
             return f"[slurm] {key} = {shown(value)}: allowed is a whole number from 1 to {most}"
+    if not 0 <= file.slurm.spare <= _MOST_SPARE:
+        return f"[slurm] spare = {shown(file.slurm.spare)}: allowed is a whole number from 0 to {_MOST_SPARE}"
+    if file.slurm.probe is not None and file.slurm.probe not in PROBES:
+        return f"[slurm] probe = {shown(file.slurm.probe)}: allowed is {' or '.join(map(shown, PROBES))}"
     for key in _WORDS:
         value = getattr(file.slurm, key)
         if value is not None and not _is_word(value):

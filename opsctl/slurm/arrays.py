@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from opsctl.errors import UsageError
 
@@ -37,6 +38,21 @@ def array_problem(array: str) -> str | None:
 def count_tasks(array: str) -> int:
     """How many tasks an array, or what is pending of it, has."""
     return len(tasks_of(array))
+
+
+def split_array(array: str, largest: int) -> tuple[str, ...]:
+    """`array`, or as many tasks in several arrays, where Slurm takes no task number beyond `largest`."""
+    tasks = tasks_of(array)
+    if not tasks or max(tasks) <= largest:
+        return (array,)
+    whole, rest = divmod(len(tasks), largest)
+    return tuple(f"1-{count}%1" for count in (*[largest] * whole, *[rest] * bool(rest)))
+
+
+def largest_task(configuration: Mapping[str, str]) -> int | None:
+    """The largest task number that a Slurm with this configuration takes; None where it does not tell."""
+    said = configuration.get("MaxArraySize", "")
+    return int(said) - 1 if said.isdigit() and int(said) > 1 else None
 
 
 def tasks_of(array: str) -> set[int]:

@@ -85,6 +85,9 @@ class SlurmControl(SlurmClient, Protocol):
     def release(self, ids: Iterable[str]) -> None:
         """Let these start again when their turn comes."""
 
+    def exclude(self, ids: Iterable[str], folded: str) -> None:
+        """Keep these, which have not started, off the nodes of a folded list and off no others: `12_[2-3]`."""
+
     def allow_requeue(self, job_id: int, allowed: bool) -> None:
         """Whether a running job may be put back into the queue, by a person or after a lost node."""
 

@@ -12,6 +12,8 @@ _MISLEADING_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SBATCH_", "SCANCEL_", "S
 CLUSTER_FILE = "cluster.json"
 #: A `slurm_conf` that is none: what this machine is set up for, whatever SLURM_CONF says here.
 NO_CONF = ""
+#: What may answer for a Slurm: its own commands, or pyslurm where somebody only looks.
+BACKENDS = ("commands", "pyslurm")
 
 
 class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,6 +26,7 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
     slurm_conf: str | None = None  # absolute; NO_CONF; None: SLURM_CONF as it is here
     bin_folders: tuple[str, ...] = ()  # put before PATH
     library_folders: tuple[str, ...] = ()  # put before LD_LIBRARY_PATH
+    backend: str = BACKENDS[0]
     out_of_bounds: str = ""  # why nothing of it may be run here, in a sentence: every question to it is refused so
 
     def environment(self, base: dict[str, str] | None = None) -> dict[str, str]:

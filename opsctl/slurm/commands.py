@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable, UsageError
 from opsctl.moments import now
 from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmControl
-from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.cluster import BACKENDS, Cluster
 from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import NODE_FIELDS, Node, parse_nodes
 from opsctl.slurm.privacy import hides_others_jobs
@@ -27,6 +28,14 @@ from opsctl.slurm.rows import (
 )
 from opsctl.slurm.types import Job, JobEnd
 
+T = TypeVar("T")
+
+#: One of BACKENDS, before what the cluster says.
+BACKEND_VARIABLE = "OPSCTL_SLURM_BACKEND"
+#: Slurm's own: which of several clusters under one slurmdbd its commands ask (`--clusters`).
+CLUSTERS_VARIABLE = "SLURM_CLUSTERS"
+#: Ids from here on are of a federation, which keeps the cluster a job began on in the bits above.
+FIRST_OF_A_FEDERATION = 1 << 26
 ACCOUNTING_BATCH = 50
 #: Kept back of a deadline so that a submit that was cut off can still be looked up.
 LOOK_UP_RESERVE_S = 2.0
@@ -40,9 +49,18 @@ _LONGEST_PAUSE_S = 30.0
 def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmControl:
     """A client of `cluster`. Interactive: all its calls together have `deadline_s`, nothing is repeated.
 
-    Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses.
+    Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses. Which backend answers is
+    the cluster's, or OPSCTL_SLURM_BACKEND's, to say. Raises UsageError for one that is none.
     """
-    return CommandClient(cluster, None if patient else Deadline(deadline_s))
+    deadline = None if patient else Deadline(deadline_s)
+    backend = os.environ.get(BACKEND_VARIABLE) or cluster.backend
+    if backend == "pyslurm":
+        from opsctl.slurm.pyslurm_client import PyslurmClient  # it builds on this module, and few want it
+
+        return PyslurmClient(cluster, deadline)
+    if backend != "commands":
+        raise UsageError(f"no backend {backend!r} for Slurm: there are {' and '.join(BACKENDS)}")
+    return CommandClient(cluster, deadline)
 
 
 class CommandClient:
@@ -52,6 +70,8 @@ class CommandClient:
         self.cluster = cluster
         self.deadline = deadline
         self.environment = cluster.environment()
+        # What people set for Slurm's own commands; here it would send a job to one cluster and look for it on another.
+        self._other_clusters = os.environ.get(CLUSTERS_VARIABLE, "")
         # Seconds since the epoch need no guess about the zone; the second one keeps squeue from cutting task lists.
         self.environment["SLURM_TIME_FORMAT"] = "%s"
         self.environment["SLURM_BITSTR_LEN"] = "0"
@@ -92,7 +112,19 @@ class CommandClient:
         number = last[0].partition(";")[0]
         if not number.isdigit():
             raise SlurmError(f"sbatch printed {answer.stdout.strip()!r} where a job id was expected")
+        if int(number) >= FIRST_OF_A_FEDERATION:
+            raise self._of_a_federation(number)
         return int(number)
+
+    def _of_a_federation(self, number: str) -> SlurmError:
+        """Take the job back; what to raise. One that is still there has to be looked for: it may run."""
+        try:
+            self.cancel([number])
+        except SlurmError as error:
+            return unreachable("scancel", f"job {number} is of a federation, scancel {number}: {error}")
+        return SlurmError(
+            f"Slurm took it as job {number} of a federation, whose other clusters are not looked at: it was cancelled"
+        )
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
         """One scancel for all `ids`; none for no `ids`."""
@@ -110,6 +142,13 @@ class CommandClient:
     def release(self, ids: Iterable[str]) -> None:
         """One scontrol for all `ids`; none for no `ids`."""
         self._control(["release", *ids], "release")
+
+    def exclude(self, ids: Iterable[str], folded: str) -> None:
+        """One scontrol for each: it takes no list. An empty list lifts what was excluded."""
+        for one in ids:
+            answer = self._ask(["scontrol", "update", f"JobId={one}", f"ExcNodeList={folded}"])
+            if answer.code != 0:
+                raise refused(answer, f"keep job {one} off {folded or 'no node'}")
 
     def allow_requeue(self, job_id: int, allowed: bool) -> None:
         """By the job's flag, which its owner may change while it runs."""
@@ -184,7 +223,10 @@ class CommandClient:
                 return ""
             # With a single unknown id squeue fails, with several it just lists the others.
             narrowed.append("--jobs=" + ",".join(str(i) for i in ids))
-        answer = self._ask(["squeue", "--noheader", "--all", f"--Format={queue_format(QUEUE_FIELDS)}", *narrowed])
+        # In a federation another cluster's jobs would be taken for this one's.
+        command = ["squeue", "--local", "--noheader", "--all", f"--Format={queue_format(QUEUE_FIELDS)}", *narrowed]
+        # In UTC, or seconds since the epoch cost it half of its time, a look at the zone's file for each.
+        answer = self._ask(command, {**self.environment, "TZ": "UTC0"})
         if answer.code != 0 and "invalid job id" in answer.stderr.lower():
             return ""
         # Bad field names are only warned of, with exit code 0: never take such a list for the truth.
@@ -216,16 +258,20 @@ class CommandClient:
     def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
         return parse_ends(self._squeue(None, job_ids, ["--states=all"]), now())
 
-    def _ask(self, command: Sequence[str]) -> Answer:
+    def _ask(self, command: Sequence[str], environment: dict[str, str] | None = None) -> Answer:
         self._refuse_what_is_out_of_bounds()
+        return self._patiently(lambda time_s: run_slurm(command, environment or self.environment, time_s))
+
+    def _patiently(self, ask: Callable[[float], T]) -> T:
+        """What `ask` says within the seconds that it is told; a patient client asks again while nobody answers."""
         if self.deadline is not None:
-            return run_slurm(command, self.environment, self.deadline.remaining_s())
+            return ask(self.deadline.remaining_s())
         patience = Deadline(PATIENT_TOTAL_S)
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return run_slurm(command, self.environment, PATIENT_CALL_S)
-            except SlurmMissing:
+                return ask(PATIENT_CALL_S)
+            except SlurmUnasked:
                 raise
             except SlurmUnreachable:
                 if patience.remaining_s() <= pause_s:
@@ -236,6 +282,19 @@ class CommandClient:
     def _refuse_what_is_out_of_bounds(self) -> None:
         if self.cluster.out_of_bounds:
             raise SlurmUnreachable(self.cluster.out_of_bounds)
+        if wanted := self._other_clusters:
+            self._other_clusters = ""  # while its own configuration is asked for, and after it was found to be meant
+            own = ""
+            try:
+                own = self.configuration().get("ClusterName", "")
+            finally:
+                self._other_clusters = "" if wanted == own else wanted
+            if wanted != own:
+                raise SlurmUnasked(
+                    f"{CLUSTERS_VARIABLE}={wanted} asks for another cluster than {own}, and only the one that "
+                    f"slurm.conf configures is asked here: unset it, and call opsctl where {wanted} is configured, or "
+                    "name that configuration with SLURM_CONF"
+                )
 
     def _time_for_submit_s(self) -> float:
         if self.deadline is None:

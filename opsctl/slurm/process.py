@@ -84,7 +84,11 @@ def run_slurm(
         ended = run_program([path, *command[1:]], environment, timeout_s, handed, umask=_UMASK)
     except Overdue:
         raise unreachable(asked, f"no answer within {timeout_s:.0f} s") from None
-    answer = Answer(ended.code, ended.out.decode(errors="replace"), ended.err.decode(errors="replace"))
+    return judged(Answer(ended.code, ended.out.decode(errors="replace"), ended.err.decode(errors="replace")), asked)
+
+
+def judged(answer: Answer, asked: str) -> Answer:
+    """`answer`, where `asked` was given one; raises SlurmUnasked and SlurmUnreachable where its words are none."""
     if answer.code != 0 and _NO_CONFIGURATION in answer.stderr.lower():
         raise SlurmUnasked(
             "no Slurm is set up on this machine (no slurm.conf), so the state of jobs is unknown: "

@@ -62,7 +62,7 @@ def parse_ends(text: str, now: datetime) -> dict[int, JobEnd]:
     ends = {}
     for fields in rows(text, len(QUEUE_FIELDS)):
         job = _job(fields)
-        if not _has_ended(job.state, job.ends_at, now):
+        if not has_ended(job.state, job.ends_at, now):
             continue
         exit_code, signal = _exit_status(fields[18])
         ends[job.job_id] = JobEnd(
@@ -108,7 +108,7 @@ def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
             continue
         state = fields[1].split()[0].rstrip("+") if fields[1].strip() else "UNKNOWN"
         ended_at = _time(fields[4])
-        if not _has_ended(state, ended_at, now):
+        if not has_ended(state, ended_at, now):
             continue
         code, _, signal = fields[2].partition(":")
         ends[int(fields[0])] = JobEnd(
@@ -124,7 +124,7 @@ def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
     return ends
 
 
-def _has_ended(state: str, ended_at: datetime | None, now: datetime) -> bool:
+def has_ended(state: str, ended_at: datetime | None, now: datetime) -> bool:
     """Whether a job in this state is over. One in a state that nobody here knows is over once its end has passed.
 
     Of a job that is not over squeue tells the end that it expects, sacct none.

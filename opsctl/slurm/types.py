@@ -40,6 +40,12 @@ class Job:
         return f"{self.array_job_id}_{rest}"
 
     @property
+    def tasks_id(self) -> str:
+        """What scontrol takes for all of this row: `12_[2-3]`; the array's id alone would mean what runs too."""
+        tasks = self.array_task.partition("%")[0]
+        return f"{self.array_job_id}_[{tasks}]" if tasks and not tasks.isdigit() else self.display_id
+
+    @property
     def phase(self) -> Phase:
         """Where it is between its submission and its end. In a state that nobody here knows it runs if it has nodes."""
         phase = phase_of(self.state)

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from opsctl.carbon.glance import EnergySeen
 from opsctl.evaluation.glance import EvaluationSeen
+from opsctl.goodput.glance import GoodputSeen
 from opsctl.moments import iso, to_the_second
 from opsctl.records.alerts import Remembered, Silence
 from opsctl.records.cancels import Cancel, resting
@@ -31,6 +32,7 @@ class Desk:
     cancels: tuple[Cancel, ...] = ()
     problem: str = ""  # why that cannot be read
     evaluation: EvaluationSeen | None = None  # None: nothing was ever to be evaluated, or nobody has looked
+    goodput: GoodputSeen | None = None  # None: too little is known, or nobody has looked
     energy: EnergySeen | None = None  # None: nothing is measured, or nobody has looked
 
 

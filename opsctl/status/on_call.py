@@ -146,6 +146,7 @@ def _of_attempts(attempts: Sequence[Attempt]) -> Iterator[Happening]:
             text += f" at iteration {one.iteration_at_end}" if one.iteration_at_end is not None else ""
             text += "" if one.made_checkpoint else ", no new checkpoint"
             text += f"; lost {', '.join(one.lost_nodes)}" if one.lost_nodes else ""
+            text += f"; {one.verdict.words}" if one.verdict is not None and one.verdict.is_known else ""
             text += f"; {describe(one.first_failure)}" if one.first_failure else ""
             text += f"; {one.note}" if one.note else ""
             text += f"; its environment was not attempt {unlike[one.id]}'s" if one.id in unlike else ""

@@ -12,6 +12,7 @@ from opsctl.attempts.events import Attempt
 from opsctl.attempts.table import PrintedAttempt, printed_attempt
 from opsctl.carbon.glance import EnergySeen
 from opsctl.evaluation.glance import EvaluationSeen
+from opsctl.goodput.glance import GoodputSeen
 from opsctl.logs.records import Measured
 from opsctl.moments import to_the_second
 from opsctl.records.cancels import Cancel, resting
@@ -133,6 +134,7 @@ class Status(Struct, frozen=True, kw_only=True):
     ]
     lease: Annotated[PrintedLease | None, Meta(description="Who may write the run; null while nobody may.")]
     evaluation: Annotated[EvaluationSeen | None, Meta(description="Evaluations by lm-eval; null where there are none.")]
+    goodput: Annotated[GoodputSeen | None, Meta(description="Where its time went; null where too little is known.")]
     carbon: Annotated[EnergySeen | None, Meta(description="Its energy so far; null where nothing is measured.")]
     kill_switch: Annotated[PrintedKillSwitch | None, Meta(description="The kill switch; null when it cannot be seen.")]
     revision: Annotated[PrintedRevision | None, Meta(description="The newest revision; null before the first submit.")]
@@ -173,6 +175,7 @@ def printed_status(overview: Overview, findings: Sequence[OpenFinding], desk: De
         attempts_without_progress=seen.attempts_without_progress,
         lease=_lease(seen),
         evaluation=desk.evaluation,
+        goodput=desk.goodput,
         carbon=desk.energy,
         kill_switch=None if seen.kill_switch is None else printed_switch(seen.kill_switch),
         revision=_revision(seen),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from opsctl.errors import OpsctlError
+from opsctl.goodput.glance import GoodputSeen, goodput_seen
 from opsctl.records import alerts
 from opsctl.records.cancels import read_cancels
 from opsctl.records.run_view import RunView
@@ -16,7 +17,7 @@ from opsctl.status.open_findings import OpenFinding, with_memory
 from opsctl.status.overview import LOOKED_AT, Overview, checks_of, findings
 from opsctl.watch.all_runs import RunLook
 from opsctl.watch.runner import in_words, settings_of
-from opsctl.watch.snapshot import Part
+from opsctl.watch.snapshot import Part, Snapshot
 
 #: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
 OF_MANY = LOOKED_AT & ~(Part.SERIES | Part.CRON)
@@ -28,6 +29,14 @@ def read_desk(paths: RunPaths, now: datetime) -> Desk:
         return Desk(alerts.open_alerts(paths), alerts.silence_of(paths, now), tuple(read_cancels(paths)))
     except (OSError, OpsctlError) as error:
         return Desk(problem=in_words(error))
+
+
+def goodput_of(seen: Snapshot) -> GoodputSeen | None:
+    """About where the run's time went, from what a look has seen anyway."""
+    is_queued = None if seen.blind is not None else any(job.is_pending for job in seen.jobs)
+    submitted = [chain.submitted_at for chain in seen.chains]
+    last, typical_s = seen.standing.last_iteration, seen.measured.seconds_per_iteration
+    return goodput_seen(seen.attempts, submitted, typical_s, seen.now, is_queued, last.iteration if last else None)
 
 
 def open_findings(run: RunView, overview: Overview, desk: Desk, parts: Part = LOOKED_AT) -> tuple[OpenFinding, ...]:

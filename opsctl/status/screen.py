@@ -83,6 +83,7 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
         ("cron", cron_line(seen.cron, seen.now)),
         ("alerts", alerts_line(seen.channels, desk, seen.now)),
         ("evaluation", desk.evaluation.told if desk.evaluation else ""),
+        ("goodput", desk.goodput.told if desk.goodput else ""),
         ("carbon", desk.energy.told if desk.energy else ""),
     ]
     return [
@@ -237,6 +238,8 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
         said += f" at iteration {attempt.iteration_at_end}"
     if attempt.closed_at is not None:
         said += f", {ago(attempt.closed_at, seen.now)} ago"
+    if attempt.verdict is not None and attempt.verdict.is_known:
+        said += f"; {attempt.verdict.words}: opsctl triage {attempt.display_id}"
     return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
 
 

@@ -19,8 +19,8 @@ from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
-from opsctl.watch.gathering import backups, desk, files, hub, queue, records, space, training
-from opsctl.watch.gathering.asked import Asked, file_of
+from opsctl.watch.gathering import backups, desk, files, hub, queue, records, space, timings, training
+from opsctl.watch.gathering.asked import Asked
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.save_schedule import SaveSchedule
@@ -41,6 +41,7 @@ _SOURCES: tuple[tuple[Part, Look], ...] = (
     (Part.CHANNELS, desk.channels),
     (Part.HUB, hub.look),
     (Part.BACKUPS, backups.look),
+    (Part.TIMINGS, timings.look),
 )
 
 #: What a source raises that cannot be looked at; anything else is a fault of ours.
@@ -49,7 +50,7 @@ _EXPECTED = (OSError, OpsctlError, CheckpointError)
 
 def settings_of(run: RunView) -> Settings:
     """What the checks need of a run file."""
-    file = file_of(run)
+    file = run.file
     options = run.options if run.revision and not run.revision.damage else None
     return Settings(
         name=run.table.name,
@@ -57,7 +58,7 @@ def settings_of(run: RunView) -> Settings:
         watch=watch_table(file) if file else WatchTable(),
         expect=file.expect if file else ExpectTable(),
         keep_queued=file.array.keep_queued if file else ArrayTable().keep_queued,
-        nodes=file.slurm.nodes if file else None,
+        nodes=file.slurm.nodes + file.slurm.spare if file else None,
         time_limit_s=parse_duration_s(file.slurm.time) if file else None,
         saves=SaveSchedule.of(options) if options else None,
         global_batch_size=options.global_batch_size if options else None,

@@ -33,6 +33,7 @@ from opsctl.watch.seen import (
 )
 from trainer.formats.guard_lines import GuardLine
 from trainer.formats.lease import HEARTBEAT_S, Holder
+from trainer.formats.node_samples import RankTiming
 from trainer.formats.training_line import TrainingLine
 
 
@@ -57,9 +58,10 @@ class Part(Flag):
     CHANNELS = auto()
     HUB = auto()  # what waits to be sent to the hub, by the ledger; nobody is asked
     BACKUPS = auto()  # what [backup] wants elsewhere, by the ledger here
+    TIMINGS = auto()  # how long each rank of the running attempt computes by itself
     #: What one screen shows. The rest is looked at by whoever looks regularly.
     ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
-    EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB | BACKUPS
+    EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB | BACKUPS | TIMINGS
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class Snapshot:
     unsent: tuple[Unsent, ...] = ()  # also empty for a run that has no [hub]
     # Part.BACKUPS
     copies: tuple[FarCopies, ...] = ()  # one for each destination
+    # Part.TIMINGS
+    timings: tuple[RankTiming, ...] = ()  # the newest ones, in any order; empty where nothing runs
+    timed_attempt: str = ""  # the id of the attempt that they are of
     # Part.ATTEMPTS, too
     chains: tuple[Chain, ...] = ()  # what was submitted and when, oldest first
     # Part.QUEUE, too

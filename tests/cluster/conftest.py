@@ -21,7 +21,7 @@ from opsctl.localcluster import lifecycle, startup
 from opsctl.localcluster.installation import Installation, find_installation
 from opsctl.localcluster.places import Places, places_of
 from opsctl.localcluster.processes import pid_of
-from opsctl.localcluster.spec import plain
+from opsctl.localcluster.spec import Spec, plain
 from opsctl.slurm.cluster import Cluster
 from tests.cluster import single_daemons
 
@@ -218,14 +218,15 @@ def session_cluster(slurm: Installation) -> Iterator[RunningCluster]:
 @pytest.fixture
 def local_cluster(session_cluster: RunningCluster) -> Iterator[RunningCluster]:
     """The session's cluster, 4 nodes x 2, with every daemon alive and no job, before and after."""
-    _mend(session_cluster)
+    mend(session_cluster, SPEC)
     yield session_cluster
-    _mend(session_cluster)
+    mend(session_cluster, SPEC)
 
 
-def _mend(cluster: RunningCluster) -> None:
+def mend(cluster: RunningCluster, spec: Spec) -> None:
+    """Have every daemon alive and no job left."""
     single_daemons.continue_all(cluster.folder)
-    lifecycle.up(SPEC, cluster.folder)
+    lifecycle.up(spec, cluster.folder)
     cluster.cancel_everything()
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SlurmMissing
+from opsctl.control.refusals import way_out
+from opsctl.errors import SlurmError, SlurmMissing
 from opsctl.localcluster import lifecycle
 from opsctl.localcluster.installation import Installation, find_installation
 from opsctl.localcluster.shapes import bloom
 from opsctl.shipped import templates_folder
+from opsctl.slurm.commands import client_for
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
+from tests.users import as_user
 
 EXAMPLES = ("tr11-176B-ml", "tr1-13B", "setup-test-n2")
 
@@ -143,6 +146,10 @@ def test_users_and_limits_are_added_with_sacctmgr_and_enforced(
         "sbatch", "--chdir=/", *words, "--output=/dev/null", "--wrap", "true", user=user, check=False
     )
     assert "AssocMaxSubmitJobLimit" in second.stderr
+    script = "\n".join(["#!/bin/bash", *(f"#SBATCH {word}" for word in (*words, "--output=/dev/null --chdir=/")), ""])
+    with pytest.raises(SlurmError, match=r"AssocMaxSubmitJobLimit") as limit:
+        as_user(user, lambda: client_for(accounting_cluster.cluster).submit(script))
+    assert "sacctmgr show qos shows the limits" in way_out(str(limit.value))
     accounting_cluster.run("scancel", str(job))
     rows = wait_until(
         lambda: [
@@ -156,3 +163,5 @@ def test_users_and_limits_are_added_with_sacctmgr_and_enforced(
         "sacct to have the job's end",
     )
     assert rows == [f"{user}|six@v100|CANCELLED by 0"]
+    client = client_for(accounting_cluster.cluster, 30)
+    assert client.ends([job, 987_654])[job].state == "CANCELLED" and client.energy_j([job]) == {}

@@ -18,6 +18,7 @@ from tests.native_libraries import built_library
 
 pytestmark = pytest.mark.distributed
 
+BY_TORCH = {"kernels": "torch"}
 LAYOUTS: list[tuple[int, dict[str, Any]]] = [
     (1, {"clip_grad": 0.0}),
     (1, {"bf16": True, "clip_grad": 0.1}),
@@ -41,16 +42,7 @@ def with_kernels(function: Callable[..., Any], *args: Any) -> Any:
     library = operations()
     assert not isinstance(library, NotBuilt), library
     chosen = Operations(adam=CppAdam(library))
-    setattr(process_groups, "choose", lambda _options, _device: chosen)  # noqa: B010 - in this rank alone
-    return function(*args)
-
-
-def by_torch(function: Callable[..., Any], *args: Any) -> Any:
-    """What it returns in a rank that computes all by torch."""
-    from trainer.kernels.operations import BY_TORCH
-    from trainer.parallel import process_groups
-
-    setattr(process_groups, "choose", lambda _options, _device: BY_TORCH)  # noqa: B010 - in this rank alone
+    setattr(process_groups, "choose", lambda *_: chosen)  # noqa: B010 - in this rank alone
     return function(*args)
 
 
@@ -58,7 +50,7 @@ def by_torch(function: Callable[..., Any], *args: Any) -> Any:
 def test_twenty_steps_are_those_without_kernels_within_rounding(
     pool: Pool, ranks: int, changes: dict[str, Any]
 ) -> None:
-    plain = pool.run(ranks, by_torch, train, 20, changes)[0]
+    plain = pool.run(ranks, train, 20, {**changes, **BY_TORCH})[0]
     fused = pool.run(ranks, with_kernels, train, 20, changes)[0]
     tolerance = 2e-2 if changes.get("bf16") else 2e-5
     steps = 5 if changes.get("bf16") else 20  # later norms of so small a model in bf16 are rounding alone
@@ -82,7 +74,7 @@ def weights_after_a_step(changes: dict[str, Any]) -> list[float]:
 def test_a_step_leaves_the_weights_that_deepspeed_leaves(pool: Pool, changes: dict[str, Any]) -> None:
     """In each rank's model and in its part of the fp32 weights; so clipping is in what Adam reads, once."""
     clipped = {**changes, "clip_grad": 0.05, "adam_eps": 1e-3}  # a step as long as its gradient, or nearly
-    plain = pool.run(2, by_torch, weights_after_a_step, clipped)
+    plain = pool.run(2, weights_after_a_step, {**clipped, **BY_TORCH})
     fused = pool.run(2, with_kernels, weights_after_a_step, clipped)
     for one, other in zip(plain, fused, strict=True):
         assert other == pytest.approx(one, rel=2**-7 if changes else 1e-6, abs=1e-7)
@@ -111,7 +103,7 @@ def skipped_and_trained(changes: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("changes", [{}, {"bf16": True}], ids=str)
 def test_an_update_of_no_numbers_is_dropped_and_the_next_one_made(pool: Pool, changes: dict[str, Any]) -> None:
     usual, dropped = [False, False, True], [True, True, False]
-    plain = pool.run(1, by_torch, skipped_and_trained, changes)[0]
+    plain = pool.run(1, skipped_and_trained, {**changes, **BY_TORCH})[0]
     assert pool.run(1, with_kernels, skipped_and_trained, changes)[0] == plain == [usual, dropped, usual]
 
 
@@ -138,15 +130,20 @@ def test_a_training_goes_on_with_and_without_kernels(
     base = {**changes, "data_path": [corpus], "micro_batch_size": 1, "train_samples": 48}
     fused = losses(pool.run(ranks, with_kernels, run_training, base))
 
-    def in_two(first: Callable[..., Any], second: Callable[..., Any]) -> list[float]:
+    def part(by_kernels: bool, options: dict[str, Any]) -> list[float]:
+        if by_kernels:
+            return losses(pool.run(ranks, with_kernels, run_training, options))
+        return losses(pool.run(ranks, run_training, {**options, **BY_TORCH}))
+
+    def in_two(first: bool, second: bool) -> list[float]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         stored = {**base, "save": str(folder), "load": str(folder)}
-        begun = losses(pool.run(ranks, first, run_training, {**stored, "exit_interval": 3}))
+        begun = part(first, {**stored, "exit_interval": 3})
         manifest = json.loads((folder / "global_step3" / "manifest.json").read_text())
         assert manifest["consumed_train_samples"] == 24
-        return begun + losses(pool.run(ranks, second, run_training, stored))
+        return begun + part(second, stored)
 
-    assert in_two(with_kernels, with_kernels) == fused
+    assert in_two(True, True) == fused
     tolerance = 2e-2 if changes.get("bf16") else 2e-5
-    assert in_two(with_kernels, by_torch) == pytest.approx(fused, rel=tolerance)
-    assert in_two(by_torch, with_kernels) == pytest.approx(fused, rel=tolerance)
+    assert in_two(True, False) == pytest.approx(fused, rel=tolerance)
+    assert in_two(False, True) == pytest.approx(fused, rel=tolerance)

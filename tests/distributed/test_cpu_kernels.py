@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine, train
 from tests.native_libraries import built_library
-from trainer.native.cache import cache_folders
+from trainer.formats.kernel_times import FamilyTimes, KernelTimes
+from trainer.kernels.kept_times import device_name, keep
+from trainer.native.cache import CACHE_VARIABLE
 
 pytestmark = pytest.mark.distributed
 
@@ -19,11 +23,12 @@ GATED = {
     **{"position_embedding_type": "rope", "normalization": "RMSNorm", "swiglu": True},
     **{"disable_bias_linear": True, "group_query_attention": True, "num_query_groups": 2},
 }
+BY_TORCH = {"kernels": "torch"}
 TRAININGS: list[tuple[int, int, dict[str, Any]]] = [
     (1, 50, {}),
     (1, 10, GATED),
     (1, 5, {"bf16": True}),  # later ones of so small a model are rounding alone, torch's as well
-    (2, 10, {"tensor_model_parallel_size": 2}),
+    (2, 10, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
 ]
 
 
@@ -45,16 +50,7 @@ def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
     found = operations()
     assert not isinstance(found, NotBuilt), found
     chosen = Operations(norms=CppNorms(found), activations=CppActivations(found), attention=CppAttention(found))
-    setattr(process_groups, "choose", lambda _options, _device: chosen)  # noqa: B010 - in this rank alone
-    return function(*args)
-
-
-def by_torch(function: Callable[..., Any], *args: Any) -> Any:
-    """What it returns in a rank that computes all by torch."""
-    from trainer.kernels.operations import BY_TORCH
-    from trainer.parallel import process_groups
-
-    setattr(process_groups, "choose", lambda _options, _device: BY_TORCH)  # noqa: B010 - in this rank alone
+    setattr(process_groups, "choose", lambda *_: chosen)  # noqa: B010 - in this rank alone
     return function(*args)
 
 
@@ -70,15 +66,13 @@ def test_fifty_steps_with_all_that_is_built_are_torchs_within_rounding(
     pool: Pool, ranks: int, changes: dict[str, Any]
 ) -> None:
     ours = pool.run(ranks, train, 50, changes)[0]
-    plain = pool.run(ranks, train, 50, {**changes, "kernels": "torch"})[0]
+    plain = pool.run(ranks, train, 50, {**changes, **BY_TORCH})[0]
     assert ours == [pytest.approx(of_step, rel=2e-5) for of_step in plain]
     assert ours != plain and ours[-1][0] < ours[0][0] - 0.3
 
 
 def kernels_of_a_rank(folders: list[str]) -> list[tuple[str, str, str]]:
     """Who computes what in a rank that has its own of these folders for what is built."""
-    import os
-
     from trainer.native import libraries
 
     os.environ["OPSCTL_KERNELS_CACHE"] = folders[int(os.environ["RANK"])]
@@ -88,7 +82,7 @@ def kernels_of_a_rank(folders: list[str]) -> list[tuple[str, str, str]]:
 
 
 def test_ranks_that_would_compute_by_different_kernels_all_take_torch(pool: Pool, tmp_path: Path) -> None:
-    built = str(cache_folders()[0])
+    built = os.environ[CACHE_VARIABLE]
     both = pool.run(2, kernels_of_a_rank, [built, built])
     assert both[0] == both[1] and {by for _, by, _ in both[0]} == {"C++"}
     apart = pool.run(2, kernels_of_a_rank, [built, str(tmp_path)])
@@ -96,9 +90,33 @@ def test_ranks_that_would_compute_by_different_kernels_all_take_torch(pool: Pool
     assert "on rank 1 (" in apart[0][0][2] and "nobody has built it here" in apart[0][0][2]
 
 
+def test_all_ranks_choose_by_what_was_measured_where_the_first_one_is(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = os.environ[CACHE_VARIABLE]
+    where_measured = f"{tmp_path}:{built}"
+    monkeypatch.setenv("OPSCTL_KERNELS_CACHE", where_measured)
+    cpu = torch.device("cpu")
+    slower = FamilyTimes(
+        family="norms",
+        kind="LayerNorm",
+        precision="fp32",
+        columns=32,
+        shape="32 x 32",
+        seconds={"C++": 2.0, "torch": 1.0},
+        measured_at="2026-11-23T10:00:00+00:00",
+    )
+    keep(KernelTimes(device=device_name(cpu), torch="", cuda=None, families=[slower]), cpu)
+    for folders, by in (([where_measured, built], "torch"), ([built, where_measured], "C++")):
+        chosen = pool.run(2, kernels_of_a_rank, folders)
+        assert chosen[0] == chosen[1]
+        found = {family: taken for family, taken, _ in chosen[0]}
+        assert (found["norms"], found["Adam"]) == (by, "C++")
+
+
 @pytest.mark.parametrize(("ranks", "steps", "changes"), TRAININGS, ids=str)
 def test_its_steps_are_torchs_within_rounding(pool: Pool, ranks: int, steps: int, changes: dict[str, Any]) -> None:
-    plain = pool.run(ranks, by_torch, train, steps, changes)[0]
+    plain = pool.run(ranks, train, steps, {**changes, **BY_TORCH})[0]
     fused = pool.run(ranks, by_cpp, train, steps, changes)[0]
     tolerance = 2e-2 if changes.get("bf16") else 2e-5
     assert fused == [pytest.approx(of_step, rel=tolerance) for of_step in plain]
@@ -111,7 +129,7 @@ def where_gradients_lie() -> list[bool]:
 
     from trainer.engine import train_step
 
-    options, parallel, engine = tiny_engine()
+    options, parallel, engine = tiny_engine(**BY_TORCH)
     before = engine._INSTRUCTION_MAP
     kept: list[bool] = []
     places: dict[int, int] = {}
@@ -132,6 +150,6 @@ def where_gradients_lie() -> list[bool]:
 
 
 def test_a_replica_alone_updates_from_the_gradients_where_they_are(pool: Pool) -> None:
-    kept = pool.run(1, by_torch, where_gradients_lie)[0]
+    kept = pool.run(1, where_gradients_lie)[0]
     assert kept
     assert all(kept)

@@ -67,3 +67,20 @@ def test_planned_groups_are_the_trainers_and_deepspeeds(pool: Pool, tmp_path: Pa
         assert found["trainer"] == {kind: own[kind] for kind in found["trainer"]}
         assert found["place"] == found["topology"]
     assert len({found["place"] for found in ranks}) == 8
+
+
+def minutes_of_all_groups() -> set[float]:
+    """Of one rank: how long each group that the engine and the trainer have waits."""
+    import torch
+    import torch.distributed.distributed_c10d as c10d
+
+    from tests.distributed.tiny_training import tiny_engine
+
+    tiny_engine(**LAYOUT, distributed_timeout_minutes=7)
+    groups = [group for group in c10d._world.pg_map if isinstance(group, c10d.ProcessGroup)]
+    cpu = torch.device("cpu")
+    return {group._get_backend(cpu).options._timeout.total_seconds() / 60 for group in groups}
+
+
+def test_every_group_waits_as_long_as_the_option_says_deepspeeds_own_too(pool: Pool) -> None:
+    assert pool.run(8, minutes_of_all_groups) == [{7.0}] * 8

@@ -35,7 +35,8 @@ STEERING = [
     "\x0b",
 ]
 #: Modules that write without `opsctl.output`.
-OTHERS = {"opsctl.output", "opsctl.demo.screen", "opsctl.demo.stage"}
+#: pyslurm_program answers through a pipe.
+OTHERS = {"opsctl.output", "opsctl.demo.screen", "opsctl.demo.stage", "opsctl.slurm.pyslurm_program"}
 #: Those that steer the terminal themselves.
 SCREENS = {"opsctl.output", "opsctl.cli.status", "opsctl.cli.local_cluster"}
 

@@ -27,12 +27,17 @@ OPSCTL = {
     "perms": {"records", "runs", "walks", "trainer.formats"},
     "logs": {"records", "runs", "trainer.formats"},
     "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
-    "planning": {"checkpoints", "logs", "runs", "slurm", "trainer.recipe"},
+    "planning": {"checkpoints", "logs", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "carbon": {"planning", "records", "runs", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
+    "nodes": {"attempts", "records", "runs", "slurm", "trainer.formats"},
+    "triage": {"attempts", "logs", "records", "runs", "slurm", "trainer.formats"},
+    "hangs": {"attempts", "trainer.formats"},
+    "goodput": {"attempts", "logs", "slurm", "trainer.formats"},
     "environments": {"attempts", "records", "render", "runs", "trainer.formats"},
     "control": {
-        *("attempts", "checkpoints", "environments", "logs", "planning", "records", "render", "runs", "slurm"),
+        *("attempts", "checkpoints", "environments", "logs", "nodes", "planning", "records", "render", "runs"),
+        "slurm",
         *("trainer.formats", "trainer.recipe"),
     },
     "backups": {"checkpoints", "control", "records", "runs", "stores", "trainer.formats", "trainer.recipe"},
@@ -51,6 +56,7 @@ OPSCTL = {
         "carbon",
         "checkpoints",
         "evaluation",
+        "goodput",
         "hub",
         "logs",
         "records",
@@ -59,10 +65,22 @@ OPSCTL = {
         "watch",
         "trainer.formats",
     },
-    "doctor": {"environments", "evaluation", "records", "runs", "slurm", "walks", "watch", "trainer.formats"},
+    "doctor": {
+        "control",
+        "environments",
+        "evaluation",
+        "records",
+        "runs",
+        "slurm",
+        "walks",
+        "watch",
+        "trainer.formats",
+    },
+    "probe": {"records", "runs", "slurm", "trainer.formats"},
     "job": {
-        *("attempts", "checkpoints", "control", "cron", "logs", "records", "runs", "slurm"),
-        *("trainer.formats", "trainer.recipe"),
+        *("attempts", "checkpoints", "control", "cron", "hangs", "logs", "nodes", "probe", "records", "render"),
+        "runs",
+        *("slurm", "triage", "trainer.formats", "trainer.recipe"),
     },
     "localcluster": {"records", "slurm"},
     "demo": {"localcluster", "logs", "records", "runs", "trainer.formats"},
@@ -76,6 +94,8 @@ OPSCTL = {
             "control",
             "cron",
             "disk",
+            "goodput",
+            "hangs",
             "hub",
             "errands",
             "doctor",
@@ -84,14 +104,16 @@ OPSCTL = {
             "job",
             "localcluster",
             "logs",
+            "nodes",
             "perms",
             "planning",
+            "probe",
             "records",
             "render",
             "runs",
             "slurm",
         ),
-        *("status", "stores", "walks", "watch", "trainer.formats"),
+        *("status", "stores", "triage", "walks", "watch", "trainer.formats"),
     },
 }
 TRAINER = {
@@ -109,6 +131,7 @@ TRAINER = {
     "checkpoint": {"formats"},
     "interchange": {"checkpoint", "data", "formats", "recipe"},
     "tasks": set(),
+    "probing": {"formats"},
     "generation": {"checkpoint", "data", "formats", "interchange", "model", "parallel", "recipe"},
     "loop": {"checkpoint", "data", "engine", "formats", "model", "parallel", "recipe"},
     "pretrain_gpt": {"checkpoint", "energy", "engine", "formats", "kernels", "loop", "parallel", "recipe"},
@@ -123,11 +146,14 @@ SINGLE = {
     "opsctl.__main__": "cli",
     **{
         f"trainer.{name}": "ground"
-        for name in ("", "agreement", "files", "held_folder", "preload", "say", "uncompiled")
+        for name in ("", "agreement", "dtypes", "files", "held_folder", "preload", "say", "uncompiled")
     },
     **{
         f"trainer.{name}": "launch"
-        for name in ("launch", "attempt_records", "environment_record", "first_failure", "stack_signal", "stacks")
+        for name in (
+            *("launch", "attempt_records", "environment_record", "first_failure", "stack_signal", "stacks"),
+            *("node_sampler", "host_memory", "gpu_samples", "spying", "flight_dumps"),
+        )
     },
     **{f"trainer.{name}": name for name in ("engine", "pretrain_gpt")},
 }

@@ -24,6 +24,7 @@ from trainer.checkpoint.optimizer_states import MASTER, OptimizerStates, refuse_
 from trainer.checkpoint.pieces import Box, Run, fill
 from trainer.checkpoint.read import read_data
 from trainer.checkpoint.stored_tensors import StoredTensors, unreadable
+from trainer.dtypes import DTYPES
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest, SavedParameter
 from trainer.formats.partitions import (
@@ -44,7 +45,6 @@ Part = tuple[slice, ...]
 
 #: What each optimizer keeps of a parameter beside the fp32 weights, and how weights of each precision are stored.
 MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _OPEN_FILES = 64
 
 T = TypeVar("T")

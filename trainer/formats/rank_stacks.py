@@ -20,7 +20,7 @@ class RankStack(msgspec.Struct, frozen=True):
     node: str = ""
     pid: int | None = None
     state: str = ""  # of the process, as /proc has it: R, S, D, T, ...
-    text: str = ""  # faulthandler's, the main thread last; empty where the process did not answer
+    text: str = ""  # as faulthandler writes it, the main thread last; empty where the process did not answer
 
 
 def pieces(stack: RankStack) -> Iterator[RankStack]:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
+from trainer.dtypes import DTYPES_BY_NAME
 from trainer.formats.exchanged import GeneratedText
 from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import Found
-from trainer.interchange.hf.saved_model import DTYPES
 from trainer.interchange.hf.steps import found_latest, found_steps
 from trainer.interchange.program import run_program
 from trainer.say import failed, printable
@@ -45,7 +45,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--top-k", type=int, default=0, help="draw from so many of the most likely; 0: from all")
     result.add_argument("--seed", type=int, default=1, help="of what is drawn")
     result.add_argument("--tokenizer", type=Path, help="the tokenizer [default: the training's]")
-    result.add_argument("--dtype", choices=list(DTYPES), help="of the weights [default: float32, on a GPU as saved]")
+    result.add_argument(
+        "--dtype", choices=list(DTYPES_BY_NAME), help="of the weights [default: float32, on a GPU as saved]"
+    )
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     return result
 

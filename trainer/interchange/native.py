@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.optimizer_states import MASTER
-from trainer.checkpoint.saved_state import DTYPES, Part
+from trainer.checkpoint.saved_state import Part
 from trainer.checkpoint.write import write
+from trainer.dtypes import DTYPES
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedFile, SavedParameter
 from trainer.formats.partitions import (

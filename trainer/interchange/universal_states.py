@@ -12,8 +12,9 @@ from torch import Tensor
 
 from trainer.checkpoint.optimizer_states import MASTER
 from trainer.checkpoint.pieces import Box, Run, fill
-from trainer.checkpoint.saved_state import DTYPES, MOMENTS, Part
+from trainer.checkpoint.saved_state import MOMENTS, Part
 from trainer.checkpoint.stored_tensors import StoredTensors
+from trainer.dtypes import DTYPES
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedParameter
 from trainer.formats.partitions import engine_name

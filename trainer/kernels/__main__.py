@@ -1,4 +1,8 @@
-"""`python -m trainer.kernels --why [-- OPTIONS]`: who computes what in a training with these options, here, and why."""
+"""`python -m trainer.kernels --why [-- OPTIONS]`: who computes what in a training with these options, here, and why.
+
+`--measure [-- OPTIONS]` (`opsctl kernels measure`): time each way that there is to compute it, for trainings to choose
+by.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +10,110 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from trainer.formats.json_text import json_file_text
 from trainer.recipe.options import OptionsError, parse, to_arguments
-from trainer.say import failed
+from trainer.say import complain, failed, printable, say
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainer.formats.kernel_times import FamilyTimes
 
 #: Some model's, where nothing is said of it: what is chosen hangs on few of a model's options.
 _ANY_MODEL = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 128, "vocab_size": 256}
 _ANY = {**_ANY_MODEL, "micro_batch_size": 1, "lr": 1e-4, "train_iters": 1}
+#: What is timed where nothing is said: sizes that people train on such a device.
+_MEASURED: dict[str, dict[str, Any]] = {
+    "cuda": {"hidden_size": 4096, "num_attention_heads": 32, "seq_length": 2048, "micro_batch_size": 4, "bf16": True},
+    "cpu": {"hidden_size": 512, "num_attention_heads": 8, "seq_length": 512, "micro_batch_size": 4},
+}
+_VOCABULARY = {"cuda": 50_304, "cpu": 8192}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 told, 2 wrong usage, or constraints that are not met under --abort-on-unmet-fused-kernel-constraints."""
-    parser = argparse.ArgumentParser("python -m trainer.kernels", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--why", action="store_true", required=True, help="say who computes what, and why")
-    parser.add_argument("--json", action="store_true", help="print JSON with schema_version")
-    parser.add_argument("options", nargs="*", metavar="OPTION", help="after --: a training's own")
-    arguments = parser.parse_args(argv)
+    """0 told, 1 nothing could be measured or kept, 2 wrong usage, or constraints that are not met."""
+    arguments = _parser().parse_args(argv)
     import torch
 
-    from trainer.kernels.choice import choose
-
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        return failed("--device cuda: torch finds no GPU here", 2)
+    kind = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
     try:
-        options = parse(arguments.options or to_arguments(_ANY), world_size=1)
-        paths = choose(options, device).paths
+        if arguments.measure:
+            return _measure(arguments.options, device, arguments.json)
+        return _why(arguments.options, device, arguments.json)
     except OptionsError as error:
         return failed(str(error), 2)
-    if arguments.json:
-        told = {"schema_version": 1, "device": device.type, "kernels": [asdict(path) for path in paths]}
-        sys.stdout.write(json_file_text(told))
+
+
+def _why(words: list[str], device: torch.device, as_json: bool) -> int:
+    from trainer.kernels.choice import choose
+    from trainer.kernels.kept_times import kept_times
+
+    operations = choose(parse(words or to_arguments(_ANY)), device, kept_times(device))
+    if as_json:
+        told = [asdict(path) for path in operations.paths]
+        sys.stdout.write(
+            json_file_text(
+                {"schema_version": 1, "device": device.type, "kernels": told, "notes": list(operations.notes)}
+            )
+        )
         return 0
-    width = max(len(path.family) for path in paths)
-    for path in paths:
-        print(f"{path.family:{width}}  {path.by:6}  {path.why}")
+    width = max(len(path.family) for path in operations.paths)
+    for path in operations.paths:
+        say(f"{path.family:{width}}  {path.by:6}  {path.why}")
+    for note in operations.notes:
+        say(printable(note))
     return 0
+
+
+def _measure(words: list[str], device: torch.device, as_json: bool) -> int:
+    from trainer.kernels.kept_times import keep
+    from trainer.kernels.measuring import measured
+    from trainer.native.cache import CacheError
+
+    kind = device.type
+    some = {**_ANY, "vocab_size": _VOCABULARY[kind], **_MEASURED[kind]}
+    options = parse(words or to_arguments(some))
+    times = measured(options, device, lambda line: complain(f"opsctl: {printable(line)}"))
+    try:
+        target = keep(times, device)
+    except (OSError, CacheError) as error:
+        return failed(f"the times cannot be kept: {error}", 1)
+    if as_json:
+        sys.stdout.write(json_file_text({"schema_version": 1, "times": times}))
+        return 0
+    for line in times_lines(times.families):
+        say(line)
+    say(f"of {printable(times.device)}, torch {times.torch}; trainings here choose by {printable(str(target))}")
+    return 0
+
+
+def times_lines(families: Sequence[FamilyTimes]) -> list[str]:
+    """A line for each family: its shape, and each way's microseconds, the fastest first."""
+    lines = []
+    for one in families:
+        ways = sorted(one.seconds.items(), key=lambda way: way[1])
+        told = ", ".join(f"{name} {seconds * 1e6:.1f}" for name, seconds in ways)
+        what = f"{one.family} ({one.kind})" if one.kind else one.family
+        lines.append(f"{what:24}  {one.shape:22}  {one.precision}  us: {told}")
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m trainer.kernels", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    verb = parser.add_mutually_exclusive_group(required=True)
+    verb.add_argument("--why", action="store_true", help="say who computes what, and why")
+    verb.add_argument("--measure", action="store_true", help="time each way there is, and keep it for trainings")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="[default: the GPU where there is one]")
+    parser.add_argument("--json", action="store_true", help="print JSON with schema_version")
+    parser.add_argument("options", nargs="*", metavar="OPTION", help="after --: a training's own")
+    return parser
 
 
 if __name__ == "__main__":

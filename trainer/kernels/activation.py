@@ -13,8 +13,17 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from trainer.kernels.rows import as_rows
+
 #: What a gate goes through: silu in SwiGLU, gelu in GEGLU (tanh form or erf), relu in ReGLU, nothing in LiGLU.
 GateActivation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "none"]
+
+
+def gate_activation(gate: str | None, tanh: bool) -> GateActivation:
+    """What a gate of this name goes through, GeLU in the form that the model has it in; of no use without a gate."""
+    gelu: GateActivation = "gelu_tanh" if tanh else "gelu_erf"
+    by_gate: dict[str, GateActivation] = {"swiglu": "silu", "geglu": gelu, "reglu": "relu", "liglu": "none"}
+    return by_gate.get(gate or "", gelu)
 
 
 class ActivationKernels(Protocol):
@@ -63,14 +72,10 @@ def _activated(gate: Tensor, activation: GateActivation) -> Tensor:
     return nn.functional.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1]).contiguous()
-
-
 class _BiasGelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, tanh: bool, kernels: ActivationKernels) -> Tensor:
-        x_rf = _rows(x)
+        x_rf = as_rows(x)
         ctx.save_for_backward(x_rf, bias)
         ctx.kernels, ctx.tanh = kernels, tanh
         return kernels.bias_gelu(x_rf, bias, tanh).view(x.shape)
@@ -78,14 +83,14 @@ class _BiasGelu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         x_rf, bias = ctx.saved_tensors
-        of_x, of_bias = ctx.kernels.bias_gelu_backward(_rows(gradients[0]), x_rf, bias, ctx.tanh)
+        of_x, of_bias = ctx.kernels.bias_gelu_backward(as_rows(gradients[0]), x_rf, bias, ctx.tanh)
         return of_x.view(gradients[0].shape), of_bias, None, None
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, wide: Tensor, activation: GateActivation, kernels: ActivationKernels) -> Tensor:
-        gate_rf, wide_rf = _rows(gate), _rows(wide)
+        gate_rf, wide_rf = as_rows(gate), as_rows(wide)
         ctx.save_for_backward(gate_rf, wide_rf)
         ctx.kernels, ctx.activation = kernels, activation
         return kernels.gated(gate_rf, wide_rf, activation).view(gate.shape)
@@ -93,6 +98,6 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         gate_rf, wide_rf = ctx.saved_tensors
-        of_gate, of_wide = ctx.kernels.gated_backward(_rows(gradients[0]), gate_rf, wide_rf, ctx.activation)
+        of_gate, of_wide = ctx.kernels.gated_backward(as_rows(gradients[0]), gate_rf, wide_rf, ctx.activation)
         shape = gradients[0].shape
         return of_gate.view(shape), of_wide.view(shape), None, None

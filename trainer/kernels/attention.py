@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trainer.dtypes import DTYPES
 from trainer.kernels.cuda.softmax import CudaSoftmax
-from trainer.kernels.dtypes import DTYPES
 from trainer.kernels.softmax import SoftmaxKernels, scaled_softmax
-from trainer.recipe.activations import alibi_feature_count
+from trainer.recipe.activations import MOST_SOFTMAX_SEQUENCE, alibi_feature_count
 from trainer.recipe.options import Options
 from trainer.recipe.precision import precision_of
 
@@ -69,8 +69,6 @@ _HALVES = (torch.float16, torch.bfloat16)
 _AMPERE = (8, 0)
 #: The largest heads that FlashAttention 2 has kernels for, as torch's own flash attention has.
 _MOST_FLASH_HEAD = 256
-# The softmax path keeps b n s^2 weights for the backward pass: beyond this, extra features of heads cost less.
-_MOST_SOFTMAX_SEQUENCE = 4096
 
 
 def refuses(by: AttentionBy, facts: AttentionFacts) -> str | None:
@@ -132,8 +130,8 @@ def _for_alibi_without_flash(facts: AttentionFacts, without_flash: str) -> Atten
     if torch_has_flash and padded <= _MOST_FLASH_HEAD:
         return AttentionChoice(AttentionBy.TORCH, f"ALiBi as {facts.alibi_features} features: {without_flash}")
     without_softmax = refuses(AttentionBy.SOFTMAX, facts)
-    if facts.sequence > _MOST_SOFTMAX_SEQUENCE:
-        without_softmax = f"weights kept for a sequence of {facts.sequence}, where {_MOST_SOFTMAX_SEQUENCE} is the most"
+    if facts.sequence > MOST_SOFTMAX_SEQUENCE:
+        without_softmax = f"weights kept for a sequence of {facts.sequence}, where {MOST_SOFTMAX_SEQUENCE} is the most"
     if without_softmax:
         return AttentionChoice(AttentionBy.TORCH, f"ALiBi as {facts.alibi_features} features: {without_softmax}")
     return AttentionChoice(AttentionBy.SOFTMAX, f"no flash attention with ALiBi here: {without_flash}")

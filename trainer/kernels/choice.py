@@ -1,22 +1,29 @@
 """Which kernels a training computes with: what its options ask for, what is built, and what its device can do.
 
 Nothing is compiled here: `opsctl kernels build` does that, ahead of jobs. What is not there is computed by torch, and
-`Operations.paths` says of each family who computes it and why.
+so is what torch was measured to do faster (`opsctl kernels measure`). `Operations.paths` says of each family who
+computes it and why.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable, Iterable
+import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from trainer.dtypes import DTYPES
+from trainer.kernels.apex import NOT_INSTALLED, ApexMissing, apex_kernels, why_not_apex
 from trainer.kernels.attention import AttentionBy, attention_choice, attention_facts, core_attention
 from trainer.kernels.cpp.calls import refused
-from trainer.kernels.dtypes import DTYPES
+from trainer.kernels.kept_times import NOTHING_MEASURED, KeptTimes, device_name
+from trainer.kernels.measured_choice import decided, times_for
 from trainer.kernels.operations import Operations, Path
+from trainer.kernels.ways import Sizes
 from trainer.native.cubins import cubins_for
 from trainer.native.cuda_driver import CudaDriver, CudaRunner
 from trainer.native.launching import KernelError
@@ -24,7 +31,7 @@ from trainer.native.libraries import NotBuilt, operations
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.precision import precision_of
 
-CPP, CUDA, TORCH = "C++", "CUDA", "torch"
+CPP, CUDA, TORCH, APEX = "C++", "CUDA", "torch", "apex"
 #: Of --kernels and --attention: what is best of all that is there.
 AUTO = "auto"
 _ATTENTION, _CUDA_SOFTMAX = "attention", "softmax:CudaSoftmax"
@@ -85,10 +92,10 @@ FAMILIES = (
     ),
     Family(
         "residuals",
-        "dropout and residual",
+        "residuals",
         "residual:CppResiduals",
         "residual:CudaResiduals",
-        is_needed=lambda options, _device: options.hidden_dropout > 0,
+        is_needed=lambda options, _device: options.hidden_dropout > 0 or not options.disable_bias_linear,
         unfused_by="--no-bias-dropout-fusion",
     ),
     Family("cross_entropy", "cross entropy", "cross_entropy:CppCrossEntropy", "cross_entropy:CudaCrossEntropy"),
@@ -98,36 +105,76 @@ FAMILIES = (
 )
 
 
-def choose(options: Options, device: torch.device) -> Operations:
+def choose(options: Options, device: torch.device, kept: KeptTimes = NOTHING_MEASURED) -> Operations:
     """The kernels that a training with these options computes with on `device`. Never raises for what is not built.
 
-    Raises OptionsError under --abort-on-unmet-fused-kernel-constraints where torch has to compute a family that no
-    option leaves to it.
+    kept: what was measured, which counts where it was on such a device. Raises OptionsError under
+    --abort-on-unmet-fused-kernel-constraints where torch has to compute a family that no option leaves to it, and that
+    it was not measured to do faster.
     """
     if options.kernels == TORCH and options.attention not in (AUTO, TORCH):
         raise OptionsError(f"--attention {options.attention} with --kernels torch: leave out one of them")
     source = source_of(options, device)
+    if options.kernels == TORCH or (kept.families and kept.device != device_name(device)):
+        kept = NOTHING_MEASURED
     made: dict[str, Any] = {}
-    paths = []
+    paths, unmet = [], []
     for family in FAMILIES:
         if not family.is_needed(options, device.type):
             continue
-        unfused = _unfused(family, options)
-        form = family.cpp if source.by == CPP else family.cuda
-        if source.made_from is None or unfused:
-            paths.append(Path(family.name, TORCH, unfused or source.why))
-        elif form is None:
-            paths.append(Path(family.name, TORCH, f"it has no form in {source.by}"))
-        elif why_not := _refused(family, source, options):
-            paths.append(Path(family.name, TORCH, why_not))
-        else:
-            made[family.attribute] = _class_of(form, source.by)(source.made_from)
-            paths.append(Path(family.name, source.by, source.why))
+        ours = family_kernels(family, options, source)
+        kernels, path = _taken(family, ours, options, source, kept)
+        paths.append(path)
+        if kernels is not None:
+            made[family.attribute] = kernels
+        elif isinstance(ours, str) and not _unfused(family, options):
+            unmet.append(path)
     of_attention, path = _attention(options, device, source)
-    chosen = Operations(**made, **of_attention, paths=(*paths, path))
     if options.abort_on_unmet_fused_kernel_constraints:
-        _refuse_unmet(options, chosen.paths)
-    return chosen
+        _refuse_unmet(options, unmet)
+    return Operations(**made, **of_attention, paths=(*paths, path), notes=(*kept.notes, *_apex_notes(source, kept)))
+
+
+def family_kernels(family: Family, options: Options, source: Source) -> Any:
+    """Ours of this family for such a training; a text: why there are none."""
+    unfused = _unfused(family, options)
+    form = family.cpp if source.by == CPP else family.cuda
+    if source.made_from is None or unfused:
+        return unfused or source.why
+    if form is None:
+        return f"it has no form in {source.by}"
+    return _refused(family, source, options) or _class_of(form, source.by)(source.made_from)
+
+
+def _taken(family: Family, ours: Any, options: Options, source: Source, kept: KeptTimes) -> tuple[Any, Path]:
+    """What computes the family, None for torch, and why: the preferred way, or the one that was measured faster."""
+    kernels: dict[str, Any] = {TORCH: None} if isinstance(ours, str) else {source.by: ours, TORCH: None}
+    why = ours if isinstance(ours, str) else source.why
+    if _unfused(family, options) or not kept.families:
+        way = next(iter(kernels))
+        return kernels[way], Path(family.name, way, why)
+    sizes = Sizes.of(options)
+    times = times_for(kept.families, family.name, sizes.kind(family.name), sizes.precision, sizes.columns(family.name))
+    found = decided(list(kernels), times, kept.device)
+    if times is not None and APEX in times.seconds and source.by == CUDA:
+        with_apex = decided([*kernels, APEX], times, kept.device)
+        try:  # it is imported where it is taken
+            kernels[APEX] = apex_kernels(family.attribute) if with_apex.way == APEX else None
+            found = with_apex
+        except ApexMissing as error:
+            why = f"{why}; it was measured with apex: {error}"
+    said = "; ".join(filter(None, (found.why or why, found.beside)))
+    return kernels[found.way], Path(family.name, found.way, said)
+
+
+def _apex_notes(source: Source, kept: KeptTimes) -> tuple[str, ...]:
+    """What is to be said of an apex that is there and was not measured, or is another project."""
+    if source.by != CUDA or any(APEX in one.seconds for one in kept.families):
+        return ()
+    why_not = why_not_apex("norms")
+    if why_not is None:
+        return ("apex is installed and was not measured beside the kernels: opsctl kernels measure",)
+    return () if why_not == NOT_INSTALLED else (why_not,)
 
 
 def source_of(options: Options, device: torch.device) -> Source:
@@ -159,12 +206,18 @@ def by_torch_alone(options: Options, device: torch.device, why: str) -> Operatio
     return Operations(paths=tuple(Path(name, TORCH, why) for name in (*needed, _ATTENTION)))
 
 
-def kernel_lines(paths: Iterable[Path]) -> list[str]:
-    """What the training log says of them: a line for each who computes something, and why."""
+def kernel_lines(operations: Operations) -> list[str]:
+    """What the training log says of them: a line for each who computes something, and why; then what was left."""
     families: dict[tuple[str, str], list[str]] = {}
-    for path in paths:
+    for path in operations.paths:
         families.setdefault((path.by, path.why), []).append(path.family)
-    return [f"kernels: {by} computes {', '.join(names)} ({why})" for (by, why), names in families.items()]
+    lines = [f"kernels: {by} computes {', '.join(names)} ({why})" for (by, why), names in families.items()]
+    return lines + [f"kernels: {note}" for note in operations.notes]
+
+
+def has_compiler() -> bool:
+    """Whether torch.compile has what it compiles for a GPU with."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def _attention(options: Options, device: torch.device, source: Source) -> tuple[dict[str, Any], Path]:
@@ -197,10 +250,18 @@ def _on_gpu(device: torch.device) -> Source:
         return Source(CUDA, None, cubins.why)
     number = device.index or 0
     try:
-        runner = CudaRunner(CudaDriver(), number, cubins, lambda: int(torch.cuda.current_stream(number).cuda_stream))
+        runner = CudaRunner(CudaDriver(), number, cubins, _current_stream(number))
     except KernelError as error:
         return Source(CUDA, None, str(error))
     return Source(CUDA, runner, f"built for {capability[0]}.{capability[1]}")
+
+
+def _current_stream(device: int) -> Callable[[], int]:
+    """Asks for the address of torch's stream on a GPU, as Triton's launches do: a Stream need not be made for it."""
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is None:
+        return lambda: int(torch.cuda.current_stream(device).cuda_stream)
+    return functools.partial(raw, device)
 
 
 def _class_of(form: str, by: str) -> Any:
@@ -222,10 +283,8 @@ def _refused(family: Family, source: Source, options: Options) -> str | None:
     return family.cuda_refuses(_class_of(family.cuda, CUDA), options)
 
 
-def _refuse_unmet(options: Options, paths: tuple[Path, ...]) -> None:
-    asked = {"--kernels torch", *(family.unfused_by for family in FAMILIES)}
-    # Attention by torch is one fused kernel too.
-    unmet = [path for path in paths if path.by == TORCH and path.family != _ATTENTION and path.why not in asked]
+def _refuse_unmet(options: Options, unmet: Sequence[Path]) -> None:
+    """Attention by torch is one fused kernel too, and never among them."""
     if options.kernels == TORCH:
         raise OptionsError("--abort-on-unmet-fused-kernel-constraints with --kernels torch: leave out one of them")
     if unmet:

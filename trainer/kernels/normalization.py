@@ -8,10 +8,14 @@ Shapes: r rows, h hidden.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+from trainer.kernels.rows import as_rows
 
 
 class NormKernels(Protocol):
@@ -46,12 +50,30 @@ class NormKernels(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class NormFunction:
+    """Norms that bring gradients of their own, as another library's do: (x, weight_h, bias_h, epsilon, rms) -> y."""
+
+    compute: Callable[[Tensor, Tensor, Tensor | None, float, bool], Tensor]
+
+
+#: What `Operations.norms` may be.
+Norms: TypeAlias = NormKernels | NormFunction
+
+
+def adds_before(kernels: Norms | None) -> bool:
+    """Whether they have the sum of two tensors with its norm in one pass."""
+    return kernels is not None and not isinstance(kernels, NormFunction)
+
+
 def normalized(
-    x: Tensor, weight_h: Tensor, bias_h: Tensor | None, epsilon: float, rms: bool, kernels: NormKernels | None
+    x: Tensor, weight_h: Tensor, bias_h: Tensor | None, epsilon: float, rms: bool, kernels: Norms | None
 ) -> Tensor:
     """x [..., h] by its statistics, times weight, plus bias: the same shape and dtype."""
     if kernels is None:
         return _by_torch(x, weight_h, bias_h, epsilon, rms)
+    if isinstance(kernels, NormFunction):
+        return kernels.compute(x, weight_h, bias_h, epsilon, rms)
     normed: Tensor = _Norm.apply(x, weight_h, bias_h, epsilon, rms, kernels)
     return normed
 
@@ -63,12 +85,16 @@ def added_and_normalized(
     bias_h: Tensor | None,
     epsilon: float,
     rms: bool,
-    kernels: NormKernels | None,
+    kernels: Norms | None,
 ) -> tuple[Tensor, Tensor]:
-    """(x + residual, its norm); all of one shape [..., h] and dtype."""
-    if kernels is None:
-        total = x + residual
-        return total, _by_torch(total, weight_h, bias_h, epsilon, rms)
+    """(x + residual, its norm), all of one shape [..., h].
+
+    The norm is that of the sum as it is rounded, so both are what two operations would give; the sum's gradient is
+    rounded once. What is of two dtypes, as mixed precision can have it, is added by torch.
+    """
+    if kernels is None or isinstance(kernels, NormFunction) or x.dtype != residual.dtype:
+        total = residual + x
+        return total, normalized(total, weight_h, bias_h, epsilon, rms, kernels)
     total, normed = _AddedNorm.apply(x, residual, weight_h, bias_h, epsilon, rms, kernels)
     return total, normed
 
@@ -79,16 +105,12 @@ def _by_torch(x: Tensor, weight_h: Tensor, bias_h: Tensor | None, epsilon: float
     return nn.functional.layer_norm(x, weight_h.shape, weight_h, bias_h, epsilon)
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1]).contiguous()
-
-
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, rms: bool, kernels: NormKernels
     ) -> Tensor:
-        x_rh = _rows(x)
+        x_rh = as_rows(x)
         y_rh, mean_r, deviation_r = kernels.forward(x_rh, weight, bias, epsilon, rms)
         ctx.save_for_backward(x_rh, weight, mean_r, deviation_r)
         ctx.kernels, ctx.has_bias = kernels, bias is not None
@@ -98,7 +120,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         x_rh, weight, mean_r, deviation_r = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.kernels.backward(
-            _rows(gradients[0]), x_rh, weight, mean_r, deviation_r, None, ctx.has_bias
+            as_rows(gradients[0]), x_rh, weight, mean_r, deviation_r, None, ctx.has_bias
         )
         return of_x.view(gradients[0].shape), of_weight, of_bias, None, None, None
 
@@ -115,7 +137,9 @@ class _AddedNorm(torch.autograd.Function):
         rms: bool,
         kernels: NormKernels,
     ) -> tuple[Tensor, Tensor]:
-        total_rh, y_rh, mean_r, deviation_r = kernels.add_forward(_rows(x), _rows(residual), weight, bias, epsilon, rms)
+        total_rh, y_rh, mean_r, deviation_r = kernels.add_forward(
+            as_rows(x), as_rows(residual), weight, bias, epsilon, rms
+        )
         ctx.save_for_backward(total_rh, weight, mean_r, deviation_r)
         ctx.kernels, ctx.has_bias = kernels, bias is not None
         return total_rh.view(x.shape), y_rh.view(x.shape)
@@ -125,7 +149,7 @@ class _AddedNorm(torch.autograd.Function):
         total_rh, weight, mean_r, deviation_r = ctx.saved_tensors
         of_total, of_normed = gradients
         of_x, of_weight, of_bias = ctx.kernels.backward(
-            _rows(of_normed), total_rh, weight, mean_r, deviation_r, _rows(of_total), ctx.has_bias
+            as_rows(of_normed), total_rh, weight, mean_r, deviation_r, as_rows(of_total), ctx.has_bias
         )
         of_x = of_x.view(of_normed.shape)
         return of_x, of_x, of_weight, of_bias, None, None, None

@@ -9,7 +9,7 @@ from trainer.kernels.adam import AdamKernels
 from trainer.kernels.attention import CausalAttention
 from trainer.kernels.causal_attention import AttentionKernels
 from trainer.kernels.cross_entropy import CrossEntropyKernels
-from trainer.kernels.normalization import NormKernels
+from trainer.kernels.normalization import Norms
 from trainer.kernels.residual import ResidualKernels
 from trainer.kernels.softmax import SoftmaxKernels
 
@@ -25,9 +25,12 @@ class Path:
 
 @dataclass(frozen=True)
 class Operations:
-    """The kernels of each family; None where torch computes it. `paths` says so of each."""
+    """The kernels of each family; None where torch computes it.
 
-    norms: NormKernels | None = None
+    paths: who does, and why. notes: what was there to choose by, or from, and was not taken up.
+    """
+
+    norms: Norms | None = None
     activations: ActivationKernels | None = None
     residuals: ResidualKernels | None = None
     attention: AttentionKernels | None = None
@@ -36,6 +39,7 @@ class Operations:
     cross_entropy: CrossEntropyKernels | None = None
     adam: AdamKernels | None = None
     paths: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 #: Everything by torch, whatever there is.

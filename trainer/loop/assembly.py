@@ -21,6 +21,7 @@ from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
 from trainer.loop.leaving import Leaving
 from trainer.loop.log import Log
 from trainer.loop.observer import Observer
+from trainer.loop.own_time import OwnTime, sampler_pipe
 from trainer.loop.preparing import Prepared, prepare, saves_where_it_loads
 from trainer.loop.replicas import ReplicaCheck, Replicas
 from trainer.loop.resuming import Resumption, load_into
@@ -123,6 +124,8 @@ def _observers(
         curves,
         Evaluations(options, prepared.datasets, evaluated, tell, curves),
     ]
+    if (pipe := sampler_pipe()) is not None:
+        observers.insert(0, OwnTime(engine, parallel, pipe))
     is_due = SaveSchedule.of(options).is_due
     if options.check_replicas_interval and parallel.world_size > 1:
         replicas = Replicas(engine, parallel, shape)

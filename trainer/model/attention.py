@@ -44,6 +44,7 @@ class SelfAttention(nn.Module):
         clock: DropoutClock,
         weights: LayerWeights,
         recompute: bool = False,
+        leaves_bias: bool = False,
     ) -> None:
         super().__init__()
         self.shape, self.layer, self.clock, self.recompute = shape, layer, clock, recompute
@@ -55,7 +56,7 @@ class SelfAttention(nn.Module):
         if shape.query_key_norm:
             self.q_layernorm = HeadNorm(shape, weights, "self_attention.q_layernorm", parallel)
             self.k_layernorm = HeadNorm(shape, weights, "self_attention.k_layernorm", parallel)
-        self.dense = RowParallelLinear(*weights.pair("self_attention.dense"), parallel)
+        self.dense = RowParallelLinear(*weights.pair("self_attention.dense"), parallel, leaves_bias)
         self.core_attention = parallel.operations.core_attention
         if shape.alibi:
             self._slopes = tuple(alibi_slopes(shape.heads)[self.first_head : self.first_head + self.local_heads])

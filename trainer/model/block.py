@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 from torch import Tensor, nn
 
-from trainer.kernels.activation import GateActivation, bias_gelu, gated
+from trainer.kernels.activation import bias_gelu, gate_activation, gated
+from trainer.kernels.made_again import made_again
+from trainer.kernels.normalization import adds_before
 from trainer.kernels.residual import added
 from trainer.model.attention import SelfAttention
 from trainer.model.dropout import DropoutClock, dropped_at
@@ -18,41 +24,45 @@ from trainer.recipe.parameters import block_parameters
 class MLP(nn.Module):
     """x_bsh -> ffn -> GeLU -> x_bsh, or with a gate x_bsh -> activation(gate) * ffn -> x_bsh."""
 
-    def __init__(self, shape: ModelShape, parallel: Parallel, weights: LayerWeights) -> None:
+    def __init__(
+        self, shape: ModelShape, parallel: Parallel, weights: LayerWeights, is_recomputed: bool = False
+    ) -> None:
         super().__init__()
-        self.tanh, self.activation = shape.tanh_gelu, _gate_activation(shape)
+        self.makes_again = parallel.operations.activations is not None and not is_recomputed
+        self.tanh, self.activation = shape.tanh_gelu, gate_activation(shape.gate, shape.tanh_gelu)
         self.kernels = parallel.operations.activations
         self.gate = ColumnParallelLinear(*weights.pair("mlp.gate"), parallel) if shape.gate else None
         self.dense_h_to_4h = ColumnParallelLinear(*weights.pair("mlp.dense_h_to_4h"), parallel)
-        self.dense_4h_to_h = RowParallelLinear(*weights.pair("mlp.dense_4h_to_h"), parallel)
+        leaves_bias = parallel.operations.residuals is not None
+        self.dense_4h_to_h = RowParallelLinear(*weights.pair("mlp.dense_4h_to_h"), parallel, leaves_bias)
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         """x_bsh -> out_bsh: both whole on every tensor-parallel rank, or slices of the sequence."""
-        if self.gate is None:
-            wide = self._by_gelu(x_bsh)
-        else:
-            wide, gate = side_by_side(x_bsh, [self.dense_h_to_4h, self.gate])
-            wide = gated(gate, wide, self.activation, self.kernels)
-        out_bsh: Tensor = self.dense_4h_to_h(wide)
+        activation = self._gelu_of(x_bsh) if self.gate is None else self._gated_of(x_bsh, self.gate)
+        wide = activation()
+        with made_again(wide, activation if self.makes_again else None):
+            out_bsh: Tensor = self.dense_4h_to_h(wide)
         return out_bsh
 
-    def _by_gelu(self, x_bsh: Tensor) -> Tensor:
-        """The width after GeLU; kernels add the bias on their way, and sum its gradient on their way back."""
+    def _gelu_of(self, x_bsh: Tensor) -> Callable[[], Tensor]:
+        """What makes the width after GeLU; kernels add the bias on their way, and sum its gradient on the way back."""
         if self.kernels is None:
-            return bias_gelu(self.dense_h_to_4h(x_bsh), None, self.tanh, None)
+            return functools.partial(bias_gelu, self.dense_h_to_4h(x_bsh), None, self.tanh, None)
         wide, bias = self.dense_h_to_4h.without_bias(x_bsh), self.dense_h_to_4h.bias
-        return bias_gelu(wide, bias, self.tanh, self.kernels)
+        return functools.partial(bias_gelu, wide, bias, self.tanh, self.kernels)
 
-
-def _gate_activation(shape: ModelShape) -> GateActivation:
-    """What a gate goes through; of no use without one."""
-    gelu: GateActivation = "gelu_tanh" if shape.tanh_gelu else "gelu_erf"
-    by_gate: dict[str, GateActivation] = {"swiglu": "silu", "geglu": gelu, "reglu": "relu", "liglu": "none"}
-    return by_gate.get(shape.gate or "", gelu)
+    def _gated_of(self, x_bsh: Tensor, gate: ColumnParallelLinear) -> Callable[[], Tensor]:
+        """What makes the width times what its gate goes through."""
+        wide, through = side_by_side(x_bsh, [self.dense_h_to_4h, gate])
+        return functools.partial(gated, through, wide, self.activation, self.kernels)
 
 
 class TransformerBlock(nn.Module):
-    """`layer` counts from 0 over the whole model. DeepSpeed finds blocks by the word transformer in the class name."""
+    """`layer` counts from 0 over the whole model. DeepSpeed finds blocks by the word transformer in the class name.
+
+    is_recomputed: the backward pass runs all of it again and has nothing of it kept, so that it makes nothing again by
+    itself: what keeps something else in a tensor's place would keep the others from whoever runs it again.
+    """
 
     def __init__(
         self,
@@ -61,24 +71,44 @@ class TransformerBlock(nn.Module):
         parallel: Parallel,
         clock: DropoutClock,
         recompute_attention: bool = False,
+        is_recomputed: bool = False,
     ) -> None:
         super().__init__()
         self.shape, self.layer, self.clock, self.part = shape, layer, clock, parallel.sequence_part
         self.residuals = parallel.operations.residuals
+        self.norms_are_cheap = parallel.operations.norms is not None and not is_recomputed
         weights = LayerWeights(block_parameters(shape, layer), shape, parallel)
         self.input_layernorm = Norm(shape, weights, "input_layernorm")
-        self.self_attention = SelfAttention(shape, layer, parallel, clock, weights, recompute_attention)
+        # A sum that the norm alone reads, as where the norm goes on as the residual, is worth no gradient of zeros.
+        sums_in_norm = not shape.hidden_dropout and not shape.residual_after_layernorm
+        self.sums_in_norm = sums_in_norm and adds_before(parallel.operations.norms)
+        leaves_bias = self.residuals is not None and not self.sums_in_norm
+        self.self_attention = SelfAttention(shape, layer, parallel, clock, weights, recompute_attention, leaves_bias)
         self.post_attention_layernorm = Norm(shape, weights, "post_attention_layernorm")
-        self.mlp = MLP(shape, parallel, weights)
+        self.mlp = MLP(shape, parallel, weights, is_recomputed)
 
     def forward(self, x_bsh: Tensor) -> Tensor:
         """x_bsh -> x_bsh, the residual stream after this block, or this rank's slice of it."""
         normed = self.input_layernorm(x_bsh)
         residual = normed if self.shape.residual_after_layernorm else x_bsh
-        x_bsh = self._added(residual, self.self_attention(normed), self.self_attention.dense, "attention output")
-        normed = self.post_attention_layernorm(x_bsh)
+        with self._norm_made_again(normed, self.input_layernorm, x_bsh):
+            attended_bsh = self.self_attention(normed)
+        x_bsh, normed = self._added_and_normed(residual, attended_bsh)
         residual = normed if self.shape.residual_after_layernorm else x_bsh
-        return self._added(residual, self.mlp(normed), self.mlp.dense_4h_to_h, "mlp output")
+        with self._norm_made_again(normed, self.post_attention_layernorm, x_bsh):
+            out_bsh = self.mlp(normed)
+        return self._added(residual, out_bsh, self.mlp.dense_4h_to_h, "mlp output")
+
+    def _norm_made_again(self, normed: Tensor, norm: nn.Module, x_bsh: Tensor) -> AbstractContextManager[None]:
+        """Within it a norm that is cheap to make is not kept for the backward pass."""
+        return made_again(normed, functools.partial(norm, x_bsh) if self.norms_are_cheap else None)
+
+    def _added_and_normed(self, residual_bsh: Tensor, x_bsh: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream with the attention's output, and its norm: in one pass where nothing lies between."""
+        if self.sums_in_norm:
+            return self.post_attention_layernorm.of_sum(x_bsh, residual_bsh)
+        total = self._added(residual_bsh, x_bsh, self.self_attention.dense, "attention output")
+        return total, self.post_attention_layernorm(total)
 
     def _added(self, residual_bsh: Tensor, x_bsh: Tensor, last: RowParallelLinear, spot: str) -> Tensor:
         """The residual stream with what a half of the block makes; `last` is the layer that x comes out of."""

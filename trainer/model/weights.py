@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from trainer.kernels.dtypes import DTYPES
-from trainer.kernels.normalization import normalized
+from trainer.dtypes import DTYPES
+from trainer.kernels.normalization import added_and_normalized, normalized
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.sequence import gradient_of_all_slices
 from trainer.parallel.tensor_parallel import initial_parameter
@@ -46,8 +46,18 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size of the weight] -> the same shape and dtype. Where x is a slice, backward is collective."""
+        return self.normalized(x, *self._shared())
+
+    def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """(residual + x, its norm), both of x's shape and dtype. Where x is a slice, backward is collective."""
+        weight, bias = self._shared()
+        kernels = self.parallel.operations.norms
+        return added_and_normalized(x, residual, weight, bias, self.epsilon, self.rms, kernels)
+
+    def _shared(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias, whose gradients are summed where ranks have slices."""
         bias = None if self.bias is None else gradient_of_all_slices(self.bias, self.parallel)
-        return self.normalized(x, gradient_of_all_slices(self.weight, self.parallel), bias)
+        return gradient_of_all_slices(self.weight, self.parallel), bias
 
     def normalized(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x by its statistics, times `weight`, plus `bias`."""

@@ -35,6 +35,12 @@ class Launch:
     def __post_init__(self) -> None:
         _require_possible(self.kernel, self.grid, self.block, self.shared_bytes)
 
+    def with_arguments(self, *arguments: Argument) -> Launch:
+        """The same with these arguments. Its sizes were looked at already."""
+        other = object.__new__(Launch)
+        vars(other).update(vars(self), arguments=arguments)
+        return other
+
 
 @functools.lru_cache(maxsize=4096)
 def _require_possible(kernel: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int) -> None:

@@ -5,6 +5,7 @@ Ranks and groups are those of `trainer.recipe.layout`; DeepSpeed's topology, whi
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import platform
@@ -29,6 +30,7 @@ import torch.distributed as dist  # noqa: E402
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 
 from trainer.kernels.choice import by_torch_alone, choose  # noqa: E402
+from trainer.kernels.kept_times import kept_times  # noqa: E402
 from trainer.kernels.operations import BY_TORCH, Operations  # noqa: E402
 from trainer.parallel.determinism import be_deterministic  # noqa: E402
 
@@ -134,23 +136,25 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
         raise OptionsError("--distributed-backend nccl needs a GPU, and there is none here: leave the option out")
     if on_gpu:
         torch.cuda.set_device(local_rank)
+    timeout = timedelta(minutes=options.distributed_timeout_minutes)
     if not dist.is_initialized():
         backend = options.distributed_backend or ("nccl" if on_gpu else "gloo")
-        timeout = timedelta(minutes=options.distributed_timeout_minutes)
         if world_size == 1 and "MASTER_PORT" not in os.environ:
             dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
         else:
             dist.init_process_group(backend, timeout=timeout)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+    # DeepSpeed makes groups of its own, and without a word of time, for which torch has a default of its own.
+    deepspeed.comm.comm.cdb.new_group = functools.partial(dist.new_group, timeout=timeout)
     rank = dist.get_rank()
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     return Parallel(
         rank=rank,
         local_rank=local_rank,
         layout=layout,
-        tensor_group=_own_group(layout.tensor_groups(), rank),
-        pipeline_group=_own_group(layout.pipeline_groups(), rank),
-        data_group=_own_group(layout.data_groups(), rank),
+        tensor_group=_own_group(layout.tensor_groups(), rank, timeout),
+        pipeline_group=_own_group(layout.pipeline_groups(), rank, timeout),
+        data_group=_own_group(layout.data_groups(), rank, timeout),
         topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
         device=device,
         splits_sequence=splits_sequence(options),
@@ -161,9 +165,12 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
 def _operations(options: Options, device: torch.device) -> Operations:
     """What this rank computes with: what is chosen where all ranks choose alike, else torch on all. Collective.
 
-    Ranks that round otherwise would each train a copy of their own of what they have in common.
+    Ranks that round otherwise would each train a copy of their own of what they have in common. So all choose by what
+    was measured where the first one is: each node may have a cache of its own.
     """
-    own = choose(options, device)
+    kept: list[Any] = [kept_times(device) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(kept)
+    own = choose(options, device, kept[0])
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, (platform.node(), [(path.family, path.by, path.why) for path in own.paths]))
     of_first = [(family, by) for family, by, _ in told[0][1]]
@@ -177,11 +184,14 @@ def _operations(options: Options, device: torch.device) -> Operations:
     return own
 
 
-def _own_group(groups: list[list[int]], rank: int) -> Any:
-    """This rank's group of one kind. Every rank makes every group, in the same order, as torch requires."""
+def _own_group(groups: list[list[int]], rank: int, timeout: timedelta) -> Any:
+    """This rank's group of one kind. Every rank makes every group, in the same order, as torch requires.
+
+    Without a word torch gives a group 30 minutes, whatever the first one has.
+    """
     own = None
     for ranks in groups:
-        group = dist.new_group(ranks)
+        group = dist.new_group(ranks, timeout=timeout)
         if rank in ranks:
             own = group
     return own

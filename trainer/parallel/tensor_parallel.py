@@ -125,14 +125,15 @@ def side_by_side(x_bsi: Tensor, layers: list[ColumnParallelLinear], with_bias: b
 class RowParallelLinear(nn.Module):
     """y_bso = sum over ranks of x_bsi @ weight.T, + bias: x is this rank's part. The bias is not split.
 
-    y is whole, or this rank's slice of the sequence where the ranks split it. Where kernels add the residual, the bias
-    is left to them: its sum, and its gradient's, come in the passes that they make anyway.
+    y is whole, or this rank's slice of the sequence where the ranks split it. leaves_bias: to kernels that add the
+    residual: its sum, and its gradient's, come in the passes that they make anyway.
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, parallel: Parallel) -> None:
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, parallel: Parallel, leaves_bias: bool = False
+    ) -> None:
         super().__init__()
-        self.parallel, self.weight, self.bias = parallel, weight, bias
-        self.leaves_bias = parallel.operations.residuals is not None
+        self.parallel, self.weight, self.bias, self.leaves_bias = parallel, weight, bias, leaves_bias
 
     def forward(self, x_bsi: Tensor) -> Tensor:
         """x_bsi with this rank's i / tensor_size inputs -> y_bso, but for `left_bias`. Collective."""

@@ -1,24 +1,44 @@
 """What the forward pass of one micro-batch keeps on a rank until the backward pass, in bytes. Pure, without torch.
 
 Counted are the tensors that autograd holds, each storage once, as torch's kernels keep them: on a CPU a test holds this
-to what is really saved, byte for byte. Attention's scores are never kept whole, but with attention dropout on a CPU.
+to what is really saved, byte for byte. Attention's weights are never kept whole, but by the softmax kernels, and with
+attention dropout on a CPU.
 
 Letters: h hidden size, f feed-forward size, d head size, t tensor-parallel ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.recipe.loss_chunks import chunk_tokens
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import word_embedding
-from trainer.recipe.precision import is_half
+from trainer.recipe.precision import is_half, precision_of
 from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE
 
 _FP32 = 4
 # ALiBi adds features to a head until it is a multiple of this with at least so many more.
 _ALIBI_ALIGNMENT, _ALIBI_FEATURES = 8, 4
+
+
+#: The softmax kernels keep b n s^2 weights for the backward pass: beyond this, extra features of heads cost less.
+MOST_SOFTMAX_SEQUENCE = 4096
+
+
+def attends_by_softmax(options: Mapping[str, Any], before_ampere: bool) -> bool:
+    """Whether attention on a GPU is the softmax kernels between two products, where they are built.
+
+    before_ampere: of the GPU. Unasked that is so with ALiBi where torch has no flash attention.
+    """
+    if options["attention"] == "softmax":
+        return True
+    unasked = options["attention"] == "auto" and options["kernels"] == "auto" and not options["attention_dropout"]
+    has_no_flash = before_ampere or precision_of(options) == "fp32"
+    is_fused = not options["no_masked_softmax_fusion"] and options["seq_length"] <= MOST_SOFTMAX_SEQUENCE
+    return unasked and has_no_flash and is_fused and options["position_embedding_type"] == "alibi"
 
 
 def alibi_feature_count(head_size: int) -> int:
@@ -32,7 +52,8 @@ class MicroBatch:
 
     on_cpu: there the kernels keep other things than on a GPU; wide: a CPU without 16-bit products computes attention in
     fp32 and keeps what it takes and gives so. With `sequence_parallel` what all ranks hold alike is cut by the
-    sequence, and with `split_checkpoints` what recomputation starts from.
+    sequence, and with `split_checkpoints` what recomputation starts from. keeps_weights: attention is the softmax
+    kernels between two products.
     """
 
     shape: ModelShape
@@ -44,6 +65,7 @@ class MicroBatch:
     split_checkpoints: bool = False
     on_cpu: bool = False
     wide: bool = False
+    keeps_weights: bool = False
 
     @property
     def tokens(self) -> int:
@@ -114,9 +136,14 @@ class MicroBatch:
         wide_size = size + (alibi_feature_count(size) if shape.alibi else 0)
         heads = self.tokens * self._heads
         kept = (self._queries_keys_values(wide_size) + self._head_norms_numbers()) * self._product_bytes
-        kept += self._head_norms_bytes()
-        if shape.rotary_size:
-            kept += self.length * shape.rotary_size * self._product_bytes  # sines and cosines, which blocks share
+        kept_beside = self._head_norms_bytes()
+        if shape.rotary_size:  # sines and cosines, which blocks share
+            kept_beside += self.length * shape.rotary_size * self._product_bytes
+        kept += kept_beside
+        if self.keeps_weights:
+            without_features = self._queries_keys_values(size) + self._head_norms_numbers()
+            weights_and_mixed = heads * self.length + self._mixed_numbers()
+            return kept_beside + (without_features + weights_and_mixed) * self.element_bytes
         if shape.attention_dropout and self.on_cpu:
             weights = heads * self.length
             masks = weights + self.length**2

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainer.recipe.activations import MicroBatch
+from trainer.recipe.activations import MicroBatch, attends_by_softmax
 from trainer.recipe.layout import Layout, blocks_per_stage
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import block_parameters, word_embedding
@@ -57,28 +57,42 @@ def rank_memory(
     stage: int,
     on_cpu: bool = False,
     wide: bool = False,
+    keeps_weights: bool = False,
 ) -> RankMemory:
     """The peak of a rank of one pipeline stage, from the second step on, at the full batch.
 
+    on_cpu, wide, keeps_weights: as `MicroBatch` has them.
     Raises ValueError where ranks cannot share a layer alike, or the blocks do not divide.
     """
     stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
     held = parameters_of_ranks(shape, stages, layout.tensor)[stage]
     in_fp32 = shape.precision == "bf16" or (shape.precision == "fp16" and options["accumulate_allreduce_grads_in_fp32"])
     states = _States(shape.precision, held, layout.data, options["zero_reduce_bucket_size"], in_fp32, on_cpu)
-    flow = _Flow(options, micro_batch(options, shape, layout, on_cpu, wide), layout, stage, stages[stage])
+    flow = _Flow(
+        options, micro_batch(options, shape, layout, on_cpu, wide, keeps_weights), layout, stage, stages[stage]
+    )
     process = _CPU_PROCESS_BYTES.get(shape.precision, 0) if on_cpu else 0
     return max(states.at_reduction(process), *states.at_backward(flow, process), key=lambda one: one.peak_bytes)
 
 
-def fullest_rank(options: Mapping[str, Any], shape: ModelShape, layout: Layout) -> tuple[int, RankMemory]:
+def fullest_rank(
+    options: Mapping[str, Any], shape: ModelShape, layout: Layout, before_ampere: bool = False
+) -> tuple[int, RankMemory]:
     """The stage whose ranks take most on a GPU, and what they take. Raises ValueError as `rank_memory` does."""
-    found = [(stage, rank_memory(options, shape, layout, stage)) for stage in range(layout.pipeline)]
+    keeps = attends_by_softmax(options, before_ampere)
+    found = [
+        (stage, rank_memory(options, shape, layout, stage, keeps_weights=keeps)) for stage in range(layout.pipeline)
+    ]
     return max(found, key=lambda one: one[1].peak_bytes)
 
 
 def micro_batch(
-    options: Mapping[str, Any], shape: ModelShape, layout: Layout, on_cpu: bool = False, wide: bool = False
+    options: Mapping[str, Any],
+    shape: ModelShape,
+    layout: Layout,
+    on_cpu: bool = False,
+    wide: bool = False,
+    keeps_weights: bool = False,
 ) -> MicroBatch:
     """The options' micro-batch on a rank."""
     return MicroBatch(
@@ -91,6 +105,7 @@ def micro_batch(
         split_checkpoints=options["partition_activations"] or options["distribute_checkpointed_activations"],
         on_cpu=on_cpu,
         wide=wide and is_half(shape.precision),
+        keeps_weights=keeps_weights,
     )
 
 

@@ -10,6 +10,8 @@ from opsctl.doctor.seen import Seen
 _COMMANDS = ("sbatch", "squeue", "srun", "sinfo", "scontrol", "scancel")
 _DAEMONS = ("slurmctld", "slurmd", "munged")
 _OLDEST = (22, 5)
+#: Fewer nodes have nobody to be compared with.
+_NODES_TO_TEST = 3
 _PROFILE = "~/.config/opsctl/profile.toml"
 
 
@@ -56,6 +58,20 @@ def _partition(seen: Seen) -> Result | None:
     return ok(wanted)
 
 
+def _probe(seen: Seen) -> Result | None:
+    if seen.run is None or seen.run.slurm.nodes + seen.run.slurm.spare < _NODES_TO_TEST:
+        return None
+    slurm = seen.run.slurm
+    if slurm.effort != "off":
+        spare = f", {slurm.spare} spare" if slurm.spare else ", none spare: a bad one ends the job"
+        return ok(f"{slurm.effort}, before each training{spare}")
+    if slurm.spare:
+        return optional("off: spare nodes then replace only those that Slurm loses", 'probe = "quick" under [slurm]')
+    return optional(
+        "off: one slow or lying node of many is noticed late", 'probe = "quick" and spare = 1 under [slurm]'
+    )
+
+
 def _internet(seen: Seen) -> Result | None:
     if seen.slurm is None:
         return None
@@ -82,6 +98,7 @@ CHECKS = (
     Check("controller", "Does the cluster answer, and is its Slurm 22.05 or newer?", _controller, "slurm"),
     Check("accounting", "Does the accounting database answer?", _accounting, "slurm"),
     Check("partition", "Is there the partition that the run asks for?", _partition, "slurm"),
+    Check("probe", "Are nodes tested before they are trained on?", _probe),
     Check("internet partition", "Is a partition known, and there, for what needs the internet?", _internet, "slurm"),
     Check("local cluster", "Could a cluster of one's own be started here?", _local, "software"),
 )

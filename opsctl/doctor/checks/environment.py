@@ -53,6 +53,15 @@ def _stale(seen: Seen) -> Result | None:
     return missing(stale[0].text, stale[0].todo) if stale else ok("none is left")
 
 
+def _kernels(seen: Seen) -> Result | None:
+    if (found := seen.kernels) is None:
+        return None
+    where = ", ".join(found.folders)
+    if found.state == "ok":
+        return ok(f"{found.name} is built in {where}")
+    return missing(f"{found.name} is {found.state} in {where}: torch would compute all of it", found.build)
+
+
 def _lm_eval(seen: Seen) -> Result | None:
     if (found := seen.lm_eval) is None:
         return None
@@ -73,6 +82,12 @@ CHECKS = (
         "Has a killed compilation left a lock in which everybody waits for ever?",
         _stale,
         "environment",
+    ),
+    Check(
+        "compiled operations",
+        "Are the kernels built for the GPUs that the run asks for, beside its own torch?",
+        _kernels,
+        "kernels",
     ),
     Check(
         "lm-eval", "Has the Python that evaluates checkpoints an lm-eval, and may it be started?", _lm_eval, "lm_eval"

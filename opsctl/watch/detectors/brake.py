@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opsctl.attempts.brake import BRAKE_ATTEMPTS
 from opsctl.attempts.ending import Ending
+from opsctl.attempts.events import Attempt
 from opsctl.watch.detector import Detector, Settings
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
@@ -36,10 +37,15 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
             Severity.CRITICAL if row >= BRAKE_ATTEMPTS else Severity.WARNING,
             text,
             since=last[0].closed_at if last else None,
-            evidence=tuple(f"attempt {one.number}, {one.display_id}: {one.reason}" for one in last[-_NAMED:]),
-            todo="opsctl attempts; opsctl logs; opsctl submit lets the brake go",
+            evidence=tuple(map(_told, last[-_NAMED:])),
+            todo="opsctl triage; opsctl attempts; opsctl logs; opsctl submit lets the brake go",
         )
     ]
+
+
+def _told(one: Attempt) -> str:
+    cause = f", {one.verdict.words}" if one.verdict is not None and one.verdict.is_known else ""
+    return f"attempt {one.number}, {one.display_id}: {one.reason}{cause}"
 
 
 def _learned_nothing(snapshot: Snapshot) -> Finding:
@@ -49,7 +55,7 @@ def _learned_nothing(snapshot: Snapshot) -> Finding:
         Severity.CRITICAL,
         "the training stopped itself, its iterations were all skipped or had no finite loss; the chain stops",
         since=last.closed_at,
-        evidence=(f"attempt {last.number}, {last.display_id}: {last.reason}",),
+        evidence=(_told(last),),
         todo="opsctl logs; opsctl checkpoints rollback, or other options; then opsctl submit",
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from opsctl.logs.silence import START_MOST_S
 from opsctl.slurm.states import State
 from opsctl.watch.detector import Detector, Settings
-from opsctl.watch.detectors.silence import START_MOST
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 from opsctl.watch.wording import length_words, seconds_of
@@ -55,7 +55,7 @@ def _late(snapshot: Snapshot, settings: Settings, started_at: datetime) -> list[
     is_of_this_task = saved_at is not None and saved_at > started_at
     since = saved_at if saved_at is not None and is_of_this_task else started_at
     if not is_of_this_task:
-        limit += START_MOST
+        limit += timedelta(seconds=START_MOST_S)
     age = snapshot.now - since
     if age < limit:
         return []

@@ -20,7 +20,7 @@ two of the last attempts failed on it first.
 _NAMED = 3
 #: What counts against a node: attempts that ended within this time, of the newest so many.
 RECENT, NEWEST, FAILURES = timedelta(days=3), 6, 2
-_FAILED = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
+_FAILED = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.HANG, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
 
 
 def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from opsctl.logs.silence import longest_silence_s
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 from opsctl.watch.detector import Detector, Settings
@@ -18,11 +19,6 @@ HELP = """Does a training that runs also log, or does it hang?
 `[watch] silent_most`. 2: for twice as long, and an hour longer. After a start it has half an hour more, until its
 first iteration.
 """
-#: A running training that has logged nothing for so many iterations, and so long, is worth a look.
-SILENT_ITERATIONS = 10
-SILENT_LEAST = timedelta(minutes=10)
-#: A start, with a checkpoint of terabytes to read and kernels to build, takes so much longer.
-START_MOST = timedelta(minutes=30)
 #: Nothing was ever logged: nobody knows what it has to build first.
 FIRST_START_MOST = timedelta(hours=2)
 #: Past the limit, and past it twice, it will not go on by itself.
@@ -76,16 +72,11 @@ def _finding(snapshot: Snapshot, job: Job, text: str, since: datetime, limit: ti
 def _limit(snapshot: Snapshot, settings: Settings, typical_s: float, is_starting: bool) -> timedelta:
     """How long nothing may be logged."""
     told_s = seconds_of(settings.watch, "silent_most")
-    if told_s is not None and not is_starting:
-        return timedelta(seconds=told_s)
     measured, expect = snapshot.measured, settings.expect
     pauses_s = (measured.longest_evaluation_seconds or expect.evaluation_seconds or 0.0) + (
         measured.longest_save_seconds or expect.save_seconds or 0.0
     )
-    limit = max(SILENT_LEAST, timedelta(seconds=SILENT_ITERATIONS * typical_s)) + timedelta(seconds=pauses_s)
-    if told_s is not None:
-        limit = max(limit, timedelta(seconds=told_s))
-    return limit + START_MOST if is_starting else limit
+    return timedelta(seconds=longest_silence_s(typical_s, told_s, pauses_s, is_starting))
 
 
 def _is_starting(snapshot: Snapshot, job: Job, logged_at: datetime) -> bool:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.errors import OpsctlError
 from opsctl.records.own_jobs import Recorded
 from opsctl.records.run_view import RunView
 from opsctl.runs.paths import RunPaths
-from opsctl.runs.schema import RunFile
 from opsctl.slurm.client import SlurmLooks
 from opsctl.watch.snapshot import Part
 
@@ -28,16 +26,6 @@ class Asked:
     def paths(self) -> RunPaths:
         """Where the run keeps its things."""
         return self.run.paths
-
-
-def file_of(run: RunView) -> RunFile | None:
-    """The run file; where it is broken or closed to the reader, what was published of it; None without both."""
-    if run.loaded is not None:
-        return run.loaded.file
-    try:
-        return run.revision.file if run.revision and not run.revision.damage else None
-    except OpsctlError:
-        return None
 
 
 def changed_at(path: Path) -> datetime | None:

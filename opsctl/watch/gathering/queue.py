@@ -11,7 +11,7 @@ from opsctl.errors import SlurmError, SlurmUnreachable
 from opsctl.records.identity import Standing, before_the_move, is_here, place_of
 from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.nodes import Node, in_partition
-from opsctl.watch.gathering.asked import Asked, file_of
+from opsctl.watch.gathering.asked import Asked
 from opsctl.watch.seen import PartitionNodes
 from opsctl.watch.snapshot import Part, Snapshot, Whereabouts
 
@@ -72,7 +72,7 @@ def _age_s(slurm: SlurmLooks) -> float:
 
 def _partition(nodes: Iterable[Node], asked: Asked) -> PartitionNodes | None:
     """The nodes that the run may be given; None where nobody can tell which those are."""
-    file = file_of(asked.run)
+    file = asked.run.file
     if file is None:
         return None
     name, there = in_partition(nodes, file.slurm.partition)

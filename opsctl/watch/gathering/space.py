@@ -17,7 +17,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import watch_table
 from opsctl.runs.schema import WatchTable
 from opsctl.walks.file_system import FileSystems
-from opsctl.watch.gathering.asked import Asked, file_of
+from opsctl.watch.gathering.asked import Asked
 from opsctl.watch.gathering.quota import quotas
 from opsctl.watch.gathering.walk import walked
 from opsctl.watch.seen import Purge, Space
@@ -31,7 +31,7 @@ NOTICE = timedelta(days=7)
 
 def look(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.SPACE and Part.PURGE."""
-    paths, file = asked.paths, file_of(asked.run)
+    paths, file = asked.paths, asked.run.file
     watch = watch_table(file) if file else WatchTable()
     old_before = None
     if watch.purge_days is not None:

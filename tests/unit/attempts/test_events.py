@@ -127,6 +127,15 @@ def test_the_first_foreign_closing_counts_and_the_jobs_own_beats_it() -> None:
     assert fold(events(begin, own, *foreign))[0].reason == "finished"
 
 
+def test_of_the_jobs_own_closings_the_last_counts_which_has_the_verdict() -> None:
+    begin: dict[str, object] = {"event": "opened", "id": "1", "job_id": 1}
+    own: dict[str, object] = {"event": "closed", "id": "1", "closed_by": "job", "reason": "failed"}
+    foreign: dict[str, object] = {"event": "closed", "id": "1", "closed_by": "ann@a", "reason": "unknown"}
+    judged = {**own, "verdict": {"cause": "gpu-ecc", "node": "x02"}}
+    (attempt,) = fold(events(begin, own, foreign, judged, foreign))
+    assert attempt.reason == "failed" and attempt.verdict is not None and attempt.verdict.node == "x02"
+
+
 def test_the_same_job_id_twice_is_two_attempts() -> None:
     openings: list[dict[str, object]] = [{"event": "opened", "id": key, "job_id": 7} for key in ("7-a", "7-b")]
     opened_twice = fold(events(*openings))

@@ -247,6 +247,7 @@ class TestRefusals:
         }
         assert set(answer["job"]) == {
             *("time_limit_s", "exit_margin_s", "exit_duration_minutes", "iteration_s", "evaluation_s", "save_s"),
+            *("probe", "probe_most_s", "spare_nodes", "spare_gpu_hours_per_day"),
         }
         assert set(answer["batch"]["rampup"]["stages"][0]) == {
             *("batch_size", "first_sample", "nominal_steps", "actual_steps"),

@@ -28,7 +28,7 @@ def insisting(tmp_path: Path) -> LoadedRun:
 
 
 def test_a_run_that_insists_on_kernels_nobody_has_built_is_not_submitted(insisting: LoadedRun) -> None:
-    with pytest.raises(RunFileError, match=r"cuda-sm_80 is missing in .*/kernels.*: opsctl kernels build --arch 8\.0"):
+    with pytest.raises(RunFileError, match=r"cuda-sm_80 is missing in .*/kernels.*: opsctl kernels build --arch=8\.0"):
         check(insisting, Wish())
 
 

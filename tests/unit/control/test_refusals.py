@@ -20,6 +20,7 @@ from opsctl.control.refusals import way_out
         ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "nodes and time"),
         ("Job dependency problem", "--after"),
         ("Invalid job array specification", "--array"),
+        ("job 67108876 of a federation", "submit on a cluster that is in none"),
         ("Something new", "[slurm]"),
     ],
 )

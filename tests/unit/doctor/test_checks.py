@@ -19,6 +19,7 @@ from opsctl.doctor.seen import (
     EnvironmentSeen,
     FolderSeen,
     HostSeen,
+    KernelsSeen,
     KeysSeen,
     LmEvalSeen,
     Seen,
@@ -34,7 +35,7 @@ from opsctl.watch.seen import CronSeen
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 RUN = RunFile(
     run=RunTable(name="tr1", group="team", environment="env.sh"),
-    slurm=SlurmTable(nodes=2, gpus_per_node=8, time="20:00:00", partition="gpu"),
+    slurm=SlurmTable(nodes=3, gpus_per_node=8, time="20:00:00", partition="gpu", spare=1),
     environment=EnvironmentTable(requirements=("r.txt",), extensions=("cpu_adam",), architectures=("8.0",)),
 )
 ROOMY = Filled(used_bytes=1 << 40, limit_bytes=1 << 41, used_inodes=10, limit_inodes=1000)
@@ -54,6 +55,7 @@ HEALTHY = Seen(
     home=FolderSeen(Path("/home/alice"), True, filled=ROOMY),
     host=HostSeen("login1", 64 << 30, {"open files": 65536, "processes": -1}, "550.54", 8),
     environment=EnvironmentSeen(Path("/runs/env.sh"), held_against=Path("/runs/lock")),
+    kernels=KernelsSeen("cuda-sm_80", "ok", ("/kernels",), "opsctl kernels build --arch=8.0"),
     lm_eval=LmEvalSeen("/lm-eval/bin/python", "0.4.13"),
     desk=DeskSeen(CronSeen("/cron", is_started=True, period_s=3600.0, heartbeat_at=NOW - timedelta(minutes=5)), 2),
     keys=KeysSeen(only_here=frozenset({"AWS_PROFILE"}), files=frozenset({"s3"})),
@@ -85,6 +87,13 @@ def wrong(kind: Any, text: str, todo: str = "") -> tuple[Discrepancy, ...]:
 NO_SCRIPT = run_with(run=RunTable(name="tr1", group="team"))
 #: (check, what is broken, the state, words of the line, words of what to type)
 BREAKS: list[tuple[str, Seen, State, str, str]] = [
+    (
+        "probe",
+        replace(HEALTHY, run=run_with(slurm=msgspec.structs.replace(RUN.slurm, spare=0))),
+        State.OPTIONAL,
+        "off: one slow or lying node of many is noticed late",
+        'probe = "quick" and spare = 1 under [slurm]',
+    ),
     (
         "the cron's keys",
         replace(HEALTHY, keys=KeysSeen(only_here=frozenset({"HF_TOKEN"}))),
@@ -293,6 +302,13 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         State.MISSING,
         "/x/lock",
         "ask bob",
+    ),
+    (
+        "compiled operations",
+        changed("kernels", state="missing"),
+        State.MISSING,
+        "cuda-sm_80 is missing in /kernels",
+        "opsctl kernels build --arch=8.0",
     ),
     ("lm-eval", changed("lm_eval", problem="it has no lm-eval"), State.MISSING, "has no lm-eval", "uv pip install"),
     ("lm-eval", changed("lm_eval", no_folders=("/tasks",)), State.MISSING, "/tasks: no folder", "include"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.localcluster import configuration
+from opsctl.localcluster.installation import Installation
 from opsctl.localcluster.places import Places
 from opsctl.localcluster.ports import Ports
 from opsctl.localcluster.shapes import bloom
@@ -21,7 +22,7 @@ def ports_for(spec: Spec) -> Ports:
 
 
 def slurm_conf(spec: Spec, version: tuple[int, int] = DEBIAN_12) -> str:
-    return configuration.slurm_conf(spec, PLACES, ports_for(spec), "host", "ann", version)
+    return configuration.slurm_conf(spec, PLACES, ports_for(spec), "host", "ann", Installation({}, version, (), ()))
 
 
 GOLDEN = """\
@@ -125,7 +126,7 @@ def test_without_accounting_accounts_are_no_limit_and_the_partition_has_the_v100
 
 
 def test_slurmdbd_conf_is_for_the_socket_of_this_cluster_alone() -> None:
-    text = configuration.slurmdbd_conf(PLACES, ports_for(plain()), "host", "ann", DEBIAN_12)
+    text = configuration.slurmdbd_conf(PLACES, ports_for(plain()), "host", "ann", Installation({}, DEBIAN_12, (), ()))
     assert "DbdPort=20033\n" in text
     assert "StorageUser=ann\n" in text
     assert "AuthInfo=socket=/tmp/oc1/munge/munge.sock\n" in text
@@ -143,3 +144,22 @@ def test_slurmdbd_conf_is_for_the_socket_of_this_cluster_alone() -> None:
 )
 def test_slurm_gets_a_name_it_takes(name: str, slurm_name: str) -> None:
     assert plain(name).slurm_name == slurm_name
+
+
+def test_a_slurm_under_a_prefix_finds_its_plug_ins_where_it_lies_now() -> None:
+    moved = Installation({}, NEW, (), (), plugin_folder="/opt/x/lib/slurm")
+    for text in (
+        configuration.slurm_conf(plain(), PLACES, ports_for(plain()), "host", "ann", moved),
+        configuration.slurmdbd_conf(PLACES, ports_for(plain()), "host", "ann", moved),
+    ):
+        assert "PluginDir=/opt/x/lib/slurm" in text.splitlines()
+
+
+def test_one_slurmd_answers_for_all_nodes_on_one_port_and_none_of_them_is_taken_for_lost() -> None:
+    spec = plain(nodes=1000, one_slurmd=True)
+    ports = Ports(20032, 20033, (20034,))
+    text = configuration.slurm_conf(spec, PLACES, ports, "host", "ann", Installation({}, DEBIAN_12, (), ()))
+    (nodes,) = (line for line in text.splitlines() if line.startswith("NodeName="))
+    assert nodes.startswith("NodeName=node[0001-1000] ") and " Port=20034 " in nodes
+    assert "SlurmdTimeout=0" in text.splitlines() and spec.slurmd_names == ("node0001",)
+    assert spec.summary == "1000 nodes x 2 GPUs, all but the first only simulated"

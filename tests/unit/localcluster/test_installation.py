@@ -76,7 +76,12 @@ def test_a_prefix_is_taken_whole_and_never_mixed_with_the_machines_own(empty_mac
     assert found["slurmd"] == str(prefix / "sbin" / "slurmd")
     assert found["munged"] == str(empty_machine / "sbin" / "munged")
     assert found.bin_folders == (str(prefix / "bin"), str(prefix / "sbin"))
-    assert found.library_folders == (str(prefix / "lib"),)
+    assert (found.library_folders, found.plugin_folder, found.stepd) == ((), "", "")
+    (prefix / "lib" / "slurm").mkdir(parents=True)
+    make_programs(prefix / "sbin", ("slurmstepd",))
+    found = find_installation(str(prefix))
+    assert found.library_folders == (str(prefix / "lib"), str(prefix / "lib" / "slurm"))
+    assert (found.plugin_folder, found.stepd) == (found.library_folders[1], str(prefix / "sbin" / "slurmstepd"))
 
 
 def test_a_slurmctld_that_does_not_run_is_said_so(empty_machine: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from opsctl.errors import SlurmError, SlurmUnreachable, UsageError
+from opsctl.errors import RunFileError, SlurmError, SlurmUnreachable, UsageError
 from opsctl.records.cluster import (
     ClusterRecord,
     choose_cluster,
@@ -226,3 +226,22 @@ def test_the_environment_of_a_cluster_is_what_was_there_and_it() -> None:
     assert msgspec.to_builtins(Cluster("x")) == {"name": "x"}
     assert Cluster(slurm_conf="/x").environment({"SLURM_CONF": "/y"})["SLURM_CONF"] == "/x"
     assert Cluster().environment({"SLURM_CONF": "/y"})["SLURM_CONF"] == "/y"
+
+
+def test_a_profile_says_who_is_asked_about_slurm(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(paths.output))
+    monkeypatch.delenv("OPSCTL_SLURM_BACKEND", raising=False)
+    profile = paths.output / "opsctl" / "profile.toml"
+    profile.parent.mkdir()
+    assert type(client_for(choose_cluster(None, paths))) is CommandClient
+    profile.write_text('[cluster]\nbackend = "pyslurm"\n')
+    assert choose_cluster(None, paths).backend == cluster_to_submit_to(None, paths).backend == "pyslurm"
+    assert type(client_for(choose_cluster(None, paths))).__name__ == "PyslurmClient"
+    monkeypatch.setenv("OPSCTL_SLURM_BACKEND", "commands")
+    assert type(client_for(choose_cluster(None, paths))) is CommandClient
+    monkeypatch.setenv("OPSCTL_SLURM_BACKEND", "rest")
+    with pytest.raises(UsageError, match=r"no backend 'rest' for Slurm: there are commands and pyslurm"):
+        client_for(choose_cluster(None, paths))
+    profile.write_text('[cluster]\nbackend = "slurmrestd"\n')
+    with pytest.raises(RunFileError, match=r"backend = .*slurmrestd.*: allowed is one of commands, pyslurm"):
+        choose_cluster(None, paths)

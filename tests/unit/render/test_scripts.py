@@ -125,6 +125,19 @@ def test_a_chain_asks_for_what_it_was_given(tmp_path: Path) -> None:
         assert f"#SBATCH {line}\n" in text
 
 
+def test_with_spare_nodes_the_job_asks_for_more_outlives_a_lost_one_and_knows_how_many_it_can_spare(
+    tmp_path: Path,
+) -> None:
+    run = example("demo", tmp_path)
+    slurm = msgspec.structs.replace(run.file.slurm, spare=2)
+    text = batch_script(replace(run, file=msgspec.structs.replace(run.file, slurm=slurm)), OWN, request(nodes=24))
+    assert "#SBATCH --nodes=26\n" in text and "#SBATCH --no-kill\n" in text
+    assert " \\\n    --spare 2\n" in text
+    shellcheck(text, tmp_path)
+    plain = batch_script(run, OWN, request())
+    assert "no-kill" not in plain and "--spare" not in plain
+
+
 def test_the_script_which_no_member_can_edit_says_that_only_the_owner_publishes(tmp_path: Path) -> None:
     run = example("demo", tmp_path)
     table = msgspec.structs.replace(run.file.run, publish="owner")

@@ -130,6 +130,17 @@ def test_other_sbatch_lines_are_let_through(tmp_path: Path, extra: str) -> None:
     assert loaded(tmp_path, changed("nodes = 4", f'nodes = 4\nextra = ["{extra}"]')).file.slurm.extra == (extra,)
 
 
+@pytest.mark.parametrize("line", ["spare = -1", "spare = 1001", 'probe = "thorough"', 'probe = ""'])
+def test_spare_nodes_and_probes_are_numbers_and_words_that_there_are(tmp_path: Path, line: str) -> None:
+    assert f"[slurm] {line}: allowed is " in refusal(tmp_path, changed("nodes = 4", f"nodes = 4\n{line}"))
+
+
+def test_nodes_are_tested_where_there_are_spare_ones_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+    said = {"": "off", "spare = 1": "quick", 'spare = 1\nprobe = "off"': "off", 'probe = "full"': "full"}
+    for lines, effort in said.items():
+        assert loaded(tmp_path, changed("nodes = 4", f"nodes = 4\n{lines}")).file.slurm.effort == effort
+
+
 @pytest.mark.parametrize("value", ["a b", "-x", "a'b", "#x", "", "a\\tb"])
 def test_values_for_sbatch_are_single_words(tmp_path: Path, value: str) -> None:
     assert "[slurm] partition" in refusal(tmp_path, changed("nodes = 4", f'nodes = 4\npartition = "{value}"'))

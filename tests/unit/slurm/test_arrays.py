@@ -1,7 +1,7 @@
 import pytest
 
 from opsctl.errors import UsageError
-from opsctl.slurm.arrays import count_tasks, one_at_a_time
+from opsctl.slurm.arrays import count_tasks, largest_task, one_at_a_time, split_array
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,25 @@ def test_tasks_of_a_training_run_one_at_a_time() -> None:
 def test_what_is_no_array_is_refused(array: str) -> None:
     with pytest.raises(UsageError, match="--array"):
         one_at_a_time(array.replace("\n", "x"))
+
+
+@pytest.mark.parametrize(
+    ("array", "largest", "pieces"),
+    [
+        ("1-1000%1", 1000, ("1-1000%1",)),
+        ("1-1001%1", 1000, ("1-1000%1", "1-1%1")),
+        ("1-2500%1", 1000, ("1-1000%1", "1-1000%1", "1-500%1")),
+        ("5,2000%1", 1000, ("1-2%1",)),
+        ("0-999%1", 1000, ("0-999%1",)),
+    ],
+)
+def test_an_array_is_split_into_as_many_tasks_of_numbers_that_slurm_takes(
+    array: str, largest: int, pieces: tuple[str, ...]
+) -> None:
+    assert split_array(array, largest) == pieces
+    assert sum(map(count_tasks, pieces)) == count_tasks(array)
+
+
+def test_the_largest_task_number_is_one_less_than_the_array_size() -> None:
+    assert largest_task({"MaxArraySize": "1001"}) == 1000
+    assert largest_task({}) is largest_task({"MaxArraySize": "0"}) is None

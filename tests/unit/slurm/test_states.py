@@ -75,3 +75,15 @@ def test_for_any_other_reason_a_job_just_waits(reason: str) -> None:
 
 def test_the_reasons_are_in_slurms_words() -> None:
     assert Reason("DependencyNeverSatisfied") in WAITS and Reason("launch failed requeued held") in WAITS
+
+
+@pytest.mark.parametrize(
+    ("reason", "wait"),
+    [
+        ("JobHeldUser,JobHeldAdmin", Wait.PERSON),
+        ("BeginTime,JobHeldAdmin", Wait.QUEUE),
+        ("BadConstraints,JobHeldUser", Wait.QUEUE),
+    ],
+)
+def test_tasks_in_one_row_wait_for_what_all_of_them_wait_for(reason: str, wait: Wait) -> None:
+    assert wait_of(reason) is wait

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from trainer.formats.rank_stacks import RankStack, joined
+from trainer.spying import find_spy
 
 #: PyDLL keeps the interpreter's lock, and who locks a mutex twice waits for ever.
 HANG_IN_C = "import ctypes; c = ctypes.PyDLL(None); m = ctypes.create_string_buffer(64); " + 2 * (
@@ -54,9 +55,14 @@ def ranks() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         child.stdout.close()
 
 
-def stacks(wait_s: float = 5) -> tuple[int, list[dict[str, Any]]]:
+#: As on a node where py-spy is not installed, or may not read.
+UNSPIED = "import sys, trainer.stacks as s; s.spied = lambda *_: {}; sys.exit(s.main(sys.argv[1:]))"
+
+
+def stacks(wait_s: float = 5, spied: bool = False) -> tuple[int, list[dict[str, Any]]]:
+    program = ["-m", "trainer.stacks"] if spied else ["-c", UNSPIED]
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.stacks", "--wait-s", str(wait_s)],
+        [sys.executable, *program, "--wait-s", str(wait_s)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -92,6 +98,23 @@ def test_a_stopped_rank_is_named_with_its_state_and_keeps_nobody_waiting_for_eve
     assert time.monotonic() - began < 20
     assert [(one["rank"], one["state"], bool(one["text"])) for one in found] == [(0, "T", False), (1, "S", True)]
     assert awake.poll() is None
+
+
+@pytest.mark.skipif(find_spy(0) is None, reason="py-spy is not installed")
+def test_where_py_spy_is_a_stopped_rank_and_one_that_hangs_in_c_are_read_from_outside(
+    ranks: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    children = [ranks(0, WORK), ranks(1, HANG_IN_C), ranks(2, WAIT)]
+    os.kill(children[2].pid, signal.SIGSTOP)
+    began = time.monotonic()
+    code, found = stacks(spied=True)
+    assert code == 0 and time.monotonic() - began < 20
+    assert [one["state"] for one in found] == ["R", "S", "T"]
+    assert "in innermost\n" in found[0]["text"] and "in <module>\n" in found[1]["text"]
+    assert "in <module>\n" in found[2]["text"]
+    assert all(child.poll() is None for child in children)
+    status = Path(f"/proc/{children[2].pid}/stat").read_text()
+    assert status.rpartition(")")[2].split()[0] == "T", "one that was stopped stays so"
 
 
 def test_only_ranks_of_this_job_are_signalled_and_what_they_forked_is_none(

@@ -39,7 +39,7 @@ def test_others_chains_are_unseen_where_slurm_hides_them_and_nothing_of_the_run_
 #: Checks that find nothing in the troubled run: what they look for does not go together with the rest.
 QUIET = {"must_run", "waiting", "queue", "spare_nodes", "speed", "throughput", "skipped", "channels", "clocks", "purge"}
 QUIET |= {"loss_nan", "loss_spike", "loss_stuck", "gradients", "filesystem", "filling", "cron", "cron_jobs"}
-QUIET |= {"checkpoint_age", "checkpoint_files", "hub_sync", "backups", "spike_guard"}
+QUIET |= {"checkpoint_age", "checkpoint_files", "hub_sync", "backups", "spike_guard", "slow_node"}
 
 
 @pytest.mark.parametrize(

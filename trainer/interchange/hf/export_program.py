@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from trainer.dtypes import DTYPES_BY_NAME
 from trainer.formats.byte_sizes import size_in_bytes
 from trainer.formats.errors import CheckpointError
 from trainer.formats.exchanged import ExportedModel
@@ -18,7 +19,6 @@ from trainer.formats.manifest import Found
 from trainer.interchange.hf.documents import About
 from trainer.interchange.hf.export import FILE_BYTES, Export, is_written, planned, planned_repair, repair, write
 from trainer.interchange.hf.families import FAMILIES
-from trainer.interchange.hf.saved_model import DTYPES
 from trainer.interchange.hf.steps import found_latest, found_steps, steps_range
 from trainer.interchange.output import refuse_without_room
 from trainer.interchange.program import run_program
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--step", type=int, help="iteration of the checkpoint [default: the latest one's]")
     result.add_argument("--steps", help="FIRST:LAST:EVERY, each to OUTPUT/global_stepN")
     result.add_argument("--format", choices=list(FAMILIES), help="family of models [default: the one that fits]")
-    result.add_argument("--dtype", choices=list(DTYPES), help="type of the weights [default: as saved]")
+    result.add_argument("--dtype", choices=list(DTYPES_BY_NAME), help="type of the weights [default: as saved]")
     result.add_argument("--shard-size", help="most of one file's weights [default: 5GB]")
     result.add_argument("--tokenizer", type=Path, help="the tokenizer [default: the training's]")
     result.add_argument("--no-tokenizer", action="store_true", help="go without one")

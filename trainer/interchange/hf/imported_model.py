@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import Part
+from trainer.dtypes import DTYPES_BY_NAME
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import SavedParameter
 from trainer.formats.saved_parameters import saved_parameters
 from trainer.interchange.hf.families import family_named
 from trainer.interchange.hf.family import Family, Heads, Place, their_shapes, to_ours
 from trainer.interchange.hf.published import PublishedModel
-from trainer.interchange.hf.saved_model import DTYPES, PRECISIONS
+from trainer.interchange.hf.saved_model import PRECISIONS
 from trainer.interchange.hf.tensor_file import TensorEntry
 from trainer.interchange.hf.tokenizer_files import TOKENIZER
 from trainer.recipe.model_shape import ModelShape
@@ -114,12 +115,12 @@ class ImportedModel:
 
     def _precision(self, entries: Mapping[str, TensorEntry]) -> str:
         dtypes = {entry.dtype for name, entry in entries.items() if not self._is_left_over(name)}
-        names = {dtype: name for name, dtype in DTYPES.items()}
+        names = {dtype: name for name, dtype in DTYPES_BY_NAME.items()}
         found = sorted(names.get(dtype, str(dtype)) for dtype in dtypes)
         precision = next((ours for ours, theirs in PRECISIONS.items() if [theirs] == found), None)
         if precision is None:
             raise CheckpointError(
-                f"its weights are of {', '.join(found)}: one of {', '.join(DTYPES)} for all is needed"
+                f"its weights are of {', '.join(found)}: one of {', '.join(DTYPES_BY_NAME)} for all is needed"
             )
         return precision
 

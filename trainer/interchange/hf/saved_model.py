@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.saved_state import SavedState
+from trainer.dtypes import DTYPES_BY_NAME
 from trainer.formats.errors import CheckpointError
 from trainer.formats.manifest import Manifest
 from trainer.interchange.hf.families import family_of
@@ -19,8 +20,6 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 from trainer.recipe.vocabulary import Vocabulary
 
-#: As people and `config.json` name them.
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: As a manifest names them.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -37,8 +36,8 @@ class _Source:
 class SavedModel:
     """One checkpoint's model. Raises CheckpointError where it is of no family, or not of the one that is wanted.
 
-    dtype: as in DTYPES; None is that of the saved weights. Other types come from the fp32 weights of the optimizer
-    where they were saved.
+    dtype: as in DTYPES_BY_NAME; None is that of the saved weights. Other types come from the fp32 weights of the
+    optimizer where they were saved.
     """
 
     def __init__(self, state: SavedState, manifest: Manifest, wanted: str | None, dtype: str | None) -> None:
@@ -64,7 +63,7 @@ class SavedModel:
             theirs = zip(place.names, their_shapes(place, shape, self._heads), strict=True)
             for their_name, their_shape in theirs:
                 self._sources[their_name] = _Source(name, place, part)
-                entries.append(TensorEntry(their_name, their_shape, DTYPES[self.dtype]))
+                entries.append(TensorEntry(their_name, their_shape, DTYPES_BY_NAME[self.dtype]))
         self.entries: tuple[TensorEntry, ...] = tuple(entries)
 
     @property
@@ -81,7 +80,7 @@ class SavedModel:
             saved = self._state.optimizer(source.name, "fp32", source.part)
         else:
             saved = self._state.weight(source.name, source.part)
-        cast = saved.to(DTYPES[self.dtype])
+        cast = saved.to(DTYPES_BY_NAME[self.dtype])
         if cast.dtype == torch.float16 != saved.dtype and bool((cast.isinf() & saved.isfinite()).any()):
             largest = float(saved[saved.isfinite()].abs().max())
             raise CheckpointError(

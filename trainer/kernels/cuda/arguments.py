@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import c_void_p
+from ctypes import c_int32, c_void_p
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 _SUFFIXES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 #: Of the widest access to memory.
 VECTOR_BYTES = 16
+_YES, _NO = c_int32(1), c_int32(0)
 
 
 def suffix(dtype: torch.dtype) -> str:
@@ -28,6 +29,24 @@ def address(tensor: Tensor | None) -> c_void_p:
     if not tensor.is_contiguous():
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} for a kernel")
     return c_void_p(tensor.data_ptr())
+
+
+def begins(*tensors: Tensor | None) -> list[int]:
+    """Where each contiguous tensor's numbers are, 0 for None: for who asks more of them than one `address` each."""
+    for one in tensors:
+        if one is not None and not one.is_contiguous():
+            raise ValueError(f"a tensor of shape {tuple(one.shape)} and strides {one.stride()} for a kernel")
+    return [0 if one is None else one.data_ptr() for one in tensors]
+
+
+def are_aligned(joined: int) -> bool:
+    """Whether all addresses, joined by `|`, are where the widest vectors may begin."""
+    return joined % VECTOR_BYTES == 0
+
+
+def flag(value: bool) -> c_int32:
+    """A kernel's yes or no."""
+    return _YES if value else _NO
 
 
 def is_aligned(*tensors: Tensor | None) -> bool:

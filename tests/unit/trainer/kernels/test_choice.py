@@ -66,7 +66,7 @@ def test_fp16_on_a_cpu_is_torchs_whatever_is_built(monkeypatch: pytest.MonkeyPat
     ("changes", "family", "why"),
     [
         ({"swiglu": True, "no_bias_swiglu_fusion": True}, "gates", "--no-bias-swiglu-fusion"),
-        ({"hidden_dropout": 0.1, "no_bias_dropout_fusion": True}, "dropout and residual", "--no-bias-dropout-fusion"),
+        ({"hidden_dropout": 0.1, "no_bias_dropout_fusion": True}, "residuals", "--no-bias-dropout-fusion"),
     ],
 )
 def test_megatrons_switches_leave_a_family_to_torch(changes: dict[str, Any], family: str, why: str) -> None:
@@ -74,14 +74,18 @@ def test_megatrons_switches_leave_a_family_to_torch(changes: dict[str, Any], fam
 
 
 def test_families_that_a_training_does_not_compute_are_not_told_of() -> None:
-    plain = {path.family for path in choose(options(optimizer="sgd"), CPU).paths}
-    assert plain.isdisjoint({"gates", "dropout and residual", "softmax", "Adam"})
+    plain = {path.family for path in choose(options(optimizer="sgd", disable_bias_linear=True), CPU).paths}
+    assert plain.isdisjoint({"gates", "residuals", "softmax", "Adam"})
     assert "activations" not in {path.family for path in choose(options(swiglu=True), CPU).paths}
 
 
 def test_the_log_says_in_a_line_each_who_computes_what_and_why() -> None:
     paths = (Path("norms", "C++", "built"), Path("softmax", "torch", "no"), Path("Adam", "C++", "built"))
-    assert kernel_lines(paths) == ["kernels: C++ computes norms, Adam (built)", "kernels: torch computes softmax (no)"]
+    assert kernel_lines(Operations(paths=paths, notes=("times.json is not read",))) == [
+        "kernels: C++ computes norms, Adam (built)",
+        "kernels: torch computes softmax (no)",
+        "kernels: times.json is not read",
+    ]
 
 
 @pytest.mark.usefixtures("nothing_built")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.emulated import EmulatedRunner, needs_gxx
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
-from trainer.kernels.dtypes import DTYPES
+from trainer.dtypes import DTYPES
+from trainer.kernels.attention import SoftmaxAttention
+from trainer.kernels.cuda.softmax import CudaSoftmax
+from trainer.kernels.operations import BY_TORCH, Operations
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
 from trainer.parallel import products
-from trainer.recipe.activations import MicroBatch
+from trainer.recipe.activations import MicroBatch, attends_by_softmax
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
 from trainer.recipe.vocabulary import Vocabulary
@@ -56,9 +61,48 @@ def test_a_block_keeps_as_many_bytes_as_plans_say(
     assert planned.block_bytes() == _kept_bytes(shape, planned)
 
 
-def _kept_bytes(shape: ModelShape, planned: MicroBatch) -> int:
+@needs_gxx
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("recompute", ["none", "attention"])
+def test_attention_by_the_softmax_kernels_keeps_its_weights_as_plans_say(
+    precision: str, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "cpu_multiplies_bf16", lambda: True)
+    alibi = {**_NONE_DROPPED, "position_embedding_type": "alibi", "bf16": precision == "bf16"}
+    options = parse(to_arguments({**SMALL, **alibi}), world_size=1)
+    shape = ModelShape.of(options, Vocabulary.of(options.vocab_size, options))
+    planned = MicroBatch(shape, 2, options.seq_length, recompute=recompute, on_cpu=True, keeps_weights=True)
+    by_softmax = Operations(core_attention=SoftmaxAttention(CudaSoftmax(EmulatedRunner())))
+    assert planned.block_bytes() == _kept_bytes(shape, planned, by_softmax)
+
+
+@pytest.mark.parametrize(
+    ("changes", "before_ampere", "is_so"),
+    [
+        ({"bf16": True}, True, True),
+        ({"bf16": True}, False, False),
+        ({}, False, True),
+        ({"seq_length": 4096}, True, True),
+        ({"seq_length": 8192}, True, False),
+        ({"position_embedding_type": "rope"}, True, False),
+        ({"attention_dropout": 0.1}, True, False),
+        ({"no_masked_softmax_fusion": True}, True, False),
+        ({"kernels": "torch"}, True, False),
+        ({"bf16": True, "attention": "softmax"}, False, True),
+    ],
+    ids=str,
+)
+def test_plans_know_where_attention_is_the_softmax_kernels(
+    changes: dict[str, Any], before_ampere: bool, is_so: bool
+) -> None:
+    options = parse(to_arguments({**SMALL, **_NONE_DROPPED, "position_embedding_type": "alibi", **changes}), 1)
+    assert attends_by_softmax(options, before_ampere) == is_so
+
+
+def _kept_bytes(shape: ModelShape, planned: MicroBatch, operations: Operations = BY_TORCH) -> int:
     """Of everything that autograd saves in a block's forward pass, but the weights: each storage once."""
-    block = TransformerBlock(shape, 0, alone(), DropoutClock(1), recompute_attention=planned.recompute == "attention")
+    parallel = replace(alone(), operations=operations)
+    block = TransformerBlock(shape, 0, parallel, DropoutClock(1), recompute_attention=planned.recompute == "attention")
     weights = {one.untyped_storage().data_ptr() for one in block.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 

@@ -1,0 +1,143 @@
+"""A poll of 100,000 queued jobs, and what a thousand nodes cost beside four, on real Slurms."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.commands import opsctl
+from benchmarks.looks import met
+from opsctl.errors import SlurmMissing
+from opsctl.localcluster import lifecycle
+from opsctl.localcluster.spec import Spec, plain
+from opsctl.slurm.cluster import Cluster
+from tests.tiny_run import write_run
+
+JOBS, POLL_LIMIT_S, POLL_LIMIT_MIB = 100_000, 1.0, 300
+NODES, FEW, NODES_RATIO_LIMIT = 1000, 4, 2.0
+ROUNDS = 7
+
+#: One poll in a process of its own: seconds, MiB at most of it and of squeue, jobs.
+_POLL = """
+import json, resource, sys, time
+from opsctl.records.cluster import find_cluster
+from opsctl.slurm.commands import client_for
+client, began = client_for(find_cluster(sys.argv[1]), 60), time.perf_counter()
+jobs = len(client.jobs())
+taken = time.perf_counter() - began
+most = [resource.getrusage(one).ru_maxrss / 1024 for one in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(json.dumps([taken, *most, jobs]))
+"""
+
+
+def main() -> dict[str, Any]:
+    """Measure, print and return both; nothing where there is no Slurm."""
+    try:
+        return _many_jobs() | _many_nodes()
+    except SlurmMissing as error:
+        print(f"skipped: {error}")
+        return {}
+
+
+def _many_jobs() -> dict[str, Any]:
+    spec = replace(
+        plain("jobs"), extra_slurm_conf=("MaxJobCount=200000", f"MaxArraySize={JOBS + 1}", "MessageTimeout=100")
+    )
+    with _up(spec) as (folder, cluster):
+        words = ["sbatch", "--parsable", f"--array=1-{JOBS}", "--begin=now+1day", "--output=/dev/null", "--wrap=true"]
+        array = _run(cluster, *words).strip()
+        # Until something of them differs the controller has one record of them all.
+        _run(cluster, "scontrol", "update", f"jobid={array}_[1-{JOBS - 1}]", "nice=11")
+        polls = [json.loads(_python(_POLL, str(folder))) for _ in range(ROUNDS)]
+    taken_s = median(poll[0] for poll in polls)
+    own_mib, squeues_mib = (max(poll[place] for poll in polls) for place in (1, 2))
+    is_met = taken_s <= POLL_LIMIT_S and max(own_mib, squeues_mib) <= POLL_LIMIT_MIB
+    print(
+        f"one poll of {polls[0][3]} queued jobs: {taken_s:.2f} s, {own_mib:.0f} MiB, squeue's {squeues_mib:.0f} MiB; "
+        f"goal <= {POLL_LIMIT_S:.0f} s and {POLL_LIMIT_MIB} MiB: {met(is_met)}"
+    )
+    return {"jobs": JOBS, "poll_s": taken_s, "poll_mib": own_mib, "poll_squeue_mib": squeues_mib}
+
+
+def _many_nodes() -> dict[str, Any]:
+    few, many = (_nodes(count) for count in (FEW, NODES))
+    results: dict[str, Any] = {"nodes": NODES, "nodes_up_s": many.pop("up")}
+    few.pop("up")
+    for what, seconds in many.items():
+        ratio = seconds / few[what]
+        print(
+            f"opsctl {what} on {NODES} nodes: {seconds * 1e3:.0f} ms, {ratio:.2f}x of {FEW} nodes; "
+            f"goal <= {NODES_RATIO_LIMIT:.0f}x: {met(ratio <= NODES_RATIO_LIMIT)}"
+        )
+        results[f"{what}_ratio"] = ratio
+    print(f"{NODES} nodes were up in {results['nodes_up_s']:.1f} s")
+    return results
+
+
+def _nodes(count: int) -> dict[str, float]:
+    """Seconds until so many nodes are up, and of each command then."""
+    began = time.perf_counter()
+    with _up(plain("nodes", nodes=count, one_slurmd=count > FEW)) as (folder, cluster):
+        taken = {"up": time.perf_counter() - began}
+        write_run(folder / "run", name="bench")
+        environment = {**cluster.environment(), "OPSCTL_CLUSTER": str(folder), "XDG_STATE_HOME": str(folder / "desk")}
+        environment["OPSCTL_ANSWERS_AGE"] = "0"
+
+        def call(*words: str) -> None:
+            command = [*opsctl(), *words]
+            subprocess.run(command, cwd=folder / "run", env=environment, check=True, capture_output=True, timeout=120)
+
+        def submit() -> None:
+            call("submit", "--begin", "now+1day")
+            call("cancel")
+
+        taken["submit and cancel"] = _median_s(submit)
+        call("submit", "--begin", "now+1day")
+        taken["status"] = _median_s(lambda: call("status"))
+        taken["queue"] = _median_s(lambda: call("queue"))
+        taken["watch nodes"] = _median_s(lambda: call("watch", "nodes"))
+    return taken
+
+
+def _median_s(do: Callable[[], None]) -> float:
+    taken = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        do()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+class _up:
+    """A cluster in a folder of its own, gone afterwards."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+
+    def __enter__(self) -> tuple[Path, Cluster]:
+        up = lifecycle.up(self.spec, self.folder)
+        return up.folder, up.cluster
+
+    def __exit__(self, *_: object) -> None:
+        lifecycle.down(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _run(cluster: Cluster, *command: str) -> str:
+    done = subprocess.run(command, env=cluster.environment(), check=True, capture_output=True, text=True, timeout=120)
+    return done.stdout
+
+
+def _python(code: str, *words: str) -> str:
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout

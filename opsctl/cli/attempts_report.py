@@ -1,0 +1,107 @@
+"""`opsctl attempts --report`: where a run's time has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from opsctl.attempts.events import Attempt
+    from opsctl.goodput.report import GoodputReport
+    from opsctl.records.run_view import RunView
+
+
+def show_report(
+    run: RunView, attempts: Sequence[Attempt], since: str | None, cluster: str | None, as_json: bool
+) -> None:
+    """Print it. since: a length or a time; None: the first submission. Raises UsageError for another one."""
+    from opsctl.goodput.report import lines
+    from opsctl.moments import now
+    from opsctl.output import message, print_json, printable, show_lines
+
+    told = _report(run, attempts, now(), since, cluster)
+    if told is None:
+        message("nothing was submitted yet")
+    elif as_json:
+        print_json("goodput", told)
+    else:
+        show_lines(map(printable, lines(told)))
+
+
+def _report(
+    run: RunView, attempts: Sequence[Attempt], at: datetime, since: str | None, cluster: str | None
+) -> GoodputReport | None:
+    from opsctl.goodput.account import account, first_of, stays
+    from opsctl.goodput.glance import ended_or
+    from opsctl.goodput.report import report
+    from opsctl.logs.measured import measured
+    from opsctl.logs.spans import read_spans
+    from opsctl.records.chains import read_chains
+
+    from_when = _since(since, at)
+    submitted = [chain.submitted_at for chain in read_chains(run.paths)]
+    first = first_of(attempts, submitted)
+    if first is None:
+        return None
+    until = ended_or(attempts, at)
+    is_queued = False if until < at else _is_queued(run, cluster)
+    try:
+        spans = read_spans(run.paths)
+    except OSError:
+        spans = []  # "not known" is an answer; opsctl logs says what is wrong with the log
+    amounts = account(attempts, spans, submitted, _gpus(run, attempts), until, is_queued, from_when)
+    placed = [
+        stay
+        for stay in stays(attempts, spans, until)
+        if from_when is None or stay.ends_ms >= 1000 * from_when.timestamp()
+    ]
+    began = max(first, from_when) if from_when is not None else first
+    return report(amounts, placed, began, until, measured(run.paths).seconds_per_iteration, _interval(run))
+
+
+def _since(since: str | None, at: datetime) -> datetime | None:
+    from opsctl.errors import UsageError
+    from opsctl.status.since import LAST, since_of
+
+    if since == LAST:
+        raise UsageError("--since last is for opsctl on-call; here a length (12h, 3d) or a time (2026-03-01T08:00)")
+    return None if since is None else since_of(since, at, None)
+
+
+def _is_queued(run: RunView, cluster: str | None) -> bool | None:
+    """Whether anything of the run waits in the queue; None where Slurm does not say."""
+    from opsctl.errors import OpsctlError
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.own_jobs import recorded
+    from opsctl.slurm.commands import client_for
+
+    try:
+        slurm = client_for(choose_cluster(cluster, run.paths))
+        return any(job.is_pending for job in recorded(run.paths).own(slurm.jobs()))
+    except (OpsctlError, OSError):
+        return None
+
+
+def _gpus(run: RunView, attempts: Sequence[Attempt]) -> dict[str, int]:
+    """How many GPUs each attempt held: as many as ranks, else as the run has on each node."""
+    from opsctl.errors import OpsctlError
+
+    try:
+        published = run.revision.file.slurm.gpus_per_node if run.revision is not None else 0
+    except OpsctlError:
+        published = 0
+    per_node = published or (run.loaded.file.slurm.gpus_per_node if run.loaded is not None else 0)
+    return {one.id: len(one.ranks) or len(one.nodes) * per_node for one in attempts}
+
+
+def _interval(run: RunView) -> int | None:
+    """Iterations between saves; None where that is not one number."""
+    from opsctl.errors import OpsctlError
+
+    try:
+        options = run.options
+    except OpsctlError:
+        return None
+    return options.save_interval if options is not None and not options.save_schedule else None

@@ -1,0 +1,138 @@
+"""`opsctl exclude`: the nodes that nothing is submitted to, by people's word and by evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, moment_ahead, run_option
+
+if TYPE_CHECKING:
+    from opsctl.nodes.excluded import Exclusion
+    from opsctl.nodes.keeping import Wanted
+    from opsctl.records.run_view import RunView
+    from opsctl.slurm.client import SlurmControl
+
+
+@click.group()
+def command() -> None:
+    """Keep a run off nodes: what is submitted, and what is in the queue already.
+
+    Evidence excludes nodes by itself, for some days and a few at a time; see docs/nodes.md.
+    """
+
+
+@command.command()
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.option("--why", required=True, metavar="TEXT", help="What is wrong with them, for the others.")
+@click.option("--until", metavar="TIME", help="18:00, 2026-03-02T18:00 or so long from now, 2-0. [default: 30 days]")
+@run_option
+@cluster_option
+def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cluster: str | None) -> None:
+    """Exclude nodes: names, or x[03-04] as Slurm folds them."""
+    from opsctl.errors import OpsctlError
+    from opsctl.moments import iso, now
+    from opsctl.nodes import keeping
+    from opsctl.nodes.excluded import read_excluded
+    from opsctl.nodes.places import place_of
+    from opsctl.nodes.policy import PERSONS
+    from opsctl.output import message
+    from opsctl.runs.profile import nodes_table
+
+    if not why.strip():
+        raise click.UsageError("--why is empty: say what is wrong with them")
+    seen, client, wanted = _asked(run, cluster)
+    names = list(dict.fromkeys(one for folded in nodes for one in client.nodes_of(folded)))
+    end = moment_ahead(until, now()) if until else now() + PERSONS
+    place = place_of(seen.paths, nodes_table())
+    known = {node.name for node in client.nodes()}
+    if unknown := [name for name in names if name not in known]:
+        raise OpsctlError(f"Slurm has no node {', '.join(unknown)}: sinfo lists them; nothing was excluded")
+    partition, there = wanted.nodes_for(client)
+    listed = {one.node for one in read_excluded(place).in_force(now()) if one.is_a_persons} | set(names)
+    serving = [node.name for node in there if not node.is_out_of_service]
+    left = [name for name in serving if name not in listed]
+    if len(left) < wanted.nodes <= len(serving):
+        raise OpsctlError(
+            f"that would leave {len(left)} of the {len(serving)} nodes of partition {partition} that are in service, "
+            f"and the run needs {wanted.nodes}: nothing was excluded"
+        )
+    keeping.add(place, names, why.strip(), end)
+    message(f"excluded until {iso(end, 'minutes')}: {', '.join(names)}")
+    _apply(seen, client, wanted)
+
+
+@command.command()
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@run_option
+@cluster_option
+def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None:
+    """Let nodes be used again: what spoke against them until now no longer counts."""
+    from opsctl.attempts import events as attempts
+    from opsctl.nodes import keeping
+    from opsctl.nodes.ends import ends_of
+    from opsctl.nodes.places import place_of
+    from opsctl.output import message
+    from opsctl.runs.profile import nodes_table
+
+    seen, client, wanted = _asked(run, cluster)
+    names = list(dict.fromkeys(one for folded in nodes for one in client.nodes_of(folded)))
+    keeping.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))
+    message(f"no longer excluded: {', '.join(names)}")
+    _apply(seen, client, wanted)
+
+
+@command.command("list")
+@click.option("--all", "with_past", is_flag=True, help="Those too that have ended.")
+@run_option
+@json_option
+def list_(with_past: bool, run: str | None, as_json: bool) -> None:
+    """Which nodes are excluded, until when, by whom, and what each rests on. Asks no Slurm."""
+    from opsctl.moments import now
+    from opsctl.nodes.keeping import read_listed
+    from opsctl.output import message, print_json, show_lines
+    from opsctl.records.run_view import glance
+
+    place, found = read_listed(glance(run).paths)
+    chosen = [one for one in found.nodes if with_past or one.stands(now())]
+    if as_json:
+        print_json("exclusions", chosen)
+    elif chosen:
+        show_lines(line for one in chosen for line in _lines(one))
+    else:
+        message(f"no node is excluded ({place.excluded})")
+
+
+def _lines(one: Exclusion) -> list[str]:
+    from opsctl.moments import iso, now
+
+    until = iso(one.until, "minutes")
+    if one.removed_at is not None:
+        how = f"ended {iso(one.removed_at, 'minutes')} by {one.removed_by}"
+    else:
+        how = f"excluded until {until}" if one.stands(now()) else f"ended {until}"
+    times = f", the {one.times}. time" if one.times > 1 else ""
+    first = f"{one.node}  {how}  by {one.by} since {iso(one.since, 'minutes')}{times}: {one.why}"
+    return [first, *(f"    {line}" for line in one.evidence)]
+
+
+def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl, Wanted]:
+    from opsctl.nodes.keeping import Wanted, wanted_by
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import view
+    from opsctl.slurm.commands import client_for
+
+    seen = view(run)
+    file = seen.file
+    wanted = wanted_by(seen.paths, file.slurm) if file is not None else Wanted(None, 1)
+    return seen, client_for(choose_cluster(cluster, seen.paths)), wanted
+
+
+def _apply(seen: RunView, client: SlurmControl, wanted: Wanted) -> None:
+    """Say what changes in the queue; that something cannot be changed there is said, and the list stands."""
+    from opsctl.nodes.keeping import keep_and_apply
+    from opsctl.output import message
+
+    for line in keep_and_apply(seen.paths, client, wanted):
+        message(line)

@@ -1,0 +1,144 @@
+"""`opsctl nodes`: how nodes are, who is on them, what speaks against them; telling those who mend them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, run_option
+
+if TYPE_CHECKING:
+    from opsctl.nodes.looking import SeenNode
+    from opsctl.records.run_view import RunView
+
+_COMMANDS = ("show", "report")
+
+
+class _ShowByDefault(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`opsctl nodes [NODE...]` is `opsctl nodes show [NODE...]`."""
+        if not args or (args[0] not in _COMMANDS and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ShowByDefault)
+def command() -> None:
+    """How nodes are, who is on them, and what speaks against them; without a command, as `show`."""
+
+
+@command.command()
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@run_option
+@cluster_option
+@json_option
+def show(nodes: tuple[str, ...], run: str | None, cluster: str | None, as_json: bool) -> None:
+    """Show nodes, by default those of the run's partition: state, reason, jobs, exclusion, evidence."""
+    from opsctl.nodes.looking import node_lines
+    from opsctl.output import message, print_json, show_lines
+
+    _, seen = _seen(nodes, run, cluster)
+    if as_json:
+        print_json("nodes", seen)
+    elif seen:
+        show_lines(node_lines(seen))
+    else:
+        message("no nodes: Slurm has no default partition; name nodes, or set [slurm] partition")
+
+
+@command.command()
+@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.option("--send", "is_to_be_sent", is_flag=True, help="Mail it to [nodes] support of the profile.")
+@run_option
+@cluster_option
+@json_option
+def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
+    """Draft a message to those who mend nodes: what was seen, when, in which jobs, with numbers.
+
+    By default about all nodes that something new speaks against. With --send it goes to the profile's
+    [nodes] support by the first mail channel of [alerts], once: until something new is seen of a node nobody sends
+    about it again.
+    """
+    from opsctl.account import account_and_host, account_name
+    from opsctl.errors import OpsctlError
+    from opsctl.moments import now
+    from opsctl.nodes import reporting
+    from opsctl.nodes.looking import by_node
+    from opsctl.nodes.places import evidence_for, place_of
+    from opsctl.output import message, print_json, show_text
+    from opsctl.runs.profile import nodes_table
+
+    view, seen = _seen(nodes, run, cluster)
+    table = nodes_table()
+    place = place_of(view.paths, table)
+    evidence = by_node(evidence_for(view.paths, place))
+    with reporting.reporting(place) as sent:
+        if not nodes:
+            seen = [one for one in seen if one.score > 0.01]
+            seen = [one for one in seen if reporting.already_told(one.node, evidence.get(one.node, []), sent) is None]
+        if not seen:
+            raise OpsctlError("nothing new speaks against any node: nothing to report")
+        names = tuple(one.node for one in seen)
+        title, body = reporting.draft(seen, evidence, account_name(), now())
+        if is_to_be_sent:
+            if table.support is None:
+                raise OpsctlError('nobody to send it to: support = "ADDRESS" under [nodes] of the profile')
+            reporting.refuse_what_was_told(names, evidence, sent)
+            _mail(view, table.support, title, body)
+            told = [
+                reporting.SentReport(
+                    node=name,
+                    at=now(),
+                    by=account_and_host(),
+                    to=table.support,
+                    seen_until=max((one.at for one in evidence.get(name, [])), default=now()),
+                )
+                for name in names
+            ]
+            reporting.record_sent(place, told)
+            message(f"sent to {table.support}")
+    if as_json:
+        drafted = reporting.DraftedReport(to=table.support, nodes=names, title=title, body=body, is_sent=is_to_be_sent)
+        print_json("report", drafted)
+        return
+    show_text(f"To: {table.support or 'nobody: [nodes] support is not set'}\nSubject: {title}\n\n{body}\n")
+    if not is_to_be_sent:
+        message("not sent: --send does that")
+
+
+def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple[RunView, list[SeenNode]]:
+    from opsctl.moments import now
+    from opsctl.nodes.keeping import Wanted, wanted_by
+    from opsctl.nodes.looking import look
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import view
+    from opsctl.slurm.commands import client_for
+
+    seen = view(run)
+    client = client_for(choose_cluster(cluster, seen.paths))
+    names = [one for folded in nodes for one in client.nodes_of(folded)]
+    wanted = wanted_by(seen.paths, seen.file.slurm) if seen.file is not None else Wanted(None, 1)
+    return seen, look(seen.paths, client, wanted, names, now())
+
+
+def _mail(view: RunView, address: str, title: str, body: str) -> None:
+    """Raises OpsctlError where it was not sent; one that may have been counts as sent."""
+    import os
+
+    from opsctl.alerts.channels import channels_of
+    from opsctl.alerts.drain import mail_to
+    from opsctl.alerts.settings import alert_settings
+    from opsctl.errors import OpsctlError
+    from opsctl.moments import now
+    from opsctl.output import message
+    from opsctl.records.alerts import made
+
+    letter = made("report", now(), title, body, "warning", ())
+    done = mail_to(view.paths, view.table.name, channels_of(alert_settings(view)), address, letter, os.environ)
+    result = done.reports[-1].result if done.reports else "failed"
+    why = done.problem or (done.reports[-1].why if done.reports else "")
+    if result == "unknown":
+        message(f"opsctl: whether it arrived is not known: {why}")
+    elif result != "sent":
+        raise OpsctlError(f"not sent by {done.channel}: {why}")

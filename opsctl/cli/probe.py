@@ -1,0 +1,139 @@
+"""`opsctl probe`: the nodes of an allocation tested, before a training is trusted to them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, pick, run_argument
+
+if TYPE_CHECKING:
+    from opsctl.probe.report import ProbeReport
+    from opsctl.records.run_view import RunView
+    from opsctl.runs.schema import RunFile
+    from opsctl.slurm.cluster import Cluster
+
+
+@click.command()
+@run_argument
+@click.option("--full", is_flag=True, help="For minutes, not a minute: all pairs, half of the memory, larger files.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Not here: in a job of its own on N nodes.")
+@click.option("--nodelist", metavar="NODES", help="With --nodes: on these, as Slurm folds them.")
+@click.option("--time", metavar="T", help="With --nodes: the job's limit, a Slurm duration [default: 15:00].")
+@cluster_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run_argument: str | None,
+    run: str | None,
+    full: bool,
+    nodes: int | None,
+    nodelist: str | None,
+    time: str | None,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Test the nodes of this allocation by measurement, each by itself and all together, and name who is off.
+
+    With the run's environment, in its folder. Inside a job, or with --nodes in one of its own, for which it waits.
+    Exits 1 where a node is bad; what speaks against it goes on the run's record.
+    """
+    from opsctl.cli.shell import file_of
+    from opsctl.output import print_json, show_lines
+    from opsctl.probe.report import Standing
+    from opsctl.probe.words import screen
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.run_view import view
+
+    if nodes is None and (nodelist is not None or time is not None):
+        raise click.UsageError("--nodelist and --time are of a job of its own: give --nodes too")
+    seen = view(pick(run_argument, run))
+    where = choose_cluster(cluster, seen.paths)
+    file, _ = file_of(seen)
+    if nodes is not None:
+        _in_own_job(file, where, nodes, nodelist, time or "15:00", _words(seen, full, cluster, as_json))
+    found = _probe(seen, file, where, "full" if full else "quick")
+    _put_on_record(seen, found)
+    if as_json:
+        print_json("probe", found)
+    else:
+        show_lines(screen(found))
+    ctx.exit(1 if found.of(Standing.BAD) else 0)
+
+
+def _words(seen: RunView, full: bool, cluster: str | None, as_json: bool) -> list[str]:
+    """The same command, for inside the job."""
+    run = seen.loaded.path if seen.loaded is not None else seen.paths.output
+    words = [sys.executable, "-P", "-m", "opsctl", "probe", str(run)]
+    words += ["--full"] if full else []
+    words += ["--cluster", cluster] if cluster else []
+    return words + (["--json"] if as_json else [])
+
+
+def _in_own_job(
+    file: RunFile, where: Cluster, nodes: int, nodelist: str | None, time: str, words: list[str]
+) -> NoReturn:
+    """Let salloc, which runs the command once it has the nodes, take this process's place."""
+    from opsctl.errors import UsageError
+    from opsctl.programs import find_program
+    from opsctl.records.shared_answers import forget
+
+    slurm = file.slurm
+    kind = f"gpu:{slurm.gpu_type}" if slurm.gpu_type else "gpu"
+    asked = {
+        "job-name": f"{file.run.name}-probe",
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "reservation": slurm.reservation,
+        "nodes": str(nodes),
+        "nodelist": nodelist,
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(slurm.cpus_per_task) if slurm.cpus_per_task else None,
+        "gres": f"{kind}:{slurm.gpus_per_node}",
+        "time": time,
+    }
+    environment = where.environment()
+    path = find_program("salloc", environment)
+    if path is None:
+        raise UsageError("salloc is not on PATH: opsctl probe --nodes needs a machine with Slurm's commands")
+    options = [f"--{name}={value}" for name, value in asked.items() if value is not None]
+    sys.stdout.flush()
+    forget()
+    os.execve(path, ["salloc", "--no-kill", *options, *words], environment)
+
+
+def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeReport:
+    """Raises UsageError outside of a job."""
+    from opsctl.errors import UsageError
+    from opsctl.job.allocation import read_allocation
+    from opsctl.job.probe_setting import setting_for
+    from opsctl.probe.running import probe
+    from opsctl.slurm.commands import client_for
+    from trainer.formats.probe import EFFORTS
+
+    client = client_for(where, patient=True)  # between two questions lie the nodes' own tests
+    if "SLURM_JOB_ID" not in os.environ:
+        raise UsageError("no job here whose nodes could be tested: --nodes N tests those of a job of its own")
+    job = read_allocation(os.environ, client.nodes_of)
+    run_file = seen.loaded.path if seen.loaded is not None else seen.paths.output
+    folder = seen.paths.output if seen.paths.output.is_dir() else run_file.parent
+    return probe(setting_for(file, run_file, folder, where, client, job.nodes, job.job_id), EFFORTS[effort])
+
+
+def _put_on_record(seen: RunView, found: ProbeReport) -> None:
+    """Where there is a run's folder and it may be written to; a probe for nobody leaves nothing."""
+    from opsctl.output import message
+    from opsctl.probe.evidence import put_on_record
+
+    if not seen.paths.state.is_dir():
+        return
+    try:
+        put_on_record(seen.paths, found)
+    except OSError as error:
+        message(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")

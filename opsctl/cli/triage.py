@@ -1,0 +1,140 @@
+"""`opsctl triage`: what killed it, which node, and what to do. Works without Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opsctl.cli.selection import cluster_option, json_option, run_option
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from opsctl.attempts.events import Attempt
+    from opsctl.runs.paths import RunPaths
+    from opsctl.triage.findings import SlurmWord
+    from opsctl.triage.report import Triage
+
+#: A person waits; a gigabyte of log is read in less.
+_SECONDS = 60.0
+
+
+@click.command()
+@click.argument("which", metavar="[JOB|ATTEMPT]", required=False)
+@run_option
+@click.option(
+    "--log",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read this log alone, of any training, also one of torchrun without Slurm.",
+)
+@click.option("--stacks", is_flag=True, help="Say where every rank of the live job is, and whom the others wait for.")
+@click.option("--native", is_flag=True, help="With --stacks: frames of compiled code too, where py-spy may.")
+@cluster_option
+@json_option
+def command(
+    which: str | None, run: str | None, log: Path | None, stacks: bool, native: bool, cluster: str | None, as_json: bool
+) -> int:
+    """Say what killed a training: the cause, the first rank and node, what only followed from it, what to do.
+
+    Reads the training log, what ranks and launchers left, error files, exit codes and what Slurm says of the job.
+    Without JOB or ATTEMPT it is the last one that ended badly. Every claim names the lines that it rests on; where
+    nothing says why, that is the answer, with the last lines. A profile's [triage] rules names a file with a site's
+    own rules.
+
+    With --stacks it asks a job that is alive, JOB or the one that trains: ranks at the same place are one group. Of
+    somebody else's job the answer comes by a request.
+    """
+    from opsctl.output import print_json, show_lines
+    from opsctl.triage.report import lines_of
+
+    if log is not None and (which or run):
+        raise click.UsageError("--log reads one file alone: give no job, attempt or run with it")
+    if native and not stacks:
+        raise click.UsageError("--native is of --stacks")
+    if stacks:
+        return _stacks(which, run, log, native, cluster, as_json)
+    told = _of_log(log) if log is not None else _of_attempt(which, run, cluster)
+    if as_json:
+        print_json("triage", told)
+    else:
+        show_lines(lines_of(told))
+    return 0
+
+
+def _stacks(
+    job: str | None, run: str | None, log: Path | None, native: bool, cluster: str | None, as_json: bool
+) -> int:
+    from opsctl.cli.selection import pick
+    from opsctl.cli.triage_stacks import show_stacks
+    from opsctl.records.run_view import glance
+
+    if log is not None:
+        raise click.UsageError("--stacks asks a live job, --log reads a file")
+    return show_stacks(glance(pick(None, run)), as_json, job=job, native=native, cluster=cluster)
+
+
+def _of_log(log: Path) -> Triage:
+    from opsctl.triage.closing import chosen_rules
+    from opsctl.triage.deciding import decide
+    from opsctl.triage.reading import LogPart, read_log
+    from opsctl.triage.report import triage_of_log
+
+    rules = chosen_rules()
+    facts = read_log(LogPart(log), rules, _SECONDS)
+    return triage_of_log(str(log), facts, decide(facts, rules))
+
+
+def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Triage:
+    from opsctl.attempts.events import read
+    from opsctl.records.run_view import glance
+    from opsctl.triage.choosing import choose
+    from opsctl.triage.closing import chosen_rules, facts_of
+    from opsctl.triage.deciding import decide
+    from opsctl.triage.report import triage_of_attempt
+
+    rules = chosen_rules()
+    paths = glance(run).paths
+    attempt = choose(read(paths), which)
+    facts = facts_of(paths, attempt, _slurms_word(paths, attempt, cluster), rules, _SECONDS)
+    verdict = decide(facts, rules)
+    if not verdict.is_known and attempt.verdict is not None and attempt.verdict.is_known:
+        verdict = attempt.verdict  # what it was told from then is no longer there
+    return triage_of_attempt(attempt, facts, verdict, str(paths.main_log), _saved_at(paths, attempt))
+
+
+def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmWord:
+    """How Slurm says that its job ended, and which of its nodes are out of service, as far as it can be asked."""
+    from opsctl.attempts.lost import may_be_of
+    from opsctl.errors import OpsctlError, SlurmError
+    from opsctl.output import message
+    from opsctl.records.cluster import choose_cluster, record_of
+    from opsctl.slurm.commands import client_for
+    from opsctl.triage.findings import SlurmWord
+
+    try:
+        asked = choose_cluster(cluster, paths)
+        slurm = client_for(asked)
+        if not may_be_of(attempt, record_of(asked, slurm).name or ""):
+            return SlurmWord(exit_code=attempt.exit_code, signal=attempt.signal)
+        end = slurm.ends([attempt.job_id]).get(attempt.job_id)
+        wanted = set(attempt.nodes)
+        bad = tuple((one.name, one.reason) for one in slurm.nodes() if one.name in wanted and one.is_out_of_service)
+    except OpsctlError as error:
+        if not isinstance(error, SlurmError) and cluster:
+            raise
+        message(f"opsctl: told without Slurm: {error}")
+        return SlurmWord(exit_code=attempt.exit_code, signal=attempt.signal)
+    failed = (end.failed_node,) if end is not None and end.failed_node else attempt.lost_nodes
+    state = "" if end is None else end.state
+    return SlurmWord(state, failed, attempt.exit_code, attempt.signal, bad_nodes=bad)
+
+
+def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
+    from opsctl.checkpoints.listing import saved_at
+    from trainer.formats.manifest import tag_of
+
+    iteration = attempt.checkpoint_at_end
+    return None if iteration is None else saved_at(paths.checkpoints / tag_of(iteration))

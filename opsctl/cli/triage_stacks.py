@@ -1,0 +1,100 @@
+"""`opsctl triage --stacks`: where every rank of a live job is, and which of them the others wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opsctl.attempts.events import Attempt
+    from opsctl.control.requests import Meant
+    from opsctl.job.stacks import Taken
+    from opsctl.records.run_view import RunView
+    from opsctl.slurm.cluster import Cluster
+
+#: How long somebody else's job is given to answer: it looks every second, and asks each of its nodes.
+ANSWER_WAIT_S = 75.0
+
+
+def show_stacks(
+    run: RunView, as_json: bool, *, job: str | None = None, native: bool = False, cluster: str | None = None
+) -> int:
+    """Print the groups of ranks of the run's live job; 1 where one is odd, 0 where none is.
+
+    One's own job is asked directly, another member's through a request. job: as squeue shows it; None: the one that
+    trains. native: frames of compiled code too, of one's own job. Raises OpsctlError.
+    """
+    from opsctl.account import account_name
+    from opsctl.control.requests import Wish, prepare
+    from opsctl.errors import OpsctlError
+    from opsctl.hangs.printed import printed_stacks
+    from opsctl.hangs.told import screen
+    from opsctl.output import message, print_json, printable, show_lines
+    from opsctl.records.cluster import choose_cluster
+    from opsctl.records.requests import Action
+
+    try:
+        options = run.options
+    except OpsctlError:
+        options = None
+    asked = choose_cluster(cluster, run.paths)
+    meant = prepare(run.paths, run.table.name, options, asked, Wish(Action.STACKS, job=job))
+    attempt = _attempt(run, meant)
+    if meant.request.owner == account_name():
+        taken = _own(run, attempt, asked, native)
+    else:
+        if native:
+            message(f"opsctl: {meant.request.owner}'s job tells Python frames only")
+        taken = _others(run, meant, attempt)
+    if as_json:
+        print_json("stacks", printed_stacks(attempt.display_id, taken.groups, taken.ranks, taken.flight))
+    else:
+        show_lines(map(printable, screen(taken.groups, taken.ranks, taken.flight)))
+    return 1 if any(group.is_odd for group in taken.groups) else 0
+
+
+def _attempt(run: RunView, meant: Meant) -> Attempt:
+    """The attempt of the job that is meant. Raises OpsctlError where it trains nothing yet."""
+    from opsctl.attempts.events import read
+    from opsctl.errors import OpsctlError
+
+    found = next((one for one in reversed(read(run.paths)) if one.id == meant.request.attempt), None)
+    if found is None:
+        raise OpsctlError(f"job {meant.request.job} trains nothing yet: opsctl status says what it waits for")
+    return found
+
+
+def _own(run: RunView, attempt: Attempt, cluster: Cluster, native: bool) -> Taken:
+    from opsctl.job.stacks import command, take_stacks
+
+    folder = run.paths.attempt_folder(attempt.job_id)
+    words = command(len(attempt.nodes), job_id=attempt.job_id, only_on=attempt.nodes, native=native, flights_in=folder)
+    return take_stacks(words, _ranks(run, attempt), cluster.environment())
+
+
+def _others(run: RunView, meant: Meant, attempt: Attempt) -> Taken:
+    """What the job's own answer to a request wrote. Raises OpsctlError for any other answer, and for none."""
+    from opsctl.control.requests import send, wait_for_answer
+    from opsctl.errors import OpsctlError
+    from opsctl.hangs.told import read_written
+    from opsctl.job.stacks import Taken
+    from opsctl.records.requests import Outcome
+    from opsctl.records.state_files import read_text
+
+    request_id = send(run.paths, meant.request)
+    answer = wait_for_answer(run.paths, request_id, ANSWER_WAIT_S)
+    if answer is None:
+        raise OpsctlError(f"job {attempt.display_id} has not answered yet: opsctl request list shows what comes of it")
+    if answer.outcome != Outcome.DONE:
+        raise OpsctlError(f"{answer.outcome}: {answer.words}")
+    path = run.paths.attempt_folder(attempt.job_id) / f"stacks-{request_id}.txt"
+    text = read_text(run.paths.output, path)
+    if text is None:
+        raise OpsctlError(f"{answer.words}; {path} cannot be read")
+    return Taken(tuple(read_written(text)), (), _ranks(run, attempt))
+
+
+def _ranks(run: RunView, attempt: Attempt) -> int:
+    """How many ranks there are to be: as its launchers wrote down; one on each node where they have not yet."""
+    from opsctl.records.attempt_folder import rank_map
+
+    return len(rank_map(run.paths.output, run.paths.attempt_folder(attempt.job_id))) or len(attempt.nodes)

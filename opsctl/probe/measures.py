@@ -1,0 +1,81 @@
+"""What is compared between nodes, and how far off is too far. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of which each node has one, or one for each of its GPUs or links.
+
+    suspicious, bad: how many times slower than the median of its class; None: never bad by that alone.
+    """
+
+    part: str
+    what: str
+    words: str
+    unit: str
+    suspicious: float
+    bad: float | None
+    more_is_better: bool = True
+    of: str = ""  # what `ProbeLine.of` counts: GPU, link
+
+
+RATES = (
+    Measure("products", "fp32_gflops", "matrix products", "GFLOP/s", 1.1, 1.25),
+    Measure("memory", "copy_gbs", "memory bandwidth", "GB/s", 1.15, 1.4),
+    Measure("gpu_products", "bf16_tflops", "bf16 matrix products", "TFLOP/s", 1.06, 1.15, of="GPU"),
+    Measure("gpu_products", "fp32_tflops", "fp32 matrix products", "TFLOP/s", 1.06, 1.15, of="GPU"),
+    Measure("gpu_products", "copy_gbs", "GPU memory bandwidth", "GB/s", 1.06, 1.2, of="GPU"),
+    Measure("network", "link_gbs", "network bandwidth", "GB/s", 1.3, 2.0, of="link"),
+    Measure("network", "link_latency_us", "network latency", "us", 2.0, 5.0, more_is_better=False, of="link"),
+    Measure("disk", "write_mbs", "writing to its own disk", "MB/s", 3.0, None),
+    Measure("disk", "read_mbs", "reading from its own disk", "MB/s", 3.0, None),
+    Measure("run_folder", "write_ms", "writing to the run's folder", "ms", 5.0, None, more_is_better=False),
+)
+#: Numbers that have to be 0: (part, what) -> what another one means.
+ZEROES = {
+    ("products", "wrong"): "computes wrong: {n:g} of {tried:g} products of whole numbers are not right",
+    ("gpu_products", "wrong"): "GPU {of} computes wrong: {n:g} of {tried:g} products of whole numbers are not right",
+    ("memory", "wrong_words"): "memory gives back {n:g} words other than they were written",
+    ("disk", "wrong_blocks"): "its own disk gives back {n:g} MiB other than they were written",
+    ("shm", "wrong_blocks"): "/dev/shm gives back {n:g} MiB other than they were written",
+    ("run_folder", "wrong_blocks"): "what it wrote to the run's folder does not come back",
+    ("gpus", "ecc_uncorrected"): "GPU {of} has {n:g} uncorrected ECC errors since its driver was loaded",
+    ("gpus", "remap_failed"): "GPU {of} could not replace a broken row of its memory",
+}
+#: The same, of which nothing worse is known than that it is unusual.
+ODDITIES = {
+    ("gpus", "remap_pending"): "GPU {of} has a row of its memory to be replaced at its next reset",
+    ("gpus", "slowdown"): "GPU {of} is slowed down by its hardware: heat or power",
+}
+#: Texts that all nodes have to agree on: (what, words, whether a training cannot go on otherwise).
+SOFTWARE = (
+    ("python", "Python", True),
+    ("torch", "torch", True),
+    ("deepspeed", "DeepSpeed", True),
+    ("opsctl", "opsctl", True),
+    ("nvidia-nccl-cu12", "NCCL", True),
+    ("nvidia-nccl-cu13", "NCCL", True),
+    ("numpy", "numpy", False),
+    ("nvidia-cudnn-cu12", "cuDNN", False),
+    ("driver", "NVIDIA driver", False),
+    ("kernel", "kernel", False),
+)
+#: The run's folder is everybody's: a quota or a server's fault looks as one node's where that came first.
+RUN_FOLDER_FAILED = "run_folder.failed"
+#: What a training cannot have, and is no fault of a node's hardware.
+NOT_OF_HARDWARE = frozenset({RUN_FOLDER_FAILED, *(f"machine.{what}" for what, _, _ in SOFTWARE)})
+#: A class of hardware with fewer nodes is not compared.
+FEWEST = 3
+#: How many of its class's usual deviations a rate has to be off, beside the ratio.
+SUSPICIOUS_DEVIATIONS, BAD_DEVIATIONS = 4.0, 8.0
+#: A sum of fp32 numbers may be off by so much between ways of adding it up, as a share.
+SUM_TOLERANCE = 1e-4
+CLOCK_S = 5.0
+SHM_GIB = 1.0
+DISK_GIB = 1.0
+LEFTOVER_MIB = 2048.0
+#: Of Slurm's RealMemory, and of the median of the nodes of its class.
+MEMORY_SHARE = 0.9

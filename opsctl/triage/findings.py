@@ -1,0 +1,188 @@
+"""What is known of a bad end, as values: findings of the logs beside what ranks, launchers and Slurm left. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from opsctl.attempts.verdict import Quote, StackGroup
+from opsctl.output import printable
+from opsctl.triage.lines import Said, number, read_line
+from opsctl.triage.rules import Role, Rule, Rules
+from trainer.formats.attempt_records import Failure, RankPlace
+from trainer.formats.node_samples import NodeSample
+
+_LONGEST_QUOTE = 400
+#: How much of a line rules are held against, its head and its tail: patterns may take time that grows with its square.
+MATCHED_CHARACTERS = 2048
+#: From this weight on a rule means a line by itself, so that nothing else would correct what is only quoted in one.
+_SURE = 0.9
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
+#: Rules whose lines say that somebody ends what is left.
+ENDING_RULES = ("slurm-job-cancelled", "slurm-step-ends", "slurm-requeued", "interrupted")
+_OWN_MESSAGE_ORDER = -1
+#: What opsctl itself says of an end that it has seen: no witness of its own.
+_OUR_OWN = re.compile(r"(START|END) TIME: |opsctl: (?!cannot start the step)|PULSE|\[?WATCHDOG")
+#: A line of a program that a traceback shows.
+_SOURCE_LINE = re.compile(r"    +(raise\b|return\b|with\b|if\b|for\b|assert\b|[\w.]+\(|[\w.\[\], ]+ = )|  File \"")
+_OPEN_QUOTE = re.compile(r"""(?:^|[\s:=(\[])(?:'[^']*|"[^"]*)$""")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line that a rule means."""
+
+    rule: Rule
+    source: str  # the file's name
+    text: str  # the line, printable
+    order: int  # where it stands: of two in one file the lesser comes first
+    node: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    task: int | None = None
+    at: datetime | None = None
+    line: int | None = None
+    is_before_progress: bool = False  # the training went on after it
+    is_words_of: int | None = None  # the rank whose launcher kept it as that rank's own words
+
+    @property
+    def quote(self) -> Quote:
+        """It, to be shown."""
+        return Quote(source=self.source, text=self.text[:_LONGEST_QUOTE], line=self.line, at=self.at)
+
+
+@dataclass(frozen=True)
+class SlurmWord:
+    """What Slurm says of the end."""
+
+    state: str = ""  # its own word; empty where it has none, or cannot be asked
+    failed_nodes: tuple[str, ...] = ()
+    exit_code: int | None = None
+    signal: int | None = None
+    is_asked_for: bool = False  # a person asked the job to end
+    bad_nodes: tuple[tuple[str, str], ...] = ()  # nodes of the job that are out of service, each with Slurm's reason
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a verdict is made of."""
+
+    findings: tuple[Finding, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    ranks: tuple[RankPlace, ...] = ()
+    slurm: SlurmWord = SlurmWord()
+    nodes: tuple[str, ...] = ()  # all nodes of it, as far as known
+    failed_tasks: tuple[str, ...] = ()  # nodes on which a task failed by itself, as srun says, in its order
+    reason: str = ""  # an Ending, where there is an attempt
+    stacks: tuple[StackGroup, ...] = ()  # of a hung step
+    other_work: tuple[tuple[int, str], ...] = ()  # rank and line of what went on as others waited in vain
+    iteration: int | None = None  # the last one logged
+    last_lines: tuple[Quote, ...] = ()
+    unread: tuple[str, ...] = ()  # what could not be read, or not to its end, each in a few words
+    samples: tuple[NodeSample, ...] = ()  # of each node the last one that was taken
+    advances_s: Mapping[str, float] = field(default_factory=dict)  # node -> seconds that its clock is ahead
+
+
+def findings_of_line(
+    rules: Rules, line: str, source: str, order: int, reference: datetime, frames: Sequence[str] = ()
+) -> Finding | None:
+    """What the line means by the surest rule that fits it; None where none does.
+
+    frames: the lines of the traceback above it, outermost first.
+    """
+    if len(line) > MATCHED_CHARACTERS:
+        line = f"{line[: MATCHED_CHARACTERS // 2 - 5]} ... {line[-MATCHED_CHARACTERS // 2 :]}"
+    said = read_line(line, reference)
+    if _OUR_OWN.match(said.text) or _SOURCE_LINE.match(said.text):
+        return None
+    best: tuple[float, Rule, re.Match[str]] | None = None
+    for rule in rules.rows:
+        if best is not None and (rule.otherwise or rule.weight <= best[0]) and not best[1].otherwise:
+            continue
+        if not any(word in line for word in rule.texts):
+            continue
+        match = rule.matches(said.text)
+        if match is None or (rule.weight >= _SURE and _is_quoted(rule, match, said.text)):
+            continue
+        if rule.file is not None and not any(map(rule.file.search, files_of(frames))):
+            continue
+        best = rule.weight, rule, match
+    if best is None:
+        return None
+    _, rule, match = best
+    named = {re.sub(r"_\d$", "", key): value for key, value in match.groupdict().items() if value}
+    told = number(named.get("rank"))
+    if "rank" in named and told != said.rank:
+        said = Said(said.text, at=said.at)  # it tells of another than who says it
+    found = Finding(
+        rule=rule,
+        source=source,
+        text=printable(line.strip()),
+        order=order,
+        node=named.get("node") or (said.node if rule.placed else ""),
+        rank=said.rank if told is None else told,
+        local_rank=said.local_rank,
+        task=said.task,
+        at=said.at,
+    )
+    return found if rule.placed else replace(found, rank=None, local_rank=None, task=None)
+
+
+def _is_quoted(rule: Rule, match: re.Match[str], text: str) -> bool:
+    """Whether it stands in a text that the line only shows, a sample of the data."""
+    begin = match.start() if rule.pattern else min(at for word in rule.texts if (at := text.find(word)) >= 0)
+    return bool(_OPEN_QUOTE.search(text[:begin]))
+
+
+def files_of(frames: Iterable[str]) -> list[str]:
+    """The files of a traceback's lines; the innermost few, which say what was being done."""
+    return [match["file"] for match in map(_FRAME.match, frames) if match][-3:]
+
+
+def frames_above(before: Sequence[str], line: str, reference: datetime) -> list[str]:
+    """The traceback that ends with `line`, after `before`: lines of others, told by what stands in front, are out."""
+    found: list[str] = []
+    own = _prefix(line, reference)
+    for above in reversed(before[-400:]):
+        if _prefix(above, reference) != own:
+            continue
+        text = read_line(above, reference).text
+        if text.startswith("Traceback (most recent call last)"):
+            break
+        if text.startswith("  ") or not text.strip():
+            found.append(text)
+        elif found:
+            break
+    return found[::-1]
+
+
+def _prefix(line: str, reference: datetime) -> tuple[str, int | None, int | None, int | None]:
+    said = read_line(line, reference)
+    return said.node, said.rank, said.local_rank, said.task
+
+
+def words_of_failures(rules: Rules, failures: Iterable[tuple[Failure, str]], reference: datetime) -> list[Finding]:
+    """Findings of what failed ranks said themselves: each failure with the whole of its error file."""
+    found = []
+    for failure, words in failures:
+        lines = [line for line in (words or failure.message).splitlines() if line.strip()]
+        frames = [line for line in lines if line.startswith("  ")]
+        for line in [*lines[:1], *[one for one in lines[1:] if not one.startswith((" ", "Traceback"))][-3:]]:
+            one = findings_of_line(rules, line, f"rank {failure.rank}", _OWN_MESSAGE_ORDER, reference, frames)
+            if one is not None:
+                at = failure.failed_at or one.at
+                placed = replace(one, node=failure.node, rank=failure.rank, at=at, is_words_of=failure.rank)
+                found.append(placed)
+    return found
+
+
+def by_one_clock(at: datetime | None, node: str, advances_s: Mapping[str, float]) -> datetime | None:
+    """`at`, said by `node`, as the file server's clock would have had it."""
+    return None if at is None else at - timedelta(seconds=advances_s.get(node, 0.0))
+
+
+def is_root(finding: Finding) -> bool:
+    """Whether its line says why, and not what came of it."""
+    return finding.rule.role is Role.ROOT

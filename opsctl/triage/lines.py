@@ -1,0 +1,152 @@
+"""Who said a line of a log, where and when: what launchers, libraries and daemons put in front of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+
+#: A node's name is taken for one only with a digit in it: `torch:` and `ERROR:` stand in front of lines too.
+_NODE = r"(?=[A-Za-z0-9.-]*\d)[A-Za-z][A-Za-z0-9.-]*[A-Za-z0-9]"
+#: Where the form leaves no doubt, any name is one.
+_HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_SYSLOG_TIME = r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S* )"
+_SYSLOG_ENDS = r"(?=(?:kernel|systemd|slurmd|slurmctld|nvidia-[a-z]+|NVRM)\b)"
+_FILE_ENDS = r"(?!\S*\.(?:py|cpp|cc|cu|cuh|c|h|sh|so|log|txt|json|yaml)\b)"
+_NOT_TIME = r"(?!\d{4}-)"
+#: Each is taken from the front of what is left, as often as one fits. Groups: node, rank, local_rank, task.
+_PREFIXES = tuple(
+    re.compile(text)
+    for text in (
+        r"\s*\[(?:default|trainer|worker)_?(?P<local_rank>\d+)\]:\s?",
+        r"\s*\[?[Rr]ank ?(?P<rank>\d+)(?:/\d+)?\]?:\s?",
+        r"\s*\[rank(?P<rank>\d+)\]\s?",
+        r"\[\d+,(?P<rank>\d+)\]<std(?:err|out|diag)>:\s?",
+        r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*\]\s(?=\S+:\d+:\d+ )",
+        rf"(?P<node>{_HOST}):\d+:\d+ \[(?P<local_rank>\d+)\]\s",
+        rf"(?P<node>{_HOST}):\d+:\d+ (?=NCCL )",
+        rf"(?P<node>{_NODE}):\d+:\d+(?= )\s",
+        rf"\[(?P<node>{_NODE}):(?P<rank>\d{{1,2}})\]:?\s",
+        rf"\[(?P<node>{_NODE}):\d+\]\s",
+        rf"srun: error: (?P<node>{_HOST}): tasks? (?P<task>\d+)[^:]*:\s",
+        rf"slurmstepd-(?P<node>{_HOST}): ",
+        rf"{_SYSLOG_TIME}?(?P<syslog>{_NODE}) {_SYSLOG_ENDS}",
+        rf"{_SYSLOG_TIME}(?P<syslog>{_HOST}) {_SYSLOG_ENDS}",
+        rf"{_FILE_ENDS}{_NOT_TIME}(?P<node>{_NODE}): ",
+        r"(?P<task>\d{1,6}): ?(?![\d:])",
+        r"\(\w+ pid=\d+(?:, ip=(?P<node>[\d.]+))?\)\s?",
+    )
+)
+_WITHIN = (
+    re.compile(r"\[(?:PG (?:ID )?[^\]]*)?[Rr]ank (?P<rank>\d+)\]"),
+    re.compile(r"\b[Rr]ank[ :=]+\[?(?P<rank>\d+)\b(?! and)"),
+    re.compile(r"\bON (?P<node>[A-Za-z0-9.-]+) CANCELLED"),
+    re.compile(rf"\b(?:host(?:name)?|node)[=: ]+(?P<node>{_NODE})\b"),
+)
+_MOST_PREFIXES = 5
+_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+_MONTHS = {name: at for at, name in enumerate(_NAMES.split(), start=1)}
+_FULL = re.compile(
+    r"(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[ T_](?P<clock>\d\d:\d\d:\d\d)(?P<part>[.,]\d+)?"
+    r" ?(?P<zone>Z\b|[+-]\d\d:?\d\d\b)?"
+)
+_GLOG = re.compile(r"\[?[IWEF](?P<month>\d{1,2})(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<part>\.\d+)?")
+_SYSLOG = re.compile(
+    r"(?:[A-Z][a-z]{2} )?(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d{1,2}) "
+    r"(?P<clock>\d\d:\d\d:\d\d)(?: (?:[A-Z]{3,4} )?(?P<year>20\d\d))?"
+)
+_LATEST_PLACE = 400  # a moment is said near the beginning of a line
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line without what stands in front of it, and what that said."""
+
+    text: str
+    node: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    task: int | None = None  # srun's: a rank only where each has a task of its own
+    at: datetime | None = None  # with zone
+    is_kernels: bool = False  # of a node's kernel or daemon, whosever log it stands in
+
+
+def read_line(line: str, reference: datetime) -> Said:
+    """`line` taken apart. `reference`: a moment near those of the log, for stamps without a year or zone."""
+    found: dict[str, str] = {}
+    rest = line
+    at = _moment(line[:_LATEST_PLACE], reference)
+    for _ in range(_MOST_PREFIXES):
+        match = next((match for prefix in _PREFIXES if (match := prefix.match(rest)) and match.end()), None)
+        if match is None:
+            break
+        found.update({key: value for key, value in match.groupdict().items() if value and key not in found})
+        rest = rest[match.end() :]
+    if "syslog" in found:
+        found = {"node": found["syslog"], "syslog": found["syslog"]}
+    for pattern in _WITHIN:
+        if match := pattern.search(rest):
+            found.update({key: value for key, value in match.groupdict().items() if key not in found})
+    return Said(
+        text=rest,
+        node=found.get("node", ""),
+        rank=number(found.get("rank")),
+        local_rank=number(found.get("local_rank")),
+        task=number(found.get("task")),
+        at=at,
+        is_kernels="syslog" in found,
+    )
+
+
+def number(text: str | None) -> int | None:
+    """A rank's or a task's number; None where `text` is none that one could have."""
+    return int(text) if text is not None and len(text) < 9 and text.isdecimal() else None
+
+
+def _moment(text: str, reference: datetime) -> datetime | None:
+    match = _FULL.search(text)
+    try:
+        if match:
+            zone = _zone(match["zone"])
+            return _at(int(match["year"]), int(match["month"]), int(match["day"]), match["clock"], match["part"], zone)
+        match = _GLOG.search(text)
+        if match:
+            return _nearest(int(match["month"]), int(match["day"]), match["clock"], match["part"], reference)
+        match = _SYSLOG.search(text)
+        if match:
+            month, day = _MONTHS[match["name"]], int(match["day"])
+            if match["year"]:
+                return _at(int(match["year"]), month, day, match["clock"], None, None)
+            return _nearest(month, day, match["clock"], None, reference)
+    except (ValueError, OverflowError):
+        pass  # a moment that the calendar does not have
+    return None
+
+
+def _zone(text: str | None) -> timezone | None:
+    if not text:
+        return None
+    if text == "Z":
+        return UTC
+    minutes = int(text[1:3]) * 60 + int(text[-2:])
+    return timezone(timedelta(minutes=-minutes if text[0] == "-" else minutes))
+
+
+def _at(year: int, month: int, day: int, clock: str, part: str | None, zone: timezone | None) -> datetime:
+    hour, minute, second = map(int, clock.split(":"))
+    microsecond = int((part[1:] + "000000")[:6]) if part else 0
+    said = datetime(year, month, day, hour, minute, second, microsecond, tzinfo=zone)
+    return said if zone else said.astimezone()  # a stamp without a zone is the site's local time
+
+
+def _nearest(month: int, day: int, clock: str, part: str | None, reference: datetime) -> datetime:
+    """Of the years around the reference the one that is nearest to it: such stamps name none."""
+    found = []
+    for year in (reference.year - 1, reference.year, reference.year + 1):
+        try:
+            found.append(_at(year, month, day, clock, part, None))
+        except ValueError:
+            continue  # 29 February
+    if not found:
+        raise ValueError("no such day")
+    return min(found, key=lambda one: abs((one - reference).total_seconds()))

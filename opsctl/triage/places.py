@@ -1,0 +1,226 @@
+"""Which rank and which task is on which node, as all lines of a log together tell: libraries, launchers, srun. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from opsctl.triage.elastic import tasks_of_srun
+from opsctl.triage.findings import Finding
+from opsctl.triage.lines import read_line
+from trainer.formats.attempt_records import Failure, RankPlace
+
+#: Stand in lines that tell of places, though they say nothing of a failure.
+PLACE_MARKS = (b"global_rank_mapping", b"process rank ", b"RUNNING AT ", b"Init COMPLETE", b"NCCL INFO Bootstrap")
+_HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+#: NCCL numbers the ranks of a communicator: those of the largest are the job's.
+_NCCL_RANK = re.compile(r"NCCL INFO .*\brank (?P<rank>\d+) nranks (?P<of>\d+)")
+_MPI_RANK = re.compile(
+    rf"process rank (?P<rank>\d+) .*\bon node (?P<node>{_HOST})"
+    rf"|RANK (?P<rank_2>\d+) PID \d+ RUNNING AT (?P<node_2>{_HOST})"
+)
+_DEEPSPEED = re.compile(rf"'(?P<node>{_HOST})': \[(?P<ranks>[\d, ]+)\]")
+#: What nodes have of GPUs.
+_RANKS_PER_NODE = (1, 2, 4, 6, 8, 16)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one line tells of a place."""
+
+    node: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    task: int | None = None
+    of: int = 0  # how many ranks the communicator has whose rank it is; 0 for a rank of the job
+
+
+def told_by(line: str, reference: datetime) -> list[Told]:
+    """What the line tells of places; nothing where it names no two things that belong together."""
+    node, tasks = tasks_of_srun(line)
+    if node:
+        return [Told(node, task=task) for task in tasks]
+    if "global_rank_mapping" in line:
+        return [
+            Told(match["node"], rank=int(rank), local_rank=local_rank)
+            for match in _DEEPSPEED.finditer(line)
+            for local_rank, rank in enumerate(match["ranks"].split(","))
+            if rank.strip() and match["node"] != "localhost"
+        ]
+    said = read_line(line, reference)
+    if mpi := _MPI_RANK.search(line):
+        return [Told(mpi["node"] or mpi["node_2"], rank=int(mpi["rank"] or mpi["rank_2"]))]
+    if said.is_kernels:
+        return []
+    if nccl := _NCCL_RANK.search(said.text):
+        return [Told(said.node, int(nccl["rank"]), said.local_rank, said.task, int(nccl["of"]))]
+    if said.rank is not None or said.task is not None:
+        return [Told(said.node, said.rank, said.local_rank, said.task)]
+    return []
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where ranks and tasks are, as far as known."""
+
+    nodes: tuple[str, ...] = ()  # all of the job, in Slurm's order
+    node_of_rank: Mapping[int, str] = field(default_factory=dict)
+    node_of_task: Mapping[int, str] = field(default_factory=dict)
+    rank_of: Mapping[tuple[str, int], int] = field(default_factory=dict)  # node and local rank -> rank
+    first_rank: Mapping[str, int] = field(default_factory=dict)  # of a node
+    tasks_are_ranks: bool = False
+    ranks_per_node: int = 0  # where every node has as many, in Slurm's order; 0 where that is not known
+
+    def node(self, rank: int | None, task: int | None) -> str:
+        """Of the rank, else of srun's task; the only one there is where neither is known."""
+        if rank is not None and (found := self.node_of_rank.get(rank)):
+            return found
+        if rank is not None and self.ranks_per_node and rank // self.ranks_per_node < len(self.nodes):
+            return self.nodes[rank // self.ranks_per_node]
+        if task is not None and (found := self.node_of_task.get(task)):
+            return found
+        if rank is not None and self.tasks_are_ranks and (found := self.node_of_task.get(rank)):
+            return found
+        return self.nodes[0] if len(self.nodes) == 1 else ""
+
+    def rank(self, node: str, local_rank: int | None) -> int | None:
+        """Of a node's local rank, where that is known or follows from what is."""
+        if not node or local_rank is None:
+            return None
+        if (found := self.rank_of.get((node, local_rank))) is not None:
+            return found
+        if node in self.first_rank:
+            return self.first_rank[node] + local_rank
+        if self.ranks_per_node and node in self.nodes and local_rank < self.ranks_per_node:
+            return self.nodes.index(node) * self.ranks_per_node + local_rank
+        return local_rank if self.nodes == (node,) else None
+
+    def of_ranks(self) -> tuple[RankPlace, ...]:
+        """Every rank whose node is known."""
+        local_rank_of = {rank: local_rank for (_, local_rank), rank in self.rank_of.items()}
+        of_tasks = self.node_of_task if self.tasks_are_ranks else {}
+        in_order = {rank: self.node(rank, None) for rank in range(self.ranks_per_node * len(self.nodes))}
+        known = {**in_order, **of_tasks, **self.node_of_rank}
+        return tuple(RankPlace(rank, node, "", local_rank_of.get(rank)) for rank, node in sorted(known.items()))
+
+
+def learn(
+    told: Iterable[Told], failures: Iterable[Failure], ranks: Sequence[RankPlace], nodes: Sequence[str]
+) -> Places:
+    """What all lines tell together. ranks: what the job itself noted, which is believed before lines.
+
+    nodes: all of the job in Slurm's order, empty where not known.
+    """
+    told = [_named(one, nodes) for one in told]
+    largest = max((one.of for one in told), default=0)
+    told = [one if not one.of or one.of == largest else replace(one, rank=None) for one in told]
+    votes: dict[int, Counter[str]] = defaultdict(Counter)
+    task_votes: dict[int, Counter[str]] = defaultdict(Counter)
+    rank_of: dict[tuple[str, int], int] = {}
+    for failure in failures:
+        if failure.node and failure.rank >= 0:
+            told.append(_named(Told(failure.node, failure.rank, failure.local_rank), nodes))
+    for one in told:
+        if one.node and one.rank is not None:
+            votes[one.rank][one.node] += 1
+            if one.local_rank is not None:
+                rank_of.setdefault((one.node, one.local_rank), one.rank)
+        if one.node and one.task is not None:
+            task_votes[one.task][one.node] += 1
+    node_of_rank = {rank: named.most_common(1)[0][0] for rank, named in votes.items()}
+    for node, first in _first_ranks(rank_of).items():
+        beyond = 1 + max(rank for (one_node, _), rank in rank_of.items() if one_node == node)
+        node_of_rank = {**dict.fromkeys(range(first, beyond), node), **node_of_rank}
+    node_of_rank.update({place.rank: place.node for place in ranks if place.node})
+    rank_of.update({(one.node, one.local_rank): one.rank for one in ranks if one.node and one.local_rank is not None})
+    tasks = {one.task for one in told if one.task is not None}
+    node_of_task = {task: named.most_common(1)[0][0] for task, named in task_votes.items()}
+    if max(tasks, default=-1) < len(nodes):
+        node_of_task = {**dict(enumerate(nodes)), **node_of_task}
+    same = _tasks_are_ranks(told, node_of_task, tasks, nodes)
+    heard = {one.rank for one in told if one.rank is not None} | (tasks if same else set())
+    known = {**node_of_task, **node_of_rank} if same else node_of_rank
+    return Places(
+        nodes=tuple(nodes),
+        node_of_rank=node_of_rank,
+        node_of_task=node_of_task,
+        rank_of=rank_of,
+        first_rank=_first_ranks(rank_of),
+        tasks_are_ranks=same,
+        ranks_per_node=_ranks_per_node(told, heard, known, nodes, same),
+    )
+
+
+def _named(one: Told, nodes: Sequence[str]) -> Told:
+    return replace(one, node=short_name(one.node, nodes))
+
+
+def short_name(node: str, nodes: Sequence[str]) -> str:
+    """As Slurm calls it, where a host gives its name with its domain."""
+    short = node.partition(".")[0]
+    return short if node not in nodes and short in nodes else node
+
+
+def _tasks_are_ranks(
+    told: Sequence[Told], node_of_task: Mapping[int, str], tasks: set[int], nodes: Sequence[str]
+) -> bool:
+    """Whether srun started a task for each rank, and not one that starts all of a node's."""
+    pairs = {(one.task, one.rank) for one in told if one.task is not None and one.rank is not None}
+    if pairs:
+        return all(task == rank for task, rank in pairs) and max(task or 0 for task, _ in pairs) > 0
+    several = max(Counter(node_of_task.values()).values(), default=0) > 1
+    return several or 0 < len(nodes) <= max(tasks, default=-1)
+
+
+def _first_ranks(rank_of: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    """Node -> its first rank, where all that is known of the node agrees on one."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for (node, local_rank), rank in rank_of.items():
+        found[node].add(rank - local_rank)
+    return {node: firsts.pop() for node, firsts in found.items() if len(firsts) == 1 and min(firsts) >= 0}
+
+
+def _ranks_per_node(
+    told: Sequence[Told], heard: set[int], known: Mapping[int, str], nodes: Sequence[str], tasks_are_ranks: bool
+) -> int:
+    """How many ranks each node has: the one number that all that is known fits, else one that fills the nodes; else 0.
+
+    A power of two alone is taken for one that fills them: ranks may be silent.
+    """
+    highest = max(heard | set(known), default=0)
+    pairs = {(one.task, one.rank) for one in told if one.task is not None and one.rank is not None}
+    fitting = [
+        number
+        for number in _RANKS_PER_NODE
+        if highest // number < len(nodes)
+        and (tasks_are_ranks or all(rank // number == task for task, rank in pairs if rank is not None))
+        and all(nodes[rank // number] == node for rank, node in known.items())
+    ]
+    if highest > 0 and len(fitting) == 1 and (known or pairs):
+        return fitting[0]
+    full = [number for number in fitting if number * len(nodes) == highest + 1]
+    return full[0] if full and len(nodes) > 1 and full[0] & (full[0] - 1) == 0 else 0
+
+
+def with_places(findings: Iterable[Finding], places: Places, known: Mapping[tuple[int, str], str]) -> list[Finding]:
+    """Findings with node and rank filled in where the other one tells it.
+
+    known: (local rank, line) -> the one node in whose own output that line is.
+    """
+    return [_with_place(one, places, known) for one in findings]
+
+
+def _with_place(one: Finding, places: Places, known: Mapping[tuple[int, str], str]) -> Finding:
+    node = short_name(one.node, places.nodes)
+    if not one.rule.placed:
+        return replace(one, node=node)
+    rank = one.rank
+    if rank is None and places.tasks_are_ranks:
+        rank = one.task
+    if not node and (rank is None or rank not in places.node_of_rank) and one.local_rank is not None:
+        node = known.get((one.local_rank, one.text), "")
+    node = node or places.node(rank, one.task)
+    return replace(one, node=node, rank=rank if rank is not None else places.rank(node, one.local_rank))

@@ -1,0 +1,88 @@
+"""Where it struck: the node and the rank of a cause, from all that is said of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from opsctl.attempts.verdict import Cause
+from opsctl.triage.candidates import Candidate
+from opsctl.triage.findings import Facts
+from opsctl.triage.rules import Fault
+from trainer.formats.attempt_records import Failure
+
+#: What all ranks of a node share.
+_OF_A_NODE = (Cause.SHM, Cause.HOST_OOM)
+#: What a kernel says in one of these, a rank may say in another.
+_OF_A_GPU = (Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST)
+#: What differs between lines of several ranks that say the same.
+_SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | None, facts: Facts) -> Candidate:
+    """The winner, or the candidate of its cause that says where it struck: what failed first, else the earliest."""
+    same = [one for one in candidates if one.cause is winner.cause]
+    if not _is_about_ranks(winner.cause):
+        return winner if winner.node else max(same, key=lambda one: bool(one.node))
+    if not winner.names_place and not (place := _one_end(same, winner)):
+        return replace(winner, node="", rank=None)
+    if not winner.names_place and place:
+        return replace(winner, node=place.node, rank=place.rank)
+    if _all_say_it(same, facts):
+        nodes = {one.node for one in same}
+        shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE
+        return replace(winner, node=nodes.pop() if len(nodes) == 1 and shared else "", rank=None)
+    if first is not None and first.rank >= 0 and any(first.rank == one.rank for one in same):
+        return replace(winner, node=first.node or winner.node, rank=first.rank, at=first.failed_at or winner.at)
+    known = [one for one in same if one.weight >= winner.weight * 0.7 and (one.node or one.rank is not None)]
+    found = min(known, key=lambda one: one.order, default=winner)
+    if found.rank is None:
+        found = replace(found, rank=_rank_there(candidates, found))
+    if first is not None and found.rank is None and found.node in ("", first.node):
+        found = replace(found, node=first.node or found.node, rank=first.rank, at=found.at or first.failed_at)
+    return found if found.node else replace(found, node=_node_of(found.rank, facts))
+
+
+def _rank_there(candidates: Sequence[Candidate], found: Candidate) -> int | None:
+    """The one rank that says the same of that node, or of a node not known: a kernel names none."""
+    causes = _OF_A_GPU if found.cause in _OF_A_GPU else (found.cause,)
+    ranks = {
+        one.rank
+        for one in candidates
+        if one.cause in causes and one.rank is not None and one.node in ("", found.node) and one.weight >= 0.4
+    }
+    return ranks.pop() if len(ranks) == 1 and found.node else None
+
+
+def _one_end(same: Sequence[Candidate], winner: Candidate) -> Candidate | None:
+    """The place that all lines of the winner's kind name, where a network's own error is said by one alone."""
+    alike = [one for one in same if one.rule == winner.rule and "NCCL WARN" in one.sentence]
+    own = winner.rule == "infiniband-completion" and len({(one.node, one.rank) for one in alike}) == 1
+    return alike[0] if own and alike[0].node else None
+
+
+def _node_of(rank: int | None, facts: Facts) -> str:
+    known = next((place.node for place in facts.ranks if rank is not None and place.rank == rank), "")
+    return known or _only_node(facts)
+
+
+def _only_node(facts: Facts) -> str:
+    """The one node that there is, or the one on which srun saw a task fail; empty where there are several."""
+    failed = set(facts.failed_tasks)
+    return facts.nodes[0] if len(facts.nodes) == 1 else failed.pop() if len(failed) == 1 else ""
+
+
+def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
+    """Whether so many ranks say the same that it is none of a single one's."""
+    said = {(_SHAPE.sub("", one.quote.text), one.rank) for one in same if one.rank is not None}
+    ranks = Counter(shape for shape, _ in said)
+    heard = {one.rank for one in facts.findings if one.rank is not None}
+    most = max(ranks.values(), default=0)
+    return most >= 2 and most * 2 > len(heard)
+
+
+def _is_about_ranks(cause: Cause) -> bool:
+    """Whether such an end strikes one rank: Slurm's words are about the whole job."""
+    return cause not in (Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.CANCELLED, Cause.NODE_FAILURE)

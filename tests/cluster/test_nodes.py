@@ -1,0 +1,132 @@
+"""Bad nodes of a real Slurm: kept off by people, by two crashes on one of them, and found while it is only slow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from opsctl.nodes.excluded import own_place, read_excluded
+from opsctl.records.node_evidence import read_node_evidence
+from opsctl.records.node_samples import last_samples, rank_timings
+from opsctl.slurm.nodelists import expand_nodes
+from opsctl.watch.detectors.slow_node import PARTS, SECONDS, slow_nodes
+from tests.cluster.commands import Opsctl
+from tests.cluster.conftest import RunningCluster, wait_until
+from tests.cluster.trainings import Training, environment_script, kill
+from tests.printed_json import printed
+
+
+@pytest.fixture
+def training(session_cluster: RunningCluster, tmp_path: Path) -> Iterator[Training]:
+    session_cluster.cancel_everything()
+    made = Training(Opsctl(session_cluster, tmp_path))
+    made.write(environment=environment_script(tmp_path))
+    yield made
+    session_cluster.cancel_everything()
+
+
+def kept_off(cluster: RunningCluster, job: int) -> list[str]:
+    """The nodes that Slurm keeps a job off."""
+    text = cluster.run("scontrol", "show", "job", str(job)).stdout
+    folded = next((word.partition("=")[2] for word in text.split() if word.startswith("ExcNodeList=")), "")
+    return [] if folded in ("", "(null)") else expand_nodes(folded)
+
+
+def wait_for_attempt(training: Training, number: int) -> None:
+    """Until that many have been opened."""
+    attempts = training.paths.attempts
+    wait_until(lambda: attempts.exists() and len(training.recorded()) == number, 60, f"attempt {number}")
+
+
+def test_a_persons_word_reaches_what_is_queued_and_what_is_submitted_and_is_taken_back(training: Training) -> None:
+    opsctl, cluster = training.opsctl, training.opsctl.cluster
+    chain = training.submit("1-3%1", "--begin", "now+1hour", "--exclude", "node4")
+    assert kept_off(cluster, chain) == ["node4"]
+    opsctl.ok("exclude", "add", "node2", "--why", "its GPU runs hot")
+    assert kept_off(cluster, chain) == ["node2", "node4"]
+    (listed,) = printed("exclude list", opsctl.ok("exclude", "list", "--json"))
+    assert (listed["node"], listed["why"]) == ("node2", "its GPU runs hot")
+    cluster.run("scancel", str(chain))
+    training.wait_until_left(chain)
+    behind = training.submit("1-2%1", "--begin", "now+1hour")
+    assert kept_off(cluster, behind) == ["node2"]
+    opsctl.ok("exclude", "remove", "node2")
+    assert kept_off(cluster, behind) == []
+    refused = opsctl("exclude", "add", "node[1-3]", "--why", "all of them")
+    assert refused.code == 1 and "leave 1 of the 4 nodes" in refused.last_line and "needs 2" in refused.last_line
+    unknown = opsctl("exclude", "add", "node9", "--why", "gone")
+    assert unknown.code == 1 and "no node node9" in unknown.last_line
+
+
+@contextmanager
+def limited(pids: list[int], share: float) -> Iterator[None]:
+    """Let processes run for that share of the time only, as a CPU limit does."""
+    over = threading.Event()
+
+    def limit() -> None:
+        while not over.is_set():
+            for number, seconds in ((signal.SIGSTOP, 1 - share), (signal.SIGCONT, share)):
+                for pid in pids:
+                    os.kill(pid, number)
+                time.sleep(seconds * 0.02)
+
+    thread = threading.Thread(target=limit)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_what_crashed_twice_on_a_node_does_not_get_it_again_and_a_slow_node_is_found_on_what_it_got(
+    training: Training,
+) -> None:
+    opsctl, paths = training.opsctl, training.paths
+    # So that the first two attempts have no other nodes than these, and the third has.
+    others = opsctl.cluster.sbatch("sleep 600", "--nodelist=node[3-4]", "--exclusive", "--time=20")
+    opsctl.cluster.wait_for_state(others, "RUNNING")
+    chain = training.submit("1-3%1")
+    for turn in (1, 2):
+        wait_for_attempt(training, turn)
+        victim = training.rank(training.recorded()[-1]["job_id"], 3)
+        assert victim["node"] == "node2"
+        kill(victim["pid"])
+        wait_until(lambda: training.recorded()[-1].get("reason"), 60, "the attempt's closing")
+    opsctl.cluster.run("scancel", str(others))
+    wait_for_attempt(training, 3)
+    job, (first, second) = training.recorded()[2]["job_id"], training.recorded()[2]["nodes"]
+    assert "node2" not in (first, second)
+    (record,) = read_excluded(own_place(paths)).nodes
+    assert (record.node, record.by, record.times) == ("node2", "evidence", 1)
+    assert len(record.evidence) == 2 and all("SIGKILL" in line for line in record.evidence)
+    assert "node node2 is excluded until" in training.log() and f"chain {chain} is kept off node2" in training.log()
+
+    folder = paths.attempt_folder(job)
+
+    def enough() -> bool:
+        lines = [one for one in rank_timings(paths.output, folder) if one.rank == 0]
+        return len(lines) > PARTS and sum(one.step_s for one in lines) > SECONDS + 1
+
+    wait_until(enough, 120, "timings of some seconds")
+    undisturbed = opsctl("watch", "slow-node")
+    assert (undisturbed.code, undisturbed.out) == (0, ""), undisturbed
+    with limited([training.rank(job, rank)["pid"] for rank in (2, 3)], 0.4):
+        wait_until(lambda: slow_nodes(rank_timings(paths.output, folder), 5.0), 150, "timings of a slow node")
+        found = opsctl("watch", "all")
+        assert f"node {second} of the running job is slow: its ranks compute" in found.out, found
+    (evidence,) = read_node_evidence(paths)
+    assert (evidence.node, evidence.kind, evidence.by) == (second, "slow", "watch")
+    samples = last_samples(paths.output, folder)
+    assert [one.node for one in samples] == [first, second]
+    assert all(0.0 < one.memory_share < 1.0 and one.cpus for one in samples)
+    nodes = {one["node"]: one for one in printed("nodes show", opsctl.ok("nodes", "--json"))}
+    assert [on["job_id"] for on in nodes[second]["jobs"]] == [job] and "slow" in nodes[second]["evidence"][0]
+    assert nodes["node2"]["exclusion"]["times"] == 1 and nodes["node2"]["jobs"] == []

@@ -1,0 +1,103 @@
+"""What `opsctl nodes report` mails, once; and `opsctl exclude list` without a Slurm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.moments import now
+from opsctl.nodes import keeping
+from opsctl.nodes.excluded import own_place
+from opsctl.records.node_evidence import NodeEvidence, append_node_evidence
+from opsctl.runs.paths import RunPaths
+from opsctl.slurm import commands
+from tests.printed_json import printed
+from tests.tiny_run import write_run
+from tests.unit.alerts.servers import Mails, smtp_server
+from tests.unit.cli.called import go_into, opsctl
+from tests.unit.nodes.slurm_in_memory import in_memory
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """A run that has seen something of n2, in a folder that is the current one."""
+    write_run(go_into(tmp_path, monkeypatch))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(commands, "client_for", lambda *_: in_memory())
+    found = RunPaths(tmp_path / "output")
+    found.state.mkdir(parents=True)
+    see(found)
+    return found
+
+
+def see(paths: RunPaths) -> None:
+    words = f"uncorrectable ECC error, see {paths.main_log}"
+    seen = {"attempt": "4711-ab", "by": "triage", "confidence": 0.95}
+    append_node_evidence(paths, NodeEvidence(node="n2", kind="gpu-ecc", at=now(), words=words, **seen))  # type: ignore[arg-type]
+
+
+def settle(folder: Path, text: str) -> None:
+    profile = folder / "config" / "opsctl" / "profile.toml"
+    profile.parent.mkdir(parents=True, exist_ok=True)
+    profile.touch(mode=0o600)
+    profile.write_text(text)
+
+
+def test_a_report_is_mailed_to_the_support_alone_and_once_for_each_incident(
+    paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with smtp_server(Mails()) as mails:
+        settle(tmp_path, f'[nodes]\nsupport = "help@site.org"\n[alerts]\nchannels = ["{mails.url}"]\n')
+        assert opsctl("nodes", "report") == 0
+        drafted = capfd.readouterr()
+        assert "To: help@site.org" in drafted.out and "job 4711: gpu-ecc" in drafted.out and "not sent" in drafted.err
+        assert str(tmp_path) not in drafted.out and mails.taken == []
+        assert opsctl("nodes", "report", "--send") == 0
+        assert [to for _, _, to in mails.taken] == ["help@site.org"] and "bad node: n2" in mails.taken[0][0]
+        assert opsctl("nodes", "report", "n2", "--send") == 1
+        assert "n2 was reported at" in capfd.readouterr().err and len(mails.taken) == 1
+        see(paths)
+        assert opsctl("nodes", "report", "n2", "--send") == 0 and len(mails.taken) == 2
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [("", 'support = "ADDRESS" under [nodes]'), ('[nodes]\nsupport = "a@b.org"\n', "no channel of [alerts] is mail")],
+)
+def test_a_report_that_cannot_be_sent_says_why_and_is_not_on_record(
+    paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str], profile: str, words: str
+) -> None:
+    settle(tmp_path, profile)
+    assert opsctl("nodes", "report", "--send") == 1
+    assert words in capfd.readouterr().err and not own_place(paths).reports.exists()
+
+
+@pytest.mark.parametrize(
+    "value", ['support = "not an address"', "most_excluded_percent = 101", "auto = 1", "colour = 2"]
+)
+def test_a_wrong_profile_is_refused_by_name(
+    paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str], value: str
+) -> None:
+    settle(tmp_path, f"[nodes]\n{value}\n")
+    assert opsctl("nodes") == 2
+    assert f"[nodes] {value.partition(' ')[0]}" in capfd.readouterr().err
+
+
+def test_nodes_are_shown_with_what_speaks_against_them_also_such_as_slurm_does_not_have(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert opsctl("nodes", "--json") == 0
+    seen: Any = {one["node"]: one for one in printed("nodes show", capfd.readouterr().out)}
+    assert list(seen) == ["n1", "n2", "n3", "n4"] and len(seen["n2"]["evidence"]) == 1 and seen["n2"]["score"] > 0.9
+    assert opsctl("nodes", "n9") == 0
+    assert capfd.readouterr().out == "n9  not there  -\n"
+
+
+def test_the_list_needs_no_slurm(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    assert opsctl("exclude", "list") == 0
+    assert "no node is excluded" in capfd.readouterr().err
+    keeping.add(own_place(paths), ["n3"], "runs hot", now().replace(year=now().year + 1))
+    assert opsctl("exclude", "list") == 0
+    assert "n3  excluded until" in (out := capfd.readouterr().out) and out.rstrip().endswith(": runs hot")

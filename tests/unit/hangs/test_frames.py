@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from opsctl.hangs.frames import Frame, collective_of, place_of
+from tests.unit.hangs.ranks import TORCH, stack, waits
+
+P2P = "/x/site-packages/deepspeed/runtime/pipe/p2p.py"
+
+
+def test_a_rank_in_a_collective_waits_in_what_the_program_called() -> None:
+    inner = stack(0, f"all_gather@{TORCH}:1", f"all_gather_object@{TORCH}:9", "agree@/run/agreement.py:5")
+    assert place_of(inner).collective == "all_gather_object"
+    assert place_of(waits(0)).words == "waits in all_reduce < reason < train"
+
+
+@pytest.mark.parametrize(
+    ("frames", "collective"),
+    [
+        ([Frame("all_reduce", "/run/mine.py", 1), Frame("train", "/run/t.py", 2)], ""),  # somebody's own
+        ([Frame("recv", P2P, 1), Frame("_exec", "/x/site-packages/deepspeed/runtime/pipe/engine.py", 2)], "recv"),
+        ([Frame("backward", "/x/trainer/parallel/overlapped.py", 57)], "wait"),  # on a work's handle, in C++
+        ([Frame("ncclGroupEnd", "libnccl.so.2", 0), Frame("f", "/run/t.py", 2)], "wait"),
+        ([Frame("read", "/run/data.py", 1), Frame("all_reduce", TORCH, 2)], "all_reduce"),  # a hook's
+        ([Frame("read", "/run/a.py", 1), Frame("g", "/run/a.py", 4), Frame("barrier", TORCH, 2)], ""),
+        ([], ""),
+    ],
+)
+def test_only_frames_of_torch_or_of_its_libraries_are_collectives(frames: list[Frame], collective: str) -> None:
+    assert collective_of(frames) == collective
+
+
+def test_lines_count_but_not_inside_loops_that_wait() -> None:
+    assert place_of(waits(0)).key != place_of(waits(1, caller_line=44)).key, "another call of the same collective"
+    loops = [stack(0, f"sleeping@/run/user.py:{line}", "train@/run/train.py:9") for line in (4, 5)]
+    assert place_of(loops[0]).key == place_of(loops[1]).key
+    queues = [stack(0, f"wait@/usr/lib/python3.11/threading.py:{line}", "get@/run/q.py:1") for line in (320, 324)]
+    assert place_of(queues[0]).key == place_of(queues[1]).key
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("T", "did not answer (stopped)"),
+        ("D", "did not answer (waits for the disk)"),
+        ("gone", "did not answer (gone)"),
+        ("R", "did not answer (process state R)"),
+        ("Z", "did not answer (dead)"),
+    ],
+)
+def test_a_rank_that_did_not_answer_says_why(state: str, said: str) -> None:
+    assert place_of(stack(1, state=state)).words == said
+
+
+def test_what_a_rank_does_instead_is_told_in_words() -> None:
+    assert place_of(stack(1, "read", "__next__", state="T")).words == "is stopped in read < __next__"
+    assert place_of(stack(1, "_try_get@/x/torch/utils/data/dataloader.py:1")).words == "is in data loading: in _try_get"
+    assert place_of(stack(1, "write@/x/trainer/checkpoint/files.py:1")).words == "is in a save: in write"
+    assert place_of(stack(1, "pread@/run/f.py:1", state="D")).words == "waits for the disk in pread"

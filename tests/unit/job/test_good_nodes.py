@@ -1,0 +1,90 @@
+"""On which nodes a job goes on after it has lost some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from opsctl.attempts.ending import Ending
+from opsctl.attempts.events import Attempt
+from opsctl.attempts.verdict import Cause, Verdict
+from opsctl.job.allocation import Allocation
+from opsctl.job.good_nodes import replacement_line, without_lost_nodes
+from opsctl.job.task import Task
+from tests.unit.job.test_task import published, task_in
+
+__all__ = ["published"]
+NODES = ("x1", "x2", "x3", "x4")
+
+
+@pytest.fixture
+def task(published: Path) -> Task:
+    """On two nodes of four."""
+    return replace(task_in(published), allocation=Allocation(12, 11, "1", 0, NODES, "ann"), spare=2)
+
+
+def ended(reason: Ending = Ending.NODE_FAILURE, lost: tuple[str, ...] = (), verdict: Verdict | None = None) -> Attempt:
+    opened = datetime.now(UTC)
+    attempt = Attempt(
+        number=1,
+        id="12-a",
+        job_id=12,
+        array_job_id=11,
+        array_task="1",
+        chain_submitted_at=opened,
+        revision="0001-a",
+        user="ann",
+        cluster="",
+        nodes=NODES,
+        opened_at=opened,
+        kill_switch_path="",
+        kill_switch_inode=None,
+        iteration_at_start=None,
+    )
+    return msgspec.structs.replace(attempt, reason=reason, lost_nodes=lost, verdict=verdict)
+
+
+def test_a_lost_node_is_replaced_until_no_spare_one_is_left(task: Task) -> None:
+    assert task.nodes == ("x1", "x2")
+    first = without_lost_nodes(task, ended(lost=("x2",)))
+    assert first is not None
+    assert (first.nodes, first.spare, first.allocation.nodes) == (("x1", "x3"), 1, ("x1", "x3", "x4"))
+    assert "x2 failed; this job goes on without, spare nodes left: 1" in replacement_line(task, first)
+    second = without_lost_nodes(first, ended(lost=("x3",)))
+    assert second is not None
+    assert (second.nodes, second.spare) == (("x1", "x4"), 0)
+    assert without_lost_nodes(second, ended(lost=("x4",))) is None
+
+
+def test_what_was_picked_before_says_nothing_of_the_next_attempt(task: Task) -> None:
+    rest = without_lost_nodes(replace(task, picked=("x1", "x4")), ended(lost=("x4",)))
+    assert rest is not None and rest.nodes == ("x1", "x2")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "goes_on"),
+    [
+        (Verdict(cause=Cause.GPU_ECC, node="x2", confidence=0.9), True),
+        (Verdict(cause=Cause.GPU_ECC, node="x2", confidence=0.3), False),
+        (Verdict(cause=Cause.GPU_ERROR, node="x2", confidence=0.9, user_fault=True), False),
+        (Verdict(cause=Cause.USER_CODE, node="x2", confidence=0.9), False),
+        (Verdict(cause=Cause.GPU_LOST, node="", confidence=0.9), False),
+        (None, False),
+    ],
+)
+def test_a_node_that_triage_is_sure_of_is_replaced_and_no_users_error_replaces_one(
+    task: Task, verdict: Verdict | None, goes_on: bool
+) -> None:
+    assert (without_lost_nodes(task, ended(Ending.FAILED, verdict=verdict)) is not None) == goes_on
+
+
+def test_more_lost_than_spare_or_none_at_all_is_the_end_of_the_job(task: Task) -> None:
+    assert without_lost_nodes(task, ended(lost=("x1", "x2"))) is not None
+    assert without_lost_nodes(replace(task, spare=0), ended(lost=("x2",))) is None
+    assert without_lost_nodes(task, ended(Ending.FAILED)) is None
+    assert without_lost_nodes(task, None) is None
+    assert without_lost_nodes(task, ended(lost=("x4",))) is None  # nothing ran there

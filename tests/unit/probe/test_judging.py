@@ -1,0 +1,158 @@
+"""Who of 52 nodes is named, for what, and that nobody else is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from opsctl.probe.judging import Expected, Judgement, judge
+from opsctl.probe.report import Standing
+from tests.unit.probe.made_answers import USUAL, answers, names
+
+ALL, PLACE = 52, 16
+NAME = names(ALL)[PLACE]
+
+
+def standings(found: Judgement) -> dict[str, Standing]:
+    """Of those that are not fine."""
+    return {one.node: one.standing for one in found.nodes if one.standing != Standing.FINE}
+
+
+def bad(found: Judgement) -> list[str]:
+    return [node for node, standing in standings(found).items() if standing == Standing.BAD]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_of_52_good_nodes_is_bad_and_hardly_one_suspicious(seed: int) -> None:
+    found = judge(answers(ALL, seed), Expected())
+    assert bad(found) == [] and len(standings(found)) <= 2 and found.general == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("key", "factor"),
+    [
+        (("products", "fp32_gflops"), 0.7),
+        (("memory", "copy_gbs"), 0.55),
+        (("network", "link_gbs"), 0.3),
+        (("network", "link_latency_us"), 8.0),
+    ],
+)
+def test_one_slow_node_of_52_is_the_only_bad_one_and_is_named_with_both_numbers(
+    key: tuple[str, str], factor: float, seed: int
+) -> None:
+    usual = {("network", "link_gbs"): 11.0, ("network", "link_latency_us"): 30.0, **USUAL}[key]
+    found = judge(answers(ALL, seed, numbers={PLACE: {key: factor * usual}}), Expected())
+    assert bad(found) == [NAME]
+    (reason, *_) = next(one for one in found.nodes if one.node == NAME).reasons
+    assert reason.measure == ".".join(key) and "where the others have" in reason.words
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ({("products", "wrong"): 1.0}, "computes wrong: 1 of 4 products"),
+        ({("products", "sum"): 26_779_639.1 * 1.001}, "computes otherwise"),
+        ({("products", "sum"): math.nan}, "computes otherwise"),
+        ({("shm", "wrong_blocks"): 2.0}, "/dev/shm gives back 2 MiB other"),
+        ({("gpus", "ecc_uncorrected"): 3.0}, "3 uncorrected ECC errors"),
+        ({("network", "link_wrong"): 5.0}, "what arrived from 51 other nodes was not what they sent"),
+    ],
+)
+def test_a_node_that_computes_or_keeps_wrong_is_bad_however_fast(
+    planted: dict[tuple[str, str], float], said: str
+) -> None:
+    found = judge(answers(ALL, numbers={PLACE: planted}), Expected())
+    assert bad(found) == [NAME]
+    assert said in next(one for one in found.nodes if one.node == NAME).reasons[0].words
+
+
+def test_a_node_that_did_not_answer_or_was_lost_is_bad_and_the_others_are_still_judged() -> None:
+    slow = {3: {("products", "fp32_gflops"): 900.0}}
+    nodes = names(ALL)
+    found = judge(
+        answers(ALL, numbers=slow, silent=frozenset({PLACE}), lost={nodes[5]: "Slurm lost it while it was tested"}),
+        Expected(),
+    )
+    assert bad(found) == [nodes[3], nodes[5], NAME]
+    words = {one.node: one.reasons[0].words for one in found.nodes if one.reasons}
+    assert words[NAME] == "it did not answer" and words[nodes[5]] == "Slurm lost it while it was tested"
+
+
+def test_different_hardware_is_compared_within_its_class_and_a_kind_of_its_own_is_told() -> None:
+    older = {place: {"cpu": "Xeon 5118"} for place in range(20)}
+    slower = {place: {("products", "fp32_gflops"): 1100.0 + place} for place in range(20)}
+    slower[7] = {("products", "fp32_gflops"): 700.0}
+    older[51] = {"cpu": "EPYC 7763"}
+    found = judge(answers(ALL, texts=older, numbers=slower), Expected())
+    assert bad(found) == [names(ALL)[7]]
+    assert found.not_seen == (f"too few of their kind to be compared: {names(ALL)[51]} (EPYC 7763)",)
+
+
+def test_what_most_nodes_have_in_common_is_no_nodes_fault() -> None:
+    found = judge(answers(8, numbers={place: {("shm", "free_gib"): 0.06} for place in range(6)}), Expected())
+    assert standings(found) == {}
+    assert found.general == ("6 of 8 nodes: 0.06 GiB are free in /dev/shm",)
+
+
+def test_of_two_nodes_that_differ_neither_is_called_bad() -> None:
+    found = judge(answers(2, numbers={1: {("products", "fp32_gflops"): 800.0}}), Expected())
+    assert standings(found) == {names(2)[1]: Standing.SUSPICIOUS}
+
+
+def test_other_versions_of_what_a_training_needs_are_bad_and_another_kernel_is_suspicious() -> None:
+    found = judge(answers(ALL, texts={1: {"torch": "2.12.1"}, 2: {"kernel": "4.18.1"}}), Expected())
+    assert standings(found) == {names(ALL)[1]: Standing.BAD, names(ALL)[2]: Standing.SUSPICIOUS}
+    words = found.nodes[1].reasons[0].words
+    assert words == "torch 2.12.1, where most nodes have 2.13.0"
+
+
+def test_memory_and_gpus_are_held_against_what_slurm_and_the_run_count_on() -> None:
+    gpus = {place: {("machine", "gpu_devices"): 7.0 if place == PLACE else 8.0} for place in range(ALL)}
+    promised = dict.fromkeys(names(ALL), 190_000)
+    promised[names(ALL)[4]] = 384_000
+    found = judge(answers(ALL, numbers=gpus), Expected(8, promised))
+    assert bad(found) == [names(ALL)[4], NAME]
+    words = {one.node: one.reasons[0].words for one in found.nodes if one.reasons}
+    assert words[NAME] == "7 GPUs, where the run has 8 on each node"
+    assert words[names(ALL)[4]] == "192,000 MiB of memory, where Slurm counts on 384,000"
+
+
+def test_a_part_that_hung_names_the_node_and_one_that_is_not_installed_accuses_nobody() -> None:
+    made = answers(6)
+    made[2] = replace(made[2], failed={"disk": "not done within 12 s"})
+    made = [
+        replace(one, failed={**one.failed, "memory": "ModuleNotFoundError: No module named 'numpy'"}) for one in made
+    ]
+    found = judge(made, Expected())
+    assert standings(found) == {names(6)[2]: Standing.BAD}
+    assert found.general == ("6 of 6 nodes: memory: ModuleNotFoundError: No module named 'numpy'",)
+
+
+@pytest.mark.parametrize("part", ["run_folder", "shm", "disk"])
+def test_a_node_alone_is_only_suspicious_for_a_folder_that_fails(part: str) -> None:
+    made = answers(1)
+    made[0] = replace(made[0], failed={part: "OSError: [Errno 122] Disk quota exceeded"})
+    assert standings(judge(made, Expected())) == {names(1)[0]: Standing.SUSPICIOUS}
+    made[0] = replace(made[0], failed={"products": "not done within 12 s"})
+    assert standings(judge(made, Expected())) == {names(1)[0]: Standing.BAD}
+
+
+def test_a_run_folder_that_fails_alike_on_several_nodes_is_nobodys_fault_and_on_one_that_nodes() -> None:
+    made = answers(8)
+    for place in (2, 5):
+        why = f"OSError: [Errno 122] Disk quota exceeded: '/run/.probe-{made[place].node}.x'"
+        made[place] = replace(made[place], failed={"run_folder": why})
+    made[6] = replace(made[6], failed={"run_folder": "OSError: [Errno 116] Stale file handle"})
+    found = judge(made, Expected())
+    assert standings(found) == {names(8)[6]: Standing.BAD}
+    (general,) = found.general
+    assert general.startswith("2 of 8 nodes: run folder: OSError: [Errno 122] Disk quota exceeded")
+
+
+def test_a_noisy_cluster_accuses_nobody() -> None:
+    """As a local cluster on a busy machine: rates that differ two- and threefold from node to node."""
+    noisy = {place: {("products", "fp32_gflops"): rate} for place, rate in enumerate((5, 16, 27, 16, 9, 15, 33, 12))}
+    assert bad(judge(answers(8, numbers={key: dict(value) for key, value in noisy.items()}), Expected())) == []

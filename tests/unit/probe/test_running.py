@@ -1,0 +1,43 @@
+"""Who is to blame when nodes do not come through the pass in which they talk to each other."""
+
+from __future__ import annotations
+
+from opsctl.probe.answers import sorted_answers
+from opsctl.probe.asking import Heard
+from opsctl.probe.judging import Expected, judge
+from opsctl.probe.report import Standing
+from opsctl.probe.running import lost_together
+from tests.unit.probe.made_answers import answers
+from trainer.formats.probe import BEGAN, NETWORK, ProbeLine
+
+NODES = [f"x{number}" for number in range(6)]
+
+
+def heard(begun: list[str], late: list[str]) -> Heard:
+    lines = [ProbeLine(node=node, part=NETWORK, what=BEGAN) for node in begun]
+    return Heard(lines, late=dict.fromkeys(late, "it was not through after 22 s"))
+
+
+def test_who_never_began_is_lost_and_who_hangs_with_all_others_is_not() -> None:
+    assert lost_together(heard(NODES[1:], NODES), NODES).keys() == {"x0"}
+    assert lost_together(heard(NODES, NODES), NODES) == {}
+    assert lost_together(heard([], NODES), NODES) == {}
+
+
+def test_a_network_on_which_all_hang_accuses_nobody_and_is_said_not_to_be_tested() -> None:
+    made = answers(6)
+    hanging = [
+        type(one)(one.node, one.numbers, one.texts, one.ended - {NETWORK}, {NETWORK: "not done within 20 s"})
+        for one in made
+    ]
+    found = judge(hanging, Expected())
+    assert {one.standing for one in found.nodes} == {Standing.FINE}
+    assert "the network was not tested: not done within 20 s" in found.not_seen
+    one_alone = judge([hanging[0], *made[1:]], Expected())
+    assert [one.node for one in one_alone.nodes if one.standing == Standing.BAD] == [made[0].node]
+
+
+def test_a_node_whose_lines_end_in_a_part_has_failed_in_that_part() -> None:
+    lines = [ProbeLine(node="x0", part="disk", what=BEGAN)]
+    (answer,) = sorted_answers(["x0"], lines, {})
+    assert answer.failed == {"disk": "it began and was not heard of again"}

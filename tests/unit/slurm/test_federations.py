@@ -1,0 +1,52 @@
+"""What is said where Slurm is one of a federation; programs of ours stand in for its commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import SlurmError, SlurmUnreachable
+from opsctl.slurm.client import Deadline
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.commands import CommandClient
+
+OWN, FEDERATED = 2**26 - 1, 2**26 + 12
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> CommandClient:
+    _program(tmp_path, "squeue", "exit 0")
+    _program(tmp_path, "scancel", "exit 0")
+    return CommandClient(Cluster(bin_folders=(str(tmp_path),)), Deadline(20))
+
+
+def _program(folder: Path, name: str, then: str) -> None:
+    """One that notes how it was called."""
+    (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{folder}/called\n{then}\n')
+    (folder / name).chmod(0o755)
+
+
+def test_squeue_is_asked_for_this_clusters_jobs_alone(slurm: CommandClient, tmp_path: Path) -> None:
+    assert slurm.jobs() == []
+    assert "--local" in (tmp_path / "called").read_text().split()
+
+
+def test_a_federations_job_is_taken_back_and_refused_by_name(slurm: CommandClient, tmp_path: Path) -> None:
+    _program(tmp_path, "sbatch", f"echo '{FEDERATED};here'")
+    with pytest.raises(SlurmError, match=rf"job {FEDERATED}.* of a federation.*it was cancelled") as said:
+        slurm.submit("#!/bin/sh\n")
+    assert "\n" not in str(said.value) and not isinstance(said.value, SlurmUnreachable)
+    assert f"scancel {FEDERATED}" in (tmp_path / "called").read_text().splitlines()
+
+
+def test_a_federations_job_that_cannot_be_taken_back_is_looked_for(slurm: CommandClient, tmp_path: Path) -> None:
+    _program(tmp_path, "sbatch", f"echo {FEDERATED}")
+    _program(tmp_path, "scancel", "echo scancel: error: Access/permission denied >&2; exit 1")
+    with pytest.raises(SlurmUnreachable, match=rf"scancel {FEDERATED}"):
+        slurm.submit("#!/bin/sh\n")
+
+
+def test_the_last_id_of_a_cluster_of_its_own_is_taken(slurm: CommandClient, tmp_path: Path) -> None:
+    _program(tmp_path, "sbatch", f"echo {OWN}")
+    assert slurm.submit("#!/bin/sh\n") == OWN

@@ -1,0 +1,148 @@
+"""What the pyslurm backend refuses, each in a line, and what it makes of a program that ends or hangs.
+
+Where pyslurm itself is needed the contract (tests/contract) tries it; here a program of ours stands in for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import SlurmError, SlurmUnasked, SlurmUnreachable
+from opsctl.slurm import pyslurm_client
+from opsctl.slurm.client import Deadline
+from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.pyslurm_client import PyslurmClient
+
+Package = Callable[..., None]
+PACKAGE = """
+import os, sys, time
+__version__ = "25.11.2"
+class PyslurmError(Exception): pass
+class Jobs:
+    @staticmethod
+    def load():
+        {load}
+Nodes = Partitions = Jobs
+{at_import}
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A Slurm of which only its release is known, and a pyslurm made for it."""
+    (tmp_path / "slurm.conf").touch()
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho slurm 25.11.1\n")
+    squeue.chmod(0o755)
+    monkeypatch.setattr(metadata, "version", lambda _: "25.11.2")
+    return Cluster(slurm_conf=str(tmp_path / "slurm.conf"), bin_folders=(str(tmp_path),))
+
+
+def client(slurm: Cluster, seconds: float = 20.0) -> PyslurmClient:
+    return PyslurmClient(slurm, Deadline(seconds))
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    """Has the program find a pyslurm of ours."""
+
+    def write(load: str = "return {}", at_import: str = "") -> None:
+        (tmp_path / "pyslurm.py").write_text(PACKAGE.format(load=load, at_import=at_import))
+        own = pyslurm_client._own_folder()
+        monkeypatch.setattr(pyslurm_client, "_own_folder", lambda: f"{tmp_path}:{own}")
+
+    return write
+
+
+def test_a_pyslurm_that_is_not_there_is_refused(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> str:
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(SlurmUnasked, match=r"pyslurm is not installed in this Python: pip install"):
+        client(slurm).jobs()
+
+
+def test_a_pyslurm_of_another_release_is_refused(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda _: "24.11.0")
+    with pytest.raises(SlurmUnasked, match=r"pyslurm is 24.11.0, made for Slurm 24.11, and this is Slurm 25.11.1"):
+        client(slurm).nodes()
+
+
+def test_a_configuration_that_is_not_there_is_refused(slurm: Cluster) -> None:
+    with pytest.raises(SlurmUnasked, match=r"SLURM_CONF=/nowhere/slurm.conf: there is no such file"):
+        client(Cluster(slurm_conf="/nowhere/slurm.conf", bin_folders=slurm.bin_folders)).jobs()
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "line"),
+    [
+        ("fatal: Could not establish a configuration source", SlurmUnasked, "no Slurm is set up on this machine"),
+        ("fatal: out of cheese", SlurmError, "Slurm refused to answer pyslurm: out of cheese"),
+    ],
+)
+def test_a_program_that_libslurm_ends_leaves_its_words(
+    slurm: Cluster, package: Package, words: str, error: type[Exception], line: str
+) -> None:
+    package(at_import=f"print({words!r}, file=sys.stderr); os._exit(1)")
+    with pytest.raises(error, match=line):
+        client(slurm).jobs()
+
+
+def test_a_program_that_hangs_is_ended_and_says_nothing_of_any_job(slurm: Cluster, package: Package) -> None:
+    package(load="time.sleep(600)")
+    asking = client(slurm, 1.5)
+    with pytest.raises(SlurmUnreachable, match=r"pyslurm: no answer within"):
+        asking.jobs()
+    assert asking._program is not None and not asking._program.is_alive
+
+
+def test_what_slurm_refuses_is_in_its_words_and_the_program_is_begun_again(slurm: Cluster, package: Package) -> None:
+    package(load="raise PyslurmError('Access/permission denied')")
+    asking = client(slurm)
+    with pytest.raises(SlurmError, match=r"Slurm refused to answer pyslurm: Access/permission denied"):
+        asking.jobs()
+    package(load="return {}")
+    assert asking.jobs() == []
+
+
+def test_a_controller_that_does_not_answer_is_unreachable(slurm: Cluster, package: Package) -> None:
+    package(load="raise PyslurmError('Unable to contact slurm controller (connect failure)')")
+    with pytest.raises(SlurmUnreachable, match=r"the state of its jobs is unknown"):
+        client(slurm).jobs()
+
+
+def test_no_question_starts_no_program(slurm: Cluster) -> None:
+    asking = client(slurm)
+    assert asking.jobs(users=[]) == asking.jobs(job_ids=[]) == [] and asking._program is None
+    refused = PyslurmClient(Cluster(out_of_bounds="not from here"), Deadline(1))
+    with pytest.raises(SlurmUnreachable, match="not from here"):
+        refused.jobs()
+
+
+def test_an_answer_that_comes_in_many_pieces_is_put_together_once(
+    slurm: Cluster, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Piece(bytes):
+        def __add__(self, more: object) -> bytes:
+            raise AssertionError(f"{len(self)} bytes are copied for a further piece")
+
+        __radd__ = __add__
+
+    pieces: list[Piece] = []
+
+    def in_pieces(descriptor: int, most: int) -> bytes:
+        if most < 1 << 20:  # subprocess's own
+            return read(descriptor, most)
+        pieces.append(Piece(read(descriptor, 5)))
+        return pieces[-1]
+
+    read = os.read
+    package()
+    monkeypatch.setattr(os, "read", in_pieces)
+    assert client(slurm).jobs() == [] and len(pieces) > 5

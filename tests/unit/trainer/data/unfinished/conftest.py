@@ -1,0 +1,54 @@
+"""A corpus, who prepares it, and what a preparation writes that nothing happened to."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.trainer.data.unfinished.at_work import FILES, AtWork
+from trainer.data import tokenizer as bpe
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `corpus.jsonl`, some pieces long, and a `tokenizer.json`."""
+    folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(3)
+    words = ["alpha", "beta", "naïve", "12", "漢字", "\n"]
+    texts = [" ".join(draw.choices(words, k=draw.randrange(80))) for _ in range(120)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    bpe.train(texts, 300).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which making durable costs nothing, where this machine has such: who dies there dies the same."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def at_work(corpus: Path, tmp_path: Path) -> Iterator[AtWork]:
+    """In `tmp_path`, tidied up after the test."""
+    one = AtWork(corpus, tmp_path)
+    yield one
+    one.tidy_up()
+
+
+@pytest.fixture(scope="module")
+def wanted(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a preparation that nothing happened to."""
+    one = AtWork(corpus, tmp_path_factory.mktemp("wanted"))
+    one.finished(*one.tokenizer)
+    assert sorted(one.written()) == FILES
+    return one.written()

@@ -1,0 +1,23 @@
+"""Rounds of pairs, and nodes that really talk."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.probing.network import partner
+
+
+@pytest.mark.parametrize("nodes", range(2, 54))
+def test_in_one_round_fewer_than_seats_everybody_meets_everybody_once(nodes: int) -> None:
+    rounds = nodes - 1 + nodes % 2
+    for node in range(nodes):
+        met = [other for turn in range(rounds) if (other := partner(node, turn, nodes)) is not None]
+        assert sorted(met) == [other for other in range(nodes) if other != node]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8, 53])
+def test_partners_agree_on_each_other_in_every_round(nodes: int) -> None:
+    for turn in range(nodes - 1 + nodes % 2):
+        for node in range(nodes):
+            other = partner(node, turn, nodes)
+            assert other is None or partner(other, turn, nodes) == node

@@ -1,0 +1,62 @@
+"""Parts of a probe in processes of their own: what hangs, dies or raises is told, and the next one runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from trainer.formats.probe import ProbeLine
+from trainer.formats.tolerant import decode
+from trainer.probing.parts import Part, Tell, _turn, run_part
+
+
+def _hang(_: Tell) -> None:
+    time.sleep(60)
+
+
+def _die(_: Tell) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise(_: Tell) -> None:
+    raise OSError("no such device")
+
+
+def _find(tell: Tell) -> None:
+    tell("rate", 3, of=1)
+
+
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        (_hang, "not done within 0.3 s"),
+        (_die, "its process was ended by SIGKILL"),
+        (_raise, "OSError: no such device"),
+    ],
+)
+def test_a_part_that_fails_says_how_and_the_next_one_is_measured(
+    measure: object, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_part("x1", Part("disk", 0.3, measure))  # type: ignore[arg-type]
+    run_part("x1", Part("memory", 5.0, _find))
+    lines = [line for text in capfd.readouterr().out.splitlines() if (line := decode(text, ProbeLine))]
+    assert [(line.part, line.what, line.text) for line in lines[:2]] == [
+        ("disk", "began", ""),
+        ("disk", "failed", said),
+    ]
+    assert ("memory", "rate", 3.0, 1) in [(line.part, line.what, line.number, line.of) for line in lines]
+    assert lines[-1].what == "ended"
+
+
+def test_nodes_of_one_host_take_turns_and_nobody_waits_for_ever() -> None:
+    name = f"test-turn-{os.getpid()}"
+    with _turn(name, 1.0):
+        began = time.monotonic()
+        with _turn(name, 0.2):
+            assert time.monotonic() - began >= 0.2
+    began = time.monotonic()
+    with _turn(name, 5.0):
+        assert time.monotonic() - began < 1.0

@@ -1,0 +1,178 @@
+"""The table of rules, and a site's own before it."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+
+from opsctl.attempts.verdict import Cause
+from opsctl.cli import COMMANDS, LazyGroup
+from opsctl.errors import OpsctlError, RunFileError
+from opsctl.runs.profile import triage_rules_files
+from opsctl.triage.deciding import todo
+from opsctl.triage.findings import MATCHED_CHARACTERS, findings_of_line
+from opsctl.triage.rules import Fault, Rule, load_rules, shipped_rules, site_rules
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+OWN = """
+[[rule]]
+name = "our-switch"
+words = ["SWITCH-7 PORT"]
+pattern = 'PORT (?P<node>\\w+) FLAPS'
+cause = "network"
+fault = "node"
+weight = 0.99
+
+[advice]
+network = { say = "Tell the switch team.", type = ["opsctl submit --exclude {node}"] }
+"""
+
+
+def site(tmp_path: Path, text: str = OWN) -> Path:
+    path = tmp_path / "rules.toml"
+    path.write_text(text)
+    return path
+
+
+def test_every_cause_has_advice_and_names_of_rules_are_unique() -> None:
+    rules = shipped_rules()
+    assert set(rules.advice) == set(Cause)
+    assert len({row.name for row in rules.rows}) == len(rules.rows)
+
+
+def test_a_rule_about_hardware_is_never_the_users_fault_nor_the_other_way_round() -> None:
+    hardware = {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE}
+    for row in shipped_rules().rows:
+        assert (row.fault is Fault.NODE) or row.cause not in hardware, row.name
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_command_that_is_advised_is_one_that_opsctl_takes(cause: Cause) -> None:
+    for line in todo(shipped_rules().advice[cause], "", "node07")[1:]:
+        program, *words = line.split()
+        assert program == "opsctl" and words[0] in COMMANDS
+        group = LazyGroup("opsctl")
+        context = click.Context(group, info_name="opsctl")
+        command = group.get_command(context, words[0])
+        assert command is not None
+        parsed(command, words[1:], context)
+
+
+def parsed(command: click.Command, words: list[str], parent: click.Context) -> None:
+    context = command.make_context(command.name, list(words), parent=parent, resilient_parsing=False)
+    if isinstance(command, click.Group) and words:
+        _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert inner is not None, words
+        parsed(inner, rest, context)
+
+
+def test_without_a_node_no_command_is_advised_that_needs_one() -> None:
+    assert todo(shipped_rules().advice[Cause.GPU_ECC], "", "")[1:] == ()
+
+
+def test_a_sites_rule_comes_before_the_shipped_ones_and_names_the_node(tmp_path: Path) -> None:
+    rules = site_rules([site(tmp_path)])
+    found = findings_of_line(rules, "SWITCH-7 PORT n042 FLAPS: Connection reset by peer", "log", 0, NOON)
+    assert found is not None and (found.rule.name, found.node) == ("our-switch", "n042")
+    assert rules.advice[Cause.NETWORK].say == "Tell the switch team."
+    assert rules.advice[Cause.GPU_ECC] == shipped_rules().advice[Cause.GPU_ECC]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[rule]\n", "not TOML"),
+        (OWN.replace('"network"\nfault', '"netwrok"\nfault'), "rule our-switch: Invalid enum value 'netwrok'"),
+        (OWN.replace("weight = 0.99", "weight = 2"), "rule our-switch: weight = 2"),
+        (OWN.replace("FLAPS'", "FLAPS('"), "rule our-switch: no regular expression"),
+        (OWN.replace('words = ["SWITCH-7 PORT"]', "words = []"), "rule our-switch: words has to name"),
+        (OWN.replace("weight", "wieght"), "rule our-switch: Object contains unknown field `wieght`"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_its_name_and_the_rules(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(OpsctlError) as refused:
+        load_rules(site(tmp_path, text))
+    assert str(refused.value).startswith(f"{tmp_path / 'rules.toml'}: ") and says in str(refused.value)
+
+
+def test_the_profile_names_the_sites_file_relative_to_itself(tmp_path: Path) -> None:
+    profile = tmp_path / "opsctl" / "profile.toml"
+    profile.parent.mkdir()
+    profile.write_text('[triage]\nrules = "own.toml"\n')
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert triage_rules_files(environment)[0] == profile.parent / "own.toml"
+    profile.write_text("[triage]\nrule = 3\n")
+    with pytest.raises(RunFileError, match="rule"):
+        triage_rules_files(environment)
+
+
+#: Texts that a rule's pattern is built of, for lines that begin to match it in as many places as they can.
+_LITERALS = re.compile(r"[A-Za-z./_][A-Za-z ./_]{2,}")
+
+
+@pytest.mark.parametrize("rule", [row for row in shipped_rules().rows if row.pattern], ids=lambda row: row.name)
+def test_a_line_made_to_be_slow_costs_a_rule_less_than_half_a_second_of_the_processor(rule: Rule) -> None:
+    assert rule.pattern is not None
+    literals = dict.fromkeys([*rule.texts, *_LITERALS.findall(rule.pattern.pattern)])
+    together = " ".join(literals)
+    for text in [*literals, *(f"error {text} " for text in literals), together]:
+        line = (text * MATCHED_CHARACTERS)[:MATCHED_CHARACTERS]
+        began = time.process_time()
+        rule.pattern.search(line)
+        assert time.process_time() - began < 0.5, line[:80]
+
+
+def test_of_a_line_that_is_too_long_its_head_and_its_tail_are_looked_at() -> None:
+    for line in (f"MemoryError {'x' * 8000}", f"{'x' * 8000} MemoryError"):
+        found = findings_of_line(shipped_rules(), line, "log", 0, NOON)
+        assert found is not None and found.rule.name == "host-memory"
+    middle = f"{'x' * 4000} MemoryError {'x' * 4000}"
+    assert findings_of_line(shipped_rules(), middle, "log", 0, NOON) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO: this run restarts itself on node failure",
+        "requeue_on = NODE_FAIL,PREEMPTED",
+        "0 DBE errors detected",
+        "no DBE errors detected",
+        "ECC errors: 0 uncorrectable ECC, row remap pending: no",
+        "GPU 3: 0 uncorrectable ECC errors",
+        "Row remap failure: no",
+        "opsctl: node node3 is excluded for 7 days (uncorrectable ECC error)",
+        "opsctl: the nodes are tested: node3 CUDA error: out of memory",
+    ],
+)
+def test_a_line_that_says_that_nothing_is_wrong_means_nothing(line: str) -> None:
+    assert findings_of_line(shipped_rules(), line, "log", 0, NOON) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("slurmstepd: error: *** JOB 7 ON n3 CANCELLED AT 2026-11-21T12:00:00 DUE TO NODE FAILURE ***", "node-failure"),
+        ("slurmstepd: error: *** STEP 7.0 ON n3 CANCELLED AT 2026-11-21T12:00:00 DUE TO PREEMPTION ***", "preempted"),
+        ("srun: error: Node failure on n3", "node-failure"),
+        ("slurmstepd: error: Node failure on n3", "node-failure"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-ecc"),
+        ("DBE (double bit error) detected in DRAM Bank 2", "gpu-ecc"),
+        ("GPU 0 row remapping failure", "gpu-ecc"),
+        ("GPU 0: 12 uncorrectable ECC errors", "gpu-ecc"),
+        ("opsctl: cannot start the step: [Errno 28] No space left on device", "disk-full"),
+    ],
+)
+def test_what_slurm_and_gpus_say_of_a_failure_is_still_one(line: str, name: str) -> None:
+    found = findings_of_line(shipped_rules(), line, "log", 0, NOON)
+    assert found is not None and found.rule.cause == name
+
+
+def test_a_rank_of_five_thousand_digits_is_none() -> None:
+    line = f"[Rank 1] Rank {'1' * 1500} failed to pass monitoredBarrier"
+    found = findings_of_line(shipped_rules(), line, "log", 0, NOON)
+    assert found is not None and found.rule.name == "barrier-names-rank" and found.rank is None
