@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup demo test coverage compiled lint evaluation sanitize sanitize-gpu matrix bench bench-gpu clean
+.PHONY: help setup page-library pictures demo test coverage compiled lint evaluation sanitize sanitize-gpu matrix bench bench-gpu docs release clean
 help:
 	@echo 'make demo    a real model trained through a real Slurm on this machine, in minutes (KEEP=1 leaves the cluster up)'
 	@echo 'make test    everything this machine can test'
@@ -11,17 +11,30 @@ help:
 	@echo 'make sanitize  every CUDA kernel once more under sanitizers of memory and of races; some minutes'
 	@echo 'make matrix  the contract of both backends on Slurm 22.05, 24.11 and 26.05, in root folders that are made once; as root'
 	@echo 'make sanitize-gpu  the tests of kernels on the GPU of this machine under compute-sanitizer; an hour, perhaps'
+	@echo 'make docs    the pages of docs/ as a site, in site/; opens from disk'
 	@echo 'make bench   ratios against peers and limits, measured in one run'
 	@echo 'make bench-gpu  our CUDA kernels and trainings beside torch and transformers, on the GPU of this machine'
 	@echo 'make lint    ruff and mypy'
+	@echo 'make page-library  the plotting library of opsctl report, from npm again, held to its checksums'
+	@echo 'make release VERSION=x.y.z  commit, build, try and tag it, from a clean checkout; pushes nothing'
+	@echo 'make pictures  what the README shows, taken from a run of the demo'
 	@echo 'make setup   only the virtual environment and the packages'
 
 setup:
 	@.ci/setup dev
 
+# Fetched when its version changes, and committed: who installs opsctl needs no npm.
+page-library:
+	@.ci/npm-files uplot@1.6.32 opsctl/report/page package/dist/uPlot.iife.min.js package/dist/uPlot.min.css package/LICENSE:uPlot.LICENSE
+	@cd opsctl/report/page && sha256sum --check checksums.txt
+
+# Taken when a screen has changed, and committed.
+pictures: setup
+	@$(PY) docs/pictures/make.py
+
 demo:
 	@.ci/setup trainer
-	@$(PY) -m opsctl.demo $(if $(KEEP),--keep)
+	@$(PY) -m opsctl demo $(if $(KEEP),--keep)
 
 TESTS := $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
@@ -52,8 +65,13 @@ sanitize: setup
 # No part of `make test`: the root folders are some hundred megabytes from Debian. Prefixes of one's own are tried too.
 matrix: setup
 	@made=$$(.ci/slurms) && OPSCTL_SLURM_PREFIXES=$$(echo $$made $$OPSCTL_SLURM_PREFIXES | tr ' ' ':') $(PY) -m pytest tests/contract
-sanitize-gpu:
+
+sanitize-gpu: setup
 	@$(PY) -m tests.sanitized_gpu
+
+docs: setup
+	@$(PY) -m mkdocs build -q
+	@echo site/index.html
 
 bench: setup
 	@$(PY) -m benchmarks
@@ -61,5 +79,8 @@ bench: setup
 bench-gpu:
 	@$(PY) -m benchmarks.gpu
 
+release: setup
+	@$(PY) -m release $(VERSION)
+
 clean:
-	rm -rf .venv .venv.log build dist demo bench-results
+	rm -rf .venv .venv.log build dist demo site bench-results

@@ -36,6 +36,7 @@ BENCHMARKS = (
     ),
     "stores",
     "desk",
+    "simulate",
 )
 
 

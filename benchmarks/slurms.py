@@ -105,6 +105,15 @@ def _nodes(count: int) -> dict[str, float]:
         taken["status"] = _median_s(lambda: call("status"))
         taken["queue"] = _median_s(lambda: call("queue"))
         taken["watch nodes"] = _median_s(lambda: call("watch", "nodes"))
+        taken["nodes"] = _median_s(lambda: call("nodes"))
+
+        second = f"node{2:0{len(str(count))}}"
+
+        def exclude() -> None:
+            call("exclude", "add", second, "--why", "measured")
+            call("exclude", "remove", second)
+
+        taken["exclude add and remove"] = _median_s(exclude)
     return taken
 
 

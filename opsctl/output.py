@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-SCHEMA_VERSION = 1
-
 
 def print_json(key: str, value: Any) -> None:
     """Print `json_text(key, value)`, which is ASCII."""
@@ -23,9 +21,9 @@ def json_text(key: str, value: Any) -> str:
 
     value: a msgspec struct or a list of such, of the shape that `opsctl.cli.json_shapes` has for the command and key.
     """
-    from trainer.formats.json_text import json_file_text
+    from trainer.formats.json_text import printed_json_text
 
-    return json_file_text({"schema_version": SCHEMA_VERSION, key: value})
+    return printed_json_text(key, value)
 
 
 def printable(text: str, instead: str | None = None) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 #: For what was killed to be gone. What hangs in the kernel, or gave its output to another, is not waited for.
 _LAST_S = 2.0
+#: What is read at once, and what a program may print before it waits for that.
+_CHUNK_BYTES, _PIPE_BYTES = 256 * 1024, 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,12 @@ def run_program(
     *,
     folder: str | None = None,
     umask: int = -1,
+    take: Callable[[bytes], None] | None = None,
 ) -> Ended:
     """Run `command`, whose first word is a path, and wait. stdin: None is an empty one.
 
-    Raises Overdue, and OSError or ValueError where it cannot be started.
+    take: is handed what it prints as it comes, in pieces, of which nothing is kept then; only without `stdin`. Raises
+    Overdue, and OSError or ValueError where it cannot be started.
     """
     child = subprocess.Popen(
         command,
@@ -90,13 +97,38 @@ def run_program(
         start_new_session=True,
     )
     try:
-        out, err = child.communicate(stdin, timeout=timeout_s)
+        out, err = child.communicate(stdin, timeout=timeout_s) if take is None else _read(child, take, timeout_s)
     except subprocess.TimeoutExpired as late:
         raise Overdue(_kill(child) or late.stdout or b"") from None
     except BaseException:
         _kill(child)
         raise
     return Ended(child.returncode, out, err)
+
+
+def _read(child: subprocess.Popen[bytes], take: Callable[[bytes], None], timeout_s: float) -> tuple[bytes, bytes]:
+    """Hand over what it prints until it has ended; nothing, and all of its errors. Raises TimeoutExpired."""
+    assert child.stdout is not None and child.stderr is not None
+    with contextlib.suppress(OSError):  # there is a limit of such pages for each user
+        fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    deadline, errors = time.monotonic() + timeout_s, bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ, take)
+        selector.register(child.stderr, selectors.EVENT_READ, errors.extend)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise subprocess.TimeoutExpired(child.args, timeout_s)
+            for key, _ in ready:
+                data = os.read(key.fd, _CHUNK_BYTES)
+                if data:
+                    key.data(data)
+                else:
+                    selector.unregister(key.fileobj)
+    child.wait(max(0.0, deadline - time.monotonic()))
+    child.stdout.close()
+    child.stderr.close()
+    return b"", bytes(errors)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ def record_in(folder: Path) -> None:
     """Have the ranks that this process forks record, and write below `folder`, as far as the user has not said else.
 
     NCCL's ranks alone read these variables; torch has called them otherwise before 2.10, and warns of the old names.
+    A rank fails that cannot make its pipe: where the file system has none, it is not told to, and is not asked.
     """
     import torch
 
@@ -32,7 +33,19 @@ def record_in(folder: Path) -> None:
     if not {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"} & os.environ.keys():
         os.environ.setdefault(size, "2000")
         os.environ.setdefault(file, str(folder / _DUMP))
-    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(folder / _DUMP))
+    if _has_pipes(folder):
+        os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(folder / _DUMP))
+
+
+def _has_pipes(folder: Path) -> bool:
+    """Whether the file system of `folder` has named pipes, as some that are shared do not."""
+    pipe = folder / f".{_DUMP}{os.getpid()}.pipe"
+    try:
+        os.mkfifo(pipe)
+        pipe.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def dumped(folder: Path, ranks: Sequence[int], wait_s: float) -> list[GroupProgress]:

@@ -137,6 +137,8 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
     _keep_torch_quiet()
     watch = DeathWatch(record.note_pid)
     told_to_end = _EndOnce(SignalException)
+    # As an argument it would be refused by torch 2.11, which knows no other time than 30 s.
+    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(node.shutdown_s)
     config = LaunchConfig(
         min_nodes=node.nnodes,
         max_nodes=node.nnodes,
@@ -152,7 +154,6 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
         logs_specs=_logs_specs(node),
         local_addr=node.master_addr if node.node_rank == 0 else None,
         signals_to_handle="SIGINT",  # the others are handled below, once each
-        shutdown_timeout=node.shutdown_s,
     )
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, told_to_end)

@@ -1,7 +1,8 @@
 """`make bench-gpu`: the table of kernels, linear + cross entropy, and whole trainings, on the GPU of this machine.
 
 `--rehearse` runs all of it once, small, on whatever is here: it shows that the code runs, and measures nothing.
-What was measured goes to benchmarks/gpu/results/DATE-CHIP.json, to be committed.
+What was measured goes to benchmarks/gpu/results/DATE-CHIP.json, to be committed; parts (`--only`) measured on one day
+are in one file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from trainer.kernels.__main__ import times_lines  # noqa: E402
 from trainer.kernels.choice import every_kernel, source_of  # noqa: E402
 from trainer.kernels.measuring import measured  # noqa: E402
 from trainer.kernels.operations import Operations  # noqa: E402
-from trainer.kernels.timing import Turns, buffer_sets, cache_bytes, copy_rate, median_s  # noqa: E402
+from trainer.kernels.timing import Buffers, Turns, buffer_sets, cache_bytes, copy_rate, median_s  # noqa: E402
 from trainer.recipe.options import parse, to_arguments  # noqa: E402
 
 _RESULTS = Path(__file__).parent / "results"
@@ -95,9 +96,7 @@ def _kernels(kernels: Operations, device: torch.device, sizes: Sizes, turns: Tur
 def _row(case: Case, rate: float, cache: int, turns: Turns, device: torch.device) -> dict[str, Any]:
     sets = buffer_sets(case.make, cache)
     own_s, torch_s = (median_s(work, sets, turns, device) for work in (case.ours, case.by_torch))
-    compiled_s = None
-    if device.type == "cuda":
-        compiled_s = median_s(torch.compile(case.by_torch, mode="max-autotune-no-cudagraphs"), sets, turns, device)
+    compiled_s = _compiled_s(case, sets, turns, device) if device.type == "cuda" else None
     share = case.bytes_moved / own_s / rate
     goal = "" if case.goal is None else f"{case.goal:.0%}"
     compiled = "" if compiled_s is None else f"{compiled_s * 1e6:.1f}"
@@ -115,6 +114,15 @@ def _row(case: Case, rate: float, cache: int, turns: Turns, device: torch.device
         "torch_s": torch_s,
         "compiled_s": compiled_s,
     }
+
+
+def _compiled_s(case: Case, sets: list[Buffers], turns: Turns, device: torch.device) -> float | None:
+    compiled = torch.compile(case.by_torch, mode="max-autotune-no-cudagraphs", dynamic=False)
+    try:
+        return median_s(compiled, sets, turns, device)
+    except Exception as error:  # whatever a compiler raises, the other ways are measured all the same
+        print(f"{case.name} by torch.compile: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return None
 
 
 def _ways(options: Any, device: torch.device, rehearsed: bool) -> list[dict[str, Any]]:
@@ -140,7 +148,8 @@ def _written(results: dict[str, Any]) -> Path:
     _RESULTS.mkdir(exist_ok=True)
     chip = re.sub(r"[^A-Za-z0-9]+", "-", results["about"]["device"]).strip("-")
     target = _RESULTS / f"{time.strftime('%Y-%m-%d')}-{chip}.json"
-    target.write_text(json.dumps(results, indent=2) + "\n")
+    before = json.loads(target.read_text()) if target.exists() else {}
+    target.write_text(json.dumps(before | results, indent=2) + "\n")
     return target
 
 

@@ -13,13 +13,19 @@
 // As trainer/kernels/cuda/activation.py numbers them.
 enum Activation : int32_t { silu = 0, gelu_tanh = 1, gelu_erf = 2, relu = 3, none = 4 };
 
-template <typename T> __device__ __forceinline__ float logistic(float x) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+// The logistic function s and its slope s (1 - s). In fp32 of an exponential that is at most 1, so that neither is a
+// difference: 1 - s would have s's rounding for an error, and be what is left of it.
+struct Logistic {
+    float value, slope;
+};
+template <typename T> __device__ __forceinline__ Logistic logistic(float x) {
+    const float s = __fdividef(1.0f, 1.0f + __expf(-x));
+    return {s, s * (1.0f - s)};
 }
-template <> __device__ __forceinline__ float logistic<float>(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-template <typename T> __device__ __forceinline__ float bell(float x) { return __expf(-0.5f * x * x); }
-template <> __device__ __forceinline__ float bell<float>(float x) { return expf(-0.5f * x * x); }
+template <> __device__ __forceinline__ Logistic logistic<float>(float x) {
+    const float e = expf(-fabsf(x)), larger = 1.0f / (1.0f + e), smaller = e * larger;
+    return {x < 0.0f ? smaller : larger, smaller * larger};
+}
 
 struct Activated {
     float value, slope;
@@ -27,20 +33,21 @@ struct Activated {
 
 template <typename T, Activation activation> __device__ __forceinline__ Activated activated(float x) {
     if constexpr (activation == silu) {
-        const float s = logistic<T>(x);
-        return {x * s, s + x * s * (1.0f - s)};
+        const Logistic s = logistic<T>(x);
+        return {x * s.value, fmaf(x, s.slope, s.value)};
     } else if constexpr (activation == gelu_tanh) {
         constexpr float twice_root = 1.5957691216057308f;  // 2 sqrt(2 / pi)
         constexpr float cubic = 0.044715f;
         const float square = x * x;
-        const float s = logistic<T>(twice_root * x * (1.0f + cubic * square));
+        const Logistic s = logistic<T>(x * fmaf(twice_root * cubic, square, twice_root));
         // Of a great x only the first term is left; the second would be infinity times 0.
-        const float steep = s * (1.0f - s);
-        return {x * s, steep == 0.0f ? s : s + x * steep * (twice_root * (1.0f + 3.0f * cubic * square))};
+        const float steep = x * s.slope;
+        return {x * s.value,
+                steep == 0.0f ? s.value : fmaf(steep, fmaf(3.0f * twice_root * cubic, square, twice_root), s.value)};
     } else if constexpr (activation == gelu_erf) {
         constexpr float root_half = 0.7071067811865476f, root_of_2_pi_inverse = 0.3989422804014327f;
         const float s = 0.5f * (1.0f + erff(root_half * x));
-        return {x * s, s + x * bell<T>(x) * root_of_2_pi_inverse};
+        return {x * s, fmaf(x, exponential<T>(-0.5f * x * x) * root_of_2_pi_inverse, s)};
     } else if constexpr (activation == relu) {
         return {x < 0.0f ? 0.0f : x, x > 0.0f ? 1.0f : 0.0f};
     } else {

@@ -13,9 +13,6 @@
 
 constexpr int most_threads = 1024;
 
-template <typename T> __device__ __forceinline__ float exponential(float x) { return __expf(x); }
-template <> __device__ __forceinline__ float exponential<float>(float x) { return expf(x); }
-
 // Elements 0 to `end` of a row: those before the first 16-byte address, vectors from there on, and what is left.
 template <typename T> struct Span {
     static constexpr int width = 16 / int(sizeof(T));

@@ -90,6 +90,27 @@ template <> __device__ __forceinline__ BFloat16 from_float<BFloat16>(float value
     return narrow;
 }
 
+// Two 16-bit numbers as they lie side by side, the first one in the low half.
+template <typename T> __device__ __forceinline__ uint32_t two_of(float first, float second) {
+    return uint32_t(from_float<T>(first).bits) | uint32_t(from_float<T>(second).bits) << 16;
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+template <> __device__ __forceinline__ uint32_t two_of<Half>(float first, float second) {
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+template <> __device__ __forceinline__ uint32_t two_of<BFloat16>(float first, float second) {
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+#endif
+
+// The fast one for numbers of 16 bits, far below whose rounding its error lies (1e-6); the exact one for those of 32.
+template <typename T> __device__ __forceinline__ float exponential(float x) { return __expf(x); }
+template <> __device__ __forceinline__ float exponential<float>(float x) { return expf(x); }
+
 // ------------------------------------------------------------------------------------------------------------- memory
 namespace device {
 

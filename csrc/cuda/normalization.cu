@@ -18,76 +18,87 @@
 
 namespace {
 
-template <typename T> struct ForwardRow {
+template <typename T, bool whole> struct ForwardRow {
     const T *x, *residual;  // residual: null, or x is added to it and written to `total`
     T *total, *y;
     const T *weight, *bias;  // bias: null for none
     int hidden;
     bool aligned, weights_aligned;
 
-    // values <- those of a tile that begins with vector `tile`, 0 beyond the row; `total` is written if it is to be.
-    template <typename Team> __device__ __forceinline__ void read(float (&values)[values_of_thread], int tile) const {
+    template <typename Team> static __device__ __forceinline__ int first_of(int tile, int vector) {
+        return (tile + Team::thread() + vector * Team::threads()) * width<T>;
+    }
+
+    // parts <- those of a tile that begins with vector `tile`, 0 beyond the row; `total` is written if it is to be.
+    template <typename Team>
+    __device__ __forceinline__ void read(Part<T> (&parts)[vectors_of_thread<T>], int tile) const {
 #pragma unroll
         for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
-            const int first = (tile + Team::thread() + vector * Team::threads()) * width<T>;
-            Part<T> part;
-            if (first < hidden) {
-                part = read_part(x, aligned, first, hidden);
-            } else {
+            parts[vector] = read_part<T, whole>(x, aligned, first_of<Team>(tile, vector), hidden);
+        }
+        if (residual == nullptr) return;
+        Part<T> others[vectors_of_thread<T>];
 #pragma unroll
-                for (int at = 0; at < width<T>; ++at) part[at] = from_float<T>(0.0f);
-            }
-            if (residual != nullptr && first < hidden) {
-                const Part<T> other = read_part(residual, aligned, first, hidden);
+        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+            others[vector] = read_part<T, whole>(residual, aligned, first_of<Team>(tile, vector), hidden);
+        }
 #pragma unroll
-                for (int at = 0; at < width<T>; ++at) {
-                    part[at] = from_float<T>(to_float(part[at]) + to_float(other[at]));
-                }
-                write_part(part, total, aligned, first, hidden);
-            }
+        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+            const int first = first_of<Team>(tile, vector);
+            float sums[width<T>];
 #pragma unroll
-            for (int at = 0; at < width<T>; ++at) values[vector * width<T> + at] = to_float(part[at]);
+            for (int at = 0; at < width<T>; ++at) sums[at] = parts[vector][at] + others[vector][at];
+            parts[vector] = Part<T>::of(sums);
+            if (first < hidden) write_part<T, whole>(sums, total, aligned, first, hidden);
         }
     }
 
     template <typename Team>
-    __device__ __forceinline__ void write(const float (&values)[values_of_thread], int tile, float mean,
+    __device__ __forceinline__ void write(const Part<T> (&parts)[vectors_of_thread<T>], int tile, float mean,
                                           float deviation) const {
+        Part<T> weights[vectors_of_thread<T>], biases[vectors_of_thread<T>];
 #pragma unroll
         for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
-            const int first = (tile + Team::thread() + vector * Team::threads()) * width<T>;
+            const int first = first_of<Team>(tile, vector);
+            weights[vector] = read_part<T, whole>(weight, weights_aligned, first, hidden);
+            biases[vector] = read_part<T, whole>(bias, weights_aligned, first, bias == nullptr ? 0 : hidden);
+        }
+#pragma unroll
+        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+            const int first = first_of<Team>(tile, vector);
             if (first >= hidden) continue;
-            const Part<T> weights = read_part(weight, weights_aligned, first, hidden);
-            Part<T> biases, part;
-            if (bias != nullptr) biases = read_part(bias, weights_aligned, first, hidden);
+            float of_part[width<T>];
 #pragma unroll
             for (int at = 0; at < width<T>; ++at) {
-                const float unit = (values[vector * width<T> + at] - mean) * deviation;
-                const float shift = bias != nullptr ? to_float(biases[at]) : 0.0f;
-                part[at] = from_float<T>(fmaf(unit, to_float(weights[at]), shift));
+                of_part[at] = fmaf((parts[vector][at] - mean) * deviation, weights[vector][at], biases[vector][at]);
             }
-            write_part(part, y, aligned, first, hidden);
+            write_part<T, whole>(of_part, y, aligned, first, hidden);
         }
     }
 };
 
-__device__ __forceinline__ float sum_of(const float (&values)[values_of_thread]) {
+template <typename T> __device__ __forceinline__ float sum_of(const Part<T> (&parts)[vectors_of_thread<T>]) {
     float sum = 0.0f;
 #pragma unroll
-    for (int at = 0; at < values_of_thread; ++at) sum += values[at];
+    for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+#pragma unroll
+        for (int at = 0; at < width<T>; ++at) sum += parts[vector][at];
+    }
     return sum;
 }
 
 // The sum of (value - mean)^2 over a thread's values of a tile.
-template <typename T, typename Team>
-__device__ __forceinline__ float squares_of(const float (&values)[values_of_thread], float mean, int tile, int hidden) {
+template <typename T, typename Team, bool whole>
+__device__ __forceinline__ float squares_of(const Part<T> (&parts)[vectors_of_thread<T>], float mean, int tile,
+                                            int hidden) {
     float sum = 0.0f;
 #pragma unroll
     for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
-        const int first = (tile + Team::thread() + vector * Team::threads()) * width<T>;
+        const int first = ForwardRow<T, whole>::template first_of<Team>(tile, vector);
+        if (first >= hidden) continue;
 #pragma unroll
         for (int at = 0; at < width<T>; ++at) {
-            const float difference = first + at < hidden ? values[vector * width<T> + at] - mean : 0.0f;
+            const float difference = whole || first + at < hidden ? parts[vector][at] - mean : 0.0f;
             sum = fmaf(difference, difference, sum);
         }
     }
@@ -98,13 +109,13 @@ struct Moments {
     float mean, squares;  // squares: the sum of squared differences from the mean
 };
 
-template <typename T, typename Team>
-__device__ __forceinline__ Moments moments_of(const float (&values)[values_of_thread], int tile, int hidden,
+template <typename T, typename Team, bool whole>
+__device__ __forceinline__ Moments moments_of(const Part<T> (&parts)[vectors_of_thread<T>], int tile, int hidden,
                                               bool has_mean) {
     const int count = min(hidden - tile * width<T>, Team::threads() * values_of_thread);
     Moments moments;
-    moments.mean = has_mean ? Team::sum(sum_of(values)) / float(count) : 0.0f;
-    moments.squares = Team::sum(squares_of<T, Team>(values, moments.mean, tile, hidden));
+    moments.mean = has_mean ? Team::sum(sum_of<T>(parts)) / float(count) : 0.0f;
+    moments.squares = Team::sum(squares_of<T, Team, whole>(parts, moments.mean, tile, hidden));
     return moments;
 }
 
@@ -117,26 +128,27 @@ __device__ __forceinline__ Moments joined(Moments a, float count_a, Moments b, f
     return both;
 }
 
-template <typename T, typename Team>
-__device__ __forceinline__ Moments normalize(const ForwardRow<T>& row, float epsilon, bool has_mean, float* deviation) {
-    float values[values_of_thread];
-    row.template read<Team>(values, 0);
-    const Moments moments = moments_of<T, Team>(values, 0, row.hidden, has_mean);
+template <typename T, typename Team, bool whole>
+__device__ __forceinline__ Moments normalize(const ForwardRow<T, whole>& row, float epsilon, bool has_mean,
+                                             float* deviation) {
+    Part<T> parts[vectors_of_thread<T>];
+    row.template read<Team>(parts, 0);
+    const Moments moments = moments_of<T, Team, whole>(parts, 0, row.hidden, has_mean);
     *deviation = 1.0f / sqrtf(moments.squares / float(row.hidden) + epsilon);
-    row.template write<Team>(values, 0, moments.mean, *deviation);
+    row.template write<Team>(parts, 0, moments.mean, *deviation);
     return moments;
 }
 
-template <typename T>
-__device__ __forceinline__ Moments normalize_in_tiles(ForwardRow<T> row, float epsilon, bool has_mean,
+template <typename T, bool whole>
+__device__ __forceinline__ Moments normalize_in_tiles(ForwardRow<T, whole> row, float epsilon, bool has_mean,
                                                       float* deviation) {
-    float values[values_of_thread];
+    Part<T> parts[vectors_of_thread<T>];
     const int tile_vectors = vectors_of_thread<T> * BlockTeam::threads();
     const int vectors = (row.hidden + width<T> - 1) / width<T>;
     Moments moments = {0.0f, 0.0f};
     for (int tile = 0; tile < vectors; tile += tile_vectors) {
-        row.template read<BlockTeam>(values, tile);
-        const Moments of_tile = moments_of<T, BlockTeam>(values, tile, row.hidden, has_mean);
+        row.template read<BlockTeam>(parts, tile);
+        const Moments of_tile = moments_of<T, BlockTeam, whole>(parts, tile, row.hidden, has_mean);
         const int before = tile * width<T>, count = min(row.hidden - before, tile_vectors * width<T>);
         moments = tile == 0 ? of_tile : joined(moments, float(before), of_tile, float(count));
     }
@@ -146,20 +158,20 @@ __device__ __forceinline__ Moments normalize_in_tiles(ForwardRow<T> row, float e
         row.residual = nullptr;
     }
     for (int tile = 0; tile < vectors; tile += tile_vectors) {
-        row.template read<BlockTeam>(values, tile);
-        row.template write<BlockTeam>(values, tile, moments.mean, *deviation);
+        row.template read<BlockTeam>(parts, tile);
+        row.template write<BlockTeam>(parts, tile, moments.mean, *deviation);
     }
     return moments;
 }
 
-template <typename T, typename Team, bool in_tiles>
+template <typename T, typename Team, bool in_tiles, bool whole>
 __device__ __forceinline__ void forward(T* y, T* total, float* means, float* deviations, const T* x, const T* residual,
                                         const T* weight, const T* bias, float epsilon, int64_t rows, int hidden,
                                         int aligned, int weights_aligned) {
     const int64_t index = team_index<Team>();
     if (index >= rows) return;
     const int64_t start = index * hidden;
-    ForwardRow<T> row;
+    ForwardRow<T, whole> row;
     row.x = x + start;
     row.residual = residual == nullptr ? nullptr : residual + start;
     row.total = total + start;
@@ -171,10 +183,10 @@ __device__ __forceinline__ void forward(T* y, T* total, float* means, float* dev
     row.weights_aligned = weights_aligned != 0;
     float deviation;
     Moments moments;
-    if (in_tiles) {
-        moments = normalize_in_tiles<T>(row, epsilon, means != nullptr, &deviation);
+    if constexpr (in_tiles) {
+        moments = normalize_in_tiles<T, whole>(row, epsilon, means != nullptr, &deviation);
     } else {
-        moments = normalize<T, Team>(row, epsilon, means != nullptr, &deviation);
+        moments = normalize<T, Team, whole>(row, epsilon, means != nullptr, &deviation);
     }
     if (Team::thread() == 0) {
         if (means != nullptr) means[index] = moments.mean;
@@ -185,11 +197,16 @@ __device__ __forceinline__ void forward(T* y, T* total, float* means, float* dev
 }  // namespace
 
 #define FORWARD(form, suffix, T, Team, in_tiles, threads)                                                              \
-    extern "C" __global__ void __launch_bounds__(threads) norm_##form##_##suffix(                                      \
+    extern "C" __global__ void __launch_bounds__(threads, 1) norm_##form##_##suffix(                                   \
         T* y, T* total, float* means, float* deviations, const T* x, const T* residual, const T* weight,               \
         const T* bias, float epsilon, int64_t rows, int hidden, int aligned, int weights_aligned) {                    \
-        forward<T, Team, in_tiles>(y, total, means, deviations, x, residual, weight, bias, epsilon, rows, hidden,      \
-                                   aligned, weights_aligned);                                                          \
+        if (aligned && weights_aligned) {                                                                              \
+            forward<T, Team, in_tiles, true>(y, total, means, deviations, x, residual, weight, bias, epsilon, rows,    \
+                                             hidden, 1, 1);                                                            \
+        } else {                                                                                                       \
+            forward<T, Team, in_tiles, false>(y, total, means, deviations, x, residual, weight, bias, epsilon, rows,   \
+                                              hidden, aligned, weights_aligned);                                       \
+        }                                                                                                              \
     }                                                                                                                  \
     EXPORT(norm_##form##_##suffix)
 

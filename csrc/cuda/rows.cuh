@@ -11,7 +11,55 @@ template <typename T> constexpr int width = 16 / int(sizeof(T));
 constexpr int values_of_thread = 32;
 template <typename T> constexpr int vectors_of_thread = values_of_thread / width<T>;
 
-template <typename T> using Part = Vec<T, width<T>>;
+// 16 bytes of a row as they lie in memory. They are taken apart only where they are computed with: a thread that took
+// them apart as it loads them would wait for each load before the next, whatever it does with them.
+template <typename T> struct Part {
+    Vec<uint32_t, 4> words;
+
+    static __device__ __forceinline__ Part load(const T* from) {
+        return {Vec<uint32_t, 4>::load(reinterpret_cast<const uint32_t*>(from))};
+    }
+    __device__ __forceinline__ void store(T* to) const { words.store(reinterpret_cast<uint32_t*>(to)); }
+
+    static __device__ __forceinline__ Part zeros() { return {{{0, 0, 0, 0}}}; }
+
+    static __device__ __forceinline__ Part of(const float (&values)[width<T>]) {
+        Part part;
+        if constexpr (sizeof(T) == 4) {
+#pragma unroll
+            for (int at = 0; at < 4; ++at) part.words[at] = __float_as_uint(values[at]);
+        } else {
+#pragma unroll
+            for (int at = 0; at < 4; ++at) part.words[at] = two_of<T>(values[2 * at], values[2 * at + 1]);
+        }
+        return part;
+    }
+
+    __device__ __forceinline__ float operator[](int at) const {
+        if constexpr (sizeof(T) == 4) {
+            return __uint_as_float(words[at]);
+        } else {
+            return to_float(T{uint16_t(words[at / 2] >> (at % 2 * 16))});
+        }
+    }
+
+    // For the few at the ends of rows.
+    __device__ __forceinline__ void set(int at, T value) {
+        if constexpr (sizeof(T) == 4) {
+            words[at] = __float_as_uint(value);
+        } else {
+            const int shift = at % 2 * 16;
+            words[at / 2] = (words[at / 2] & ~(0xffffu << shift)) | uint32_t(value.bits) << shift;
+        }
+    }
+    // Zeros from element `count` on.
+    __device__ __forceinline__ void keep(int count) {
+#pragma unroll
+        for (int at = 0; at < width<T>; ++at) {
+            if (at >= count) set(at, from_float<T>(0.0f));
+        }
+    }
+};
 
 // Elements by which an address lies behind a multiple of 16 bytes.
 template <typename T> __device__ __forceinline__ int elements_off(const T* address) {
@@ -19,29 +67,34 @@ template <typename T> __device__ __forceinline__ int elements_off(const T* addre
 }
 
 // Elements first, first + 1 ... of a row, zero where they are not in [0, end). `aligned`: whether row + first is.
-template <typename T>
+// `whole`: it is, and vectors lie in the row or outside of it; then `first` decides for all of one.
+template <typename T, bool whole = false>
 __device__ __forceinline__ Part<T> read_part(const T* row, bool aligned, int first, int end) {
-    if (aligned && first >= 0 && first + width<T> <= end) return Part<T>::load(row + first);
-    Part<T> part;
+    if constexpr (whole) {
+        return first < end ? Part<T>::load(row + first) : Part<T>::zeros();
+    } else {
+        if (aligned && first >= 0 && first + width<T> <= end) return Part<T>::load(row + first);
+        Part<T> part = Part<T>::zeros();
 #pragma unroll
-    for (int at = 0; at < width<T>; ++at) {
-        const int element = first + at;
-        part[at] = element >= 0 && element < end ? row[element] : from_float<T>(0.0f);
+        for (int at = 0; at < width<T>; ++at) {
+            const int element = first + at;
+            if (element >= 0 && element < end) part.set(at, row[element]);
+        }
+        return part;
     }
-    return part;
 }
 
 // Those of them that are in [0, end).
-template <typename T>
-__device__ __forceinline__ void write_part(const Part<T>& part, T* row, bool aligned, int first, int end) {
-    if (aligned && first >= 0 && first + width<T> <= end) {
-        part.store(row + first);
-        return;
-    }
+template <typename T, bool whole = false>
+__device__ __forceinline__ void write_part(const float (&values)[width<T>], T* row, bool aligned, int first, int end) {
+    if (whole || (aligned && first >= 0 && first + width<T> <= end)) {
+        Part<T>::of(values).store(row + first);
+    } else {
 #pragma unroll
-    for (int at = 0; at < width<T>; ++at) {
-        const int element = first + at;
-        if (element >= 0 && element < end) row[element] = part[at];
+        for (int at = 0; at < width<T>; ++at) {
+            const int element = first + at;
+            if (element >= 0 && element < end) row[element] = from_float<T>(values[at]);
+        }
     }
 }
 

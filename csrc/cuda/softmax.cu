@@ -41,35 +41,49 @@ __device__ __forceinline__ Row row_at(int64_t row, int heads, int queries, int k
     return found;
 }
 
-// The scores of one row, and how they come to be what the softmax is of.
-template <typename T> struct Scores {
+// The scores of one row, and how they come to be what the softmax is of. `whole`: every row begins at a multiple of 16
+// bytes and has whole vectors, of which one that causality cuts is read all the same.
+template <typename T, bool whole> struct Scores {
     const T* x;
     const bool* mask;  // of this row, or null
     int64_t mask_step;
     float scale, slope;
     int seen, phase;
 
+    template <typename Team> __device__ __forceinline__ int first_of(int tile, int vector) const {
+        return (tile + Team::thread() + vector * Team::threads()) * width<T> - (whole ? 0 : phase);
+    }
+
     // values <- those of a tile that begins with vector `tile`; -inf where nothing is. The greatest of them.
     template <typename Team> __device__ __forceinline__ float read(float (&values)[values_of_thread], int tile) const {
+        Part<T> parts[vectors_of_thread<T>];
+#pragma unroll
+        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+            parts[vector] = read_part<T, whole>(x, true, first_of<Team>(tile, vector), seen);
+        }
         float greatest = -INFINITY;
 #pragma unroll
         for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
-            const int first = (tile + Team::thread() + vector * Team::threads()) * width<T> - phase;
+            const int first = first_of<Team>(tile, vector);
             float* of_vector = values + vector * width<T>;
             if (first >= seen) {
 #pragma unroll
                 for (int at = 0; at < width<T>; ++at) of_vector[at] = -INFINITY;
                 continue;
             }
-            const Part<T> part = read_part(x, true, first, seen);
-            const bool whole = first >= 0 && first + width<T> <= seen && mask == nullptr;
+            const float before_last = float(first - seen + 1);
 #pragma unroll
             for (int at = 0; at < width<T>; ++at) {
-                const int key = first + at;
-                of_vector[at] = fmaf(scale, to_float(part[at]), slope * float(key - seen + 1));
-                if (!whole && hidden(key)) of_vector[at] = -INFINITY;
-                greatest = fmaxf(greatest, of_vector[at]);
+                of_vector[at] = fmaf(scale, parts[vector][at], slope * (before_last + float(at)));
             }
+            if (first < 0 || first + width<T> > seen || mask != nullptr) {
+#pragma unroll
+                for (int at = 0; at < width<T>; ++at) {
+                    if (hidden(first + at)) of_vector[at] = -INFINITY;
+                }
+            }
+#pragma unroll
+            for (int at = 0; at < width<T>; ++at) greatest = fmaxf(greatest, of_vector[at]);
         }
         return greatest;
     }
@@ -84,16 +98,30 @@ template <typename T> struct Scores {
         float sum = 0.0f;
 #pragma unroll
         for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
-            const int first = (tile + Team::thread() + vector * Team::threads()) * width<T> - phase;
-            const bool any_seen = first < seen;
+            const bool any_seen = first_of<Team>(tile, vector) < seen;
 #pragma unroll
             for (int at = 0; at < width<T>; ++at) {
                 float& value = values[vector * width<T> + at];
-                value = any_seen ? expf(value - shift) : 0.0f;
+                value = any_seen ? exponential<T>(value - shift) : 0.0f;
                 sum += value;
             }
         }
         return sum;
+    }
+
+    template <typename Team>
+    __device__ __forceinline__ void write(const float (&values)[values_of_thread], float by, T* out, int keys,
+                                          int tile) const {
+        const bool aligned = whole || elements_off(out) == phase;
+#pragma unroll
+        for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
+            const int first = first_of<Team>(tile, vector);
+            if (first >= keys) continue;
+            float part[width<T>];
+#pragma unroll
+            for (int at = 0; at < width<T>; ++at) part[at] = values[vector * width<T> + at] * by;
+            write_part<T, whole>(part, out, aligned, first, keys);
+        }
     }
 };
 
@@ -101,30 +129,16 @@ template <typename T> struct Scores {
 __device__ __forceinline__ float shift_of(float greatest) { return greatest == -INFINITY ? 0.0f : greatest; }
 __device__ __forceinline__ float inverse_of(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
 
-template <typename T, typename Team>
-__device__ __forceinline__ void write_scaled(const float (&values)[values_of_thread], float by, T* out, int keys,
-                                             int tile, int phase) {
-    const bool aligned = elements_off(out) == phase;
-#pragma unroll
-    for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
-        const int first = (tile + Team::thread() + vector * Team::threads()) * width<T> - phase;
-        if (first >= keys) continue;
-        Part<T> part;
-#pragma unroll
-        for (int at = 0; at < width<T>; ++at) part[at] = from_float<T>(values[vector * width<T> + at] * by);
-        write_part(part, out, aligned, first, keys);
-    }
-}
-
-template <typename T, typename Team>
-__device__ __forceinline__ void forward_row(const Scores<T>& scores, T* out, int keys) {
+template <typename T, typename Team, bool whole>
+__device__ __forceinline__ void forward_row(const Scores<T, whole>& scores, T* out, int keys) {
     float values[values_of_thread];
     const float shift = shift_of(Team::max(scores.template read<Team>(values, 0)));
     const float sum = Team::sum(scores.template exponentials<Team>(values, 0, shift));
-    write_scaled<T, Team>(values, inverse_of(sum), out, keys, 0, scores.phase);
+    scores.template write<Team>(values, inverse_of(sum), out, keys, 0);
 }
 
-template <typename T> __device__ __forceinline__ void forward_row_in_tiles(const Scores<T>& scores, T* out, int keys) {
+template <typename T, bool whole>
+__device__ __forceinline__ void forward_row_in_tiles(const Scores<T, whole>& scores, T* out, int keys) {
     float values[values_of_thread];
     const int tile_vectors = vectors_of_thread<T> * BlockTeam::threads();
     const int vectors = (keys + scores.phase + width<T> - 1) / width<T>;
@@ -142,18 +156,18 @@ template <typename T> __device__ __forceinline__ void forward_row_in_tiles(const
     for (int tile = 0; tile < vectors; tile += tile_vectors) {
         scores.template read<BlockTeam>(values, tile);
         scores.template exponentials<BlockTeam>(values, tile, shift);
-        write_scaled<T, BlockTeam>(values, inverse, out, keys, tile, scores.phase);
+        scores.template write<BlockTeam>(values, inverse, out, keys, tile);
     }
 }
 
-template <typename T, typename Team, bool in_tiles>
+template <typename T, typename Team, bool in_tiles, bool whole>
 __device__ __forceinline__ void forward(T* out, const T* x, const bool* mask, int64_t mask_sample, int64_t mask_head,
                                         int64_t mask_query, int64_t mask_key, const float* slopes, float scale,
                                         int64_t rows, int heads, int queries, int keys, int causal) {
     const int64_t index = team_index<Team>();
     if (index >= rows) return;
     const Row row = row_at(index, heads, queries, keys, causal);
-    Scores<T> scores;
+    Scores<T, whole> scores;
     scores.x = x + row.start;
     scores.mask = mask == nullptr
                       ? nullptr
@@ -162,16 +176,16 @@ __device__ __forceinline__ void forward(T* out, const T* x, const bool* mask, in
     scores.scale = scale;
     scores.slope = slopes == nullptr ? 0.0f : slopes[row.head];
     scores.seen = row.seen;
-    scores.phase = elements_off(scores.x);
-    if (in_tiles) {
-        forward_row_in_tiles<T>(scores, out + row.start, keys);
+    scores.phase = whole ? 0 : elements_off(scores.x);
+    if constexpr (in_tiles) {
+        forward_row_in_tiles<T, whole>(scores, out + row.start, keys);
     } else {
-        forward_row<T, Team>(scores, out + row.start, keys);
+        forward_row<T, Team, whole>(scores, out + row.start, keys);
     }
 }
 
 // The gradient and the probabilities of one row.
-template <typename T> struct Gradients {
+template <typename T, bool whole> struct Gradients {
     const T *gradient, *probabilities;
     T* out;
     float scale;
@@ -179,54 +193,55 @@ template <typename T> struct Gradients {
     bool gradient_aligned, out_aligned;
 
     __device__ __forceinline__ Part<T> gradient_part(int first) const {
-        return read_part(gradient, gradient_aligned, first, seen);
+        return read_part<T, whole>(gradient, gradient_aligned, first, seen);
     }
     __device__ __forceinline__ Part<T> probability_part(int first) const {
-        return read_part(probabilities, true, first, seen);
+        return read_part<T, whole>(probabilities, true, first, seen);
+    }
+    // What causality hides in a vector that it cuts counts as nothing, whatever is there.
+    __device__ __forceinline__ void cut(Part<T>& of_gradient, Part<T>& of_probabilities, int first) const {
+        if (!whole || first + width<T> <= seen) return;
+        of_gradient.keep(seen - first);
+        of_probabilities.keep(seen - first);
     }
 
     static __device__ __forceinline__ float product(const Part<T>& of_gradient, const Part<T>& of_probabilities) {
         float sum = 0.0f;
 #pragma unroll
-        for (int at = 0; at < width<T>; ++at) {
-            sum = fmaf(to_float(of_gradient[at]), to_float(of_probabilities[at]), sum);
-        }
+        for (int at = 0; at < width<T>; ++at) sum = fmaf(of_gradient[at], of_probabilities[at], sum);
         return sum;
     }
 
     __device__ __forceinline__ void write(const Part<T>& of_gradient, const Part<T>& of_probabilities, float sum,
                                           int first) const {
-        Part<T> part;
+        float part[width<T>];
 #pragma unroll
-        for (int at = 0; at < width<T>; ++at) {
-            const float p = to_float(of_probabilities[at]);
-            part[at] = from_float<T>(scale * (p * (to_float(of_gradient[at]) - sum)));
-        }
-        write_part(part, out, out_aligned, first, keys);
+        for (int at = 0; at < width<T>; ++at) part[at] = scale * (of_probabilities[at] * (of_gradient[at] - sum));
+        write_part<T, whole>(part, out, out_aligned, first, keys);
     }
 
     __device__ __forceinline__ void write_zeros(int first) const {
-        Part<T> part;
-#pragma unroll
-        for (int at = 0; at < width<T>; ++at) part[at] = from_float<T>(0.0f);
-        write_part(part, out, out_aligned, first, keys);
+        const float zeros[width<T>] = {};
+        write_part<T, whole>(zeros, out, out_aligned, first, keys);
     }
 };
 
-template <typename T, typename Team> __device__ __forceinline__ void backward_row(const Gradients<T>& row) {
+template <typename T, typename Team, bool whole>
+__device__ __forceinline__ void backward_row(const Gradients<T, whole>& row) {
     Part<T> gradient[vectors_of_thread<T>], probabilities[vectors_of_thread<T>];
     float sum = 0.0f;
 #pragma unroll
     for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
         const int first = (Team::thread() + vector * Team::threads()) * width<T> - row.phase;
-        if (first >= row.seen) continue;
         gradient[vector] = row.gradient_part(first);
         probabilities[vector] = row.probability_part(first);
     }
 #pragma unroll
     for (int vector = 0; vector < vectors_of_thread<T>; ++vector) {
         const int first = (Team::thread() + vector * Team::threads()) * width<T> - row.phase;
-        if (first < row.seen) sum += Gradients<T>::product(gradient[vector], probabilities[vector]);
+        if (first >= row.seen) continue;
+        row.cut(gradient[vector], probabilities[vector], first);
+        sum += row.product(gradient[vector], probabilities[vector]);
     }
     sum = Team::sum(sum);
 #pragma unroll
@@ -241,62 +256,82 @@ template <typename T, typename Team> __device__ __forceinline__ void backward_ro
     }
 }
 
-template <typename T> __device__ __forceinline__ void backward_row_in_tiles(const Gradients<T>& row) {
+template <typename T, bool whole>
+__device__ __forceinline__ void backward_row_in_tiles(const Gradients<T, whole>& row) {
     const int step = BlockTeam::threads() * width<T>;
     const int begin = BlockTeam::thread() * width<T> - row.phase;
     float sum = 0.0f;
 #pragma unroll 4
     for (int first = begin; first < row.seen; first += step) {
-        sum += Gradients<T>::product(row.gradient_part(first), row.probability_part(first));
+        Part<T> gradient = row.gradient_part(first), probabilities = row.probability_part(first);
+        row.cut(gradient, probabilities, first);
+        sum += row.product(gradient, probabilities);
     }
     sum = BlockTeam::sum(sum);
     for (int first = begin; first < row.keys; first += step) {
         if (first < row.seen) {
-            row.write(row.gradient_part(first), row.probability_part(first), sum, first);
+            Part<T> gradient = row.gradient_part(first), probabilities = row.probability_part(first);
+            row.cut(gradient, probabilities, first);
+            row.write(gradient, probabilities, sum, first);
         } else {
             row.write_zeros(first);
         }
     }
 }
 
-template <typename T, typename Team, bool in_tiles>
+template <typename T, typename Team, bool in_tiles, bool whole>
 __device__ __forceinline__ void backward(T* out, const T* gradient, const T* probabilities, float scale, int64_t rows,
                                          int queries, int keys, int causal) {
     const int64_t index = team_index<Team>();
     if (index >= rows) return;
     const Row at = row_at(index, 1, queries, keys, causal);
-    Gradients<T> row;
+    Gradients<T, whole> row;
     row.gradient = gradient + at.start;
     row.probabilities = probabilities + at.start;
     row.out = out + at.start;
     row.scale = scale;
     row.seen = at.seen;
     row.keys = keys;
-    row.phase = elements_off(row.probabilities);
-    row.gradient_aligned = elements_off(row.gradient) == row.phase;
-    row.out_aligned = elements_off(row.out) == row.phase;
-    if (in_tiles) {
-        backward_row_in_tiles<T>(row);
+    row.phase = whole ? 0 : elements_off(row.probabilities);
+    row.gradient_aligned = whole || elements_off(row.gradient) == row.phase;
+    row.out_aligned = whole || elements_off(row.out) == row.phase;
+    if constexpr (in_tiles) {
+        backward_row_in_tiles<T, whole>(row);
     } else {
-        backward_row<T, Team>(row);
+        backward_row<T, Team, whole>(row);
     }
+}
+
+// Whether rows of `keys` begin at multiples of 16 bytes at all of these addresses.
+template <typename T, typename... Others>
+__device__ __forceinline__ bool are_whole(int keys, const T* first, const Others*... others) {
+    return keys % width<T> == 0 && elements_off(first) == 0 && ((elements_off(others) == 0) && ...);
 }
 
 }  // namespace
 
 #define INSTANCE(form, suffix, T, Team, in_tiles, threads)                                                             \
-    extern "C" __global__ void __launch_bounds__(threads) softmax_##form##_##suffix(                                   \
+    extern "C" __global__ void __launch_bounds__(threads, 1) softmax_##form##_##suffix(                                \
         T* out, const T* scores, const bool* mask, int64_t mask_sample, int64_t mask_head, int64_t mask_query,         \
         int64_t mask_key, const float* slopes, float scale, int64_t rows, int heads, int queries, int keys,            \
         int causal) {                                                                                                  \
-        forward<T, Team, in_tiles>(out, scores, mask, mask_sample, mask_head, mask_query, mask_key, slopes, scale,     \
-                                   rows, heads, queries, keys, causal);                                                \
+        if (are_whole(keys, out, scores)) {                                                                            \
+            forward<T, Team, in_tiles, true>(out, scores, mask, mask_sample, mask_head, mask_query, mask_key, slopes,  \
+                                             scale, rows, heads, queries, keys, causal);                               \
+        } else {                                                                                                       \
+            forward<T, Team, in_tiles, false>(out, scores, mask, mask_sample, mask_head, mask_query, mask_key, slopes, \
+                                              scale, rows, heads, queries, keys, causal);                              \
+        }                                                                                                              \
     }                                                                                                                  \
     EXPORT(softmax_##form##_##suffix)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(threads) softmax_backward_##form##_##suffix(                          \
+    extern "C" __global__ void __launch_bounds__(threads, 1) softmax_backward_##form##_##suffix(                       \
         T* out, const T* gradient, const T* probabilities, float scale, int64_t rows, int queries, int keys,           \
         int causal) {                                                                                                  \
-        backward<T, Team, in_tiles>(out, gradient, probabilities, scale, rows, queries, keys, causal);                 \
+        if (are_whole(keys, out, gradient, probabilities)) {                                                           \
+            backward<T, Team, in_tiles, true>(out, gradient, probabilities, scale, rows, queries, keys, causal);       \
+        } else {                                                                                                       \
+            backward<T, Team, in_tiles, false>(out, gradient, probabilities, scale, rows, queries, keys, causal);      \
+        }                                                                                                              \
     }                                                                                                                  \
     EXPORT(softmax_backward_##form##_##suffix)
 

@@ -7,11 +7,14 @@ from datetime import datetime
 
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
+from opsctl.attempts.struck import struck
 from opsctl.records.chains import Chain, counted_since
 from opsctl.slurm.types import Job
 
 #: Attempts in a row without a new checkpoint after which a chain stops.
 BRAKE_ATTEMPTS = 3
+#: Nodes that attempts in a row may each die of another one of, without a checkpoint, before those count too.
+OTHER_NODES = 9
 #: Ways to leave that say nothing about the training's health, unless a checkpoint came of them. What was cancelled, a
 #: person ended; preemption counts, since three in a row without a checkpoint get nowhere.
 _NEUTRAL_REASONS = frozenset(
@@ -23,16 +26,24 @@ def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
     """How many attempts in a row, up to the last, ended after `since` without a new checkpoint.
 
     Attempts that left through the kill switch at their start, found the training finished, were overtaken by another
-    writer or left the lease to it, or that a person cancelled, neither count nor break the row.
+    writer or left the lease to it, or that a person cancelled, neither count nor break the row. Nor do those that died
+    each of another node's hardware, as far as triage or Slurm is sure of it: the next try is not bound to fail as they
+    did. On thousands of nodes several in a row are usual, and a chain that stops waits for a person. More than
+    OTHER_NODES of them say nothing any more of nodes.
     """
     row = 0
+    died_of: set[str] = set()
     for attempt in attempts:
         if attempt.closed_at is None or attempt.closed_at <= since:
             continue
         if attempt.made_checkpoint:
             row = 0
+            died_of.clear()
         elif attempt.reason not in _NEUTRAL_REASONS:
-            row += 1
+            nodes = struck(attempt, of_hardware=True)
+            if not nodes or nodes & died_of or len(died_of) >= OTHER_NODES:
+                row += 1
+            died_of |= nodes
     return row
 
 

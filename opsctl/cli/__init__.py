@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status", "One screen: state, progress, speed, last checkpoint, queue."),
     "on-call": ("on_call", "The hand-over: what happened, what is open, what is queued."),
     "queue": ("queue", "The group's jobs."),
+    "report": ("report", "A run's page: curves, attempts, nodes, goodput, in one HTML file."),
     "logs": ("logs", "Show or follow the training log."),
     "attempts": ("attempts", "What ran and how it ended."),
     "triage": ("triage", "What killed it, which node, and what to do."),
@@ -54,14 +55,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "What is missing here, and the command that mends it."),
     "probe": ("probe", "Test the nodes of an allocation: who is slow, who computes wrong."),
     "local-cluster": ("local_cluster", "A real Slurm on this machine."),
+    "demo": ("demo", "The main job, all of it, on a local cluster."),
+    "json-schema": ("json_schema", "What --json prints, as JSON Schema."),
+    "completion": ("completion", "What makes Tab complete in bash, zsh and fish."),
+    "man": ("man", "Manual pages of all commands."),
+    "help": ("help", "Every command in a line; of one, all that it takes."),
 }
-#: First command -> the heading in `opsctl --help` that it and those after it stand under.
-_HEADINGS = {
-    "init": "Begin and change a run",
-    "status": "See how it is",
-    "kill-switch": "Act on it, and have things done",
-    "checkpoints": "Checkpoints and copies",
-    "data": "Data, environment and what a run stands on",
+#: What a person wants -> the commands for it, as `opsctl --help` shows them.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Begin a run": ("init", "plan", "doctor", "render", "submit", "demo", "local-cluster"),
+    "See how it is": ("status", "report", "logs", "queue", "attempts", "on-call", "watch", "metrics", "carbon"),
+    "Something is wrong": ("triage", "kill-switch", "request", "alerts", "nodes", "probe", "exclude", "shell"),
+    "Keep it going": ("revise", "refill", "cancel", "cron", "jobs"),
+    "Checkpoints, copies": ("checkpoints", "backup", "restore", "hub"),
+    "Use the model": ("evaluate", "generate", "export", "import"),
+    "What it stands on": ("data", "env", "kernels", "disk", "perms"),
+    "About opsctl": ("help", "completion", "man", "json-schema"),
 }
 #: Called by scripts, not by people.
 HIDDEN = {"job": ("job", "What runs inside an allocation.")}
@@ -74,6 +83,7 @@ LOOKS = {
     "status",
     "on-call",
     "queue",
+    "report",
     "logs",
     "attempts",
     "triage",
@@ -94,7 +104,14 @@ LOOKS = {
     "perms",
     "disk",
     "doctor",
+    "demo",
+    "json-schema",
+    "completion",
+    "man",
+    "help",
 }
+#: Set by a shell in which Tab was pressed.
+COMPLETION_VARIABLE = "_OPSCTL_COMPLETE"
 
 
 class LazyGroup(click.Group):
@@ -123,25 +140,36 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The help lines of COMMANDS, where click would import every command for its own."""
-        rows: dict[str, list[tuple[str, str]]] = {}
-        heading = ""
-        for name, (_, line) in COMMANDS.items():
-            heading = _HEADINGS.get(name, heading)
-            rows.setdefault(heading, []).append((name, line))
-        width = max(map(len, COMMANDS))
-        for heading, under in rows.items():
-            with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), line) for name, line in under])
+        """The names by what a person wants, so that all of it fits one screen; `opsctl help` has a line for each."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(heading, " ".join(names)) for heading, names in grouped().items()])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands alone: the two options are in their epilogue."""
+        self.format_commands(ctx, formatter)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def grouped() -> dict[str, list[str]]:
+    """What a person wants -> the names of the commands for it that there are."""
+    return {heading: [name for name in names if name in COMMANDS] for heading, names in GROUPS.items()}
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND ...",
+    epilog="opsctl alone says what to do next here; opsctl COMMAND --help says more of one; opsctl help has a line for "
+    "each; opsctl --version.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="opsctl", prog_name="opsctl")
-def root() -> None:
-    """Plan, submit, watch and stop long language-model trainings on a shared SLURM cluster.
+@click.pass_context
+def root(ctx: click.Context) -> None:
+    """Plan, submit, watch and stop long language-model trainings on a shared Slurm cluster."""
+    if ctx.invoked_subcommand is None:
+        from opsctl.cli.here import show_what_is_next
 
-    Start with `opsctl init NAME`, look at `opsctl plan`, then `opsctl submit`.
-    """
+        ctx.exit(show_what_is_next())
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -149,6 +177,11 @@ def main(argv: list[str] | None = None) -> None:
 
     0 done, 1 failed or refused, 2 usage or run file, 130 interrupted; under `watch` Nagios's codes, 3 for wrong usage.
     """
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from opsctl.cli.completing import answer
+
+        answer(root, COMMANDS, instruction)
+        sys.exit(0)
     args = list(sys.argv[1:] if argv is None else argv)
     is_check = args[:1] == ["watch"]
     try:

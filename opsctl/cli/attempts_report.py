@@ -33,17 +33,15 @@ def show_report(
 def _report(
     run: RunView, attempts: Sequence[Attempt], at: datetime, since: str | None, cluster: str | None
 ) -> GoodputReport | None:
-    from opsctl.goodput.account import account, first_of, stays
     from opsctl.goodput.glance import ended_or
-    from opsctl.goodput.report import report
     from opsctl.logs.measured import measured
     from opsctl.logs.spans import read_spans
     from opsctl.records.chains import read_chains
+    from opsctl.report.spent import spent
 
     from_when = _since(since, at)
     submitted = [chain.submitted_at for chain in read_chains(run.paths)]
-    first = first_of(attempts, submitted)
-    if first is None:
+    if not submitted and not attempts:
         return None
     until = ended_or(attempts, at)
     is_queued = False if until < at else _is_queued(run, cluster)
@@ -51,14 +49,8 @@ def _report(
         spans = read_spans(run.paths)
     except OSError:
         spans = []  # "not known" is an answer; opsctl logs says what is wrong with the log
-    amounts = account(attempts, spans, submitted, _gpus(run, attempts), until, is_queued, from_when)
-    placed = [
-        stay
-        for stay in stays(attempts, spans, until)
-        if from_when is None or stay.ends_ms >= 1000 * from_when.timestamp()
-    ]
-    began = max(first, from_when) if from_when is not None else first
-    return report(amounts, placed, began, until, measured(run.paths).seconds_per_iteration, _interval(run))
+    typical_s = measured(run.paths).seconds_per_iteration
+    return spent(run, attempts, spans, submitted, until, is_queued, typical_s, from_when)
 
 
 def _since(since: str | None, at: datetime) -> datetime | None:
@@ -82,26 +74,3 @@ def _is_queued(run: RunView, cluster: str | None) -> bool | None:
         return any(job.is_pending for job in recorded(run.paths).own(slurm.jobs()))
     except (OpsctlError, OSError):
         return None
-
-
-def _gpus(run: RunView, attempts: Sequence[Attempt]) -> dict[str, int]:
-    """How many GPUs each attempt held: as many as ranks, else as the run has on each node."""
-    from opsctl.errors import OpsctlError
-
-    try:
-        published = run.revision.file.slurm.gpus_per_node if run.revision is not None else 0
-    except OpsctlError:
-        published = 0
-    per_node = published or (run.loaded.file.slurm.gpus_per_node if run.loaded is not None else 0)
-    return {one.id: len(one.ranks) or len(one.nodes) * per_node for one in attempts}
-
-
-def _interval(run: RunView) -> int | None:
-    """Iterations between saves; None where that is not one number."""
-    from opsctl.errors import OpsctlError
-
-    try:
-        options = run.options
-    except OpsctlError:
-        return None
-    return options.save_interval if options is not None and not options.save_schedule else None

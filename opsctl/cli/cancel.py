@@ -32,15 +32,12 @@ def command(
     from opsctl.control.printed import CancelledJobs
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
-    from opsctl.records.group_folder import refuse_who_cannot_enter
-    from opsctl.records.locate import locate_run_file
-    from opsctl.runs.load import load_run_file
+    from opsctl.records.run_view import glance
 
-    loaded = load_run_file(locate_run_file(pick(run_argument, run)))
-    refuse_who_cannot_enter(loaded.paths)
-    name = loaded.file.run.name
-    where = choose_cluster(cluster, loaded.paths)
-    done = cancel(loaded.paths, name, where, queued_only=queued, dry_run=dry_run)
+    seen = glance(pick(run_argument, run))  # who has to stop a run at once may be in the middle of editing it
+    name = seen.table.name
+    where = choose_cluster(cluster, seen.paths)
+    done = cancel(seen.paths, name, where, queued_only=queued, dry_run=dry_run)
     if not quiet:
         if done.jobs:
             message(f"{name}: {'would cancel' if dry_run else 'cancelled'} {describe(done.jobs)}")

@@ -59,7 +59,7 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
     from opsctl.runs.profile import jobs_table
 
     seen = view(pick(run_argument, run))
-    found = look.check(seen.paths, seen.table.name, _settings(seen), jobs_table().internet_partition, open_remote)
+    found = look.check(seen.paths, seen.table.name, settings_of(seen), jobs_table().internet_partition, open_remote)
     if as_json:
         print_json("checked", found)
     else:
@@ -83,7 +83,7 @@ def check(ctx: click.Context, run_argument: str | None, run: str | None, as_json
 @json_option
 @click.pass_context
 def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run: bool, as_json: bool) -> None:
-    """Send what is new of one KIND, or of all: logs, tensorboard, carbon, checkpoints.
+    """Send what is new of one KIND, or of all: logs, tensorboard, carbon, report, checkpoints.
 
     One at a time for each run, over hosts. It may be killed at any time: what has arrived is not sent again. With
     --all-runs only runs that are yours and have a [hub].
@@ -104,7 +104,7 @@ def sync(ctx: click.Context, kind: str, run: str | None, all_runs: bool, dry_run
     if as_json:
         print_json("synced", done)
     else:
-        _show(done)
+        show_synced(done)
     ctx.exit(1 if any(one.left for one in done) else 0)
 
 
@@ -124,7 +124,7 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
     from opsctl.records.run_view import view
 
     seen = view(pick(run_argument, run))
-    settings = _settings(seen)
+    settings = settings_of(seen)
     found = look.compare(seen.paths, seen.table.name, settings, open_remote)
     left: list[str] = []
     if repair and not look.agrees(found):
@@ -141,7 +141,8 @@ def status(ctx: click.Context, run_argument: str | None, run: str | None, repair
     ctx.exit(0 if look.agrees(found) and not left else 1)
 
 
-def _settings(seen: RunView) -> HubSettings:
+def settings_of(seen: RunView) -> HubSettings:
+    """The run's [hub]. Raises RunFileError where it has none."""
     from opsctl.errors import RunFileError
     from opsctl.hub.settings import hub_settings
 
@@ -166,7 +167,7 @@ def _sync_one(chosen: str | None, kinds: Sequence[str], dry_run: bool) -> Synced
     from opsctl.records.run_view import view
 
     seen = view(chosen)
-    return _synced(seen, _settings(seen), kinds, dry_run)
+    return synced(seen, settings_of(seen), kinds, dry_run)
 
 
 def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
@@ -185,14 +186,15 @@ def _sync_all(kinds: Sequence[str], dry_run: bool) -> list[SyncedRun]:
         try:
             settings = hub_settings(seen)
             assert settings is not None, "it was looked at"
-            done.append(_synced(seen, settings, kinds, dry_run))
+            done.append(synced(seen, settings, kinds, dry_run))
         except (OpsctlError, OSError) as error:
             message(f"{name}: left alone: {error}")
             left(name, error)
     return done
 
 
-def _synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
+def synced(seen: RunView, settings: HubSettings, kinds: Sequence[str], dry_run: bool) -> SyncedRun:
+    """Send what is new of `kinds` and say what came of it."""
     from opsctl.errors import file_problem
     from opsctl.hub.printed import PrintedHubCommit
     from opsctl.hub.sync import plan_sync
@@ -240,7 +242,8 @@ def _printed(
     )
 
 
-def _show(done: Sequence[SyncedRun]) -> None:
+def show_synced(done: Sequence[SyncedRun]) -> None:
+    """A line for each."""
     from opsctl.output import show
 
     for one in done:

@@ -1,4 +1,4 @@
-"""`opsctl init`: a new run folder from a shipped example."""
+"""`opsctl init`: a new run folder from answers, a shipped example, another run or a launch script."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+
+from opsctl.cli.plan import Number
+from opsctl.cli.selection import cluster_option
 
 DEFAULT_EXAMPLE = "demo"
 
@@ -24,27 +29,87 @@ DEFAULT_EXAMPLE = "demo"
     help="demo, llama-1B, tr1-13B, tr11-176B-ml, tr11d-760M-ml, setup-test-n2 [default: demo]; with --rehearsal a run.",
 )
 @click.option("--rehearsal", is_flag=True, help="The small twin of a run, on two nodes, to try a change with.")
-def command(name: str, example: str | None, rehearsal: bool) -> None:
-    """Make the folder NAME with a run file, from an example or as the rehearsal of a run.
+@click.option("--from-script", "script", metavar="FILE", help="Read a launch script of Megatron-DeepSpeed's kind.")
+@click.option("--params", type=Number(whole=False), help="A model of about so many parameters: 1.3B.")
+@click.option("--tokens", type=Number(whole=False), help="To be trained on so many tokens [default: 20 a parameter].")
+@click.option(
+    "--gpus", type=click.IntRange(1, 100_000), metavar="N", help="On so many GPUs [default: two weeks' worth]."
+)
+@click.option("--gpu", metavar="KIND", help="V100-16, V100-32, A100-40, A100-80, H100, H200 [default: as Slurm says].")
+@click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="With --from-script: on so many nodes.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
+@click.option("--partition", metavar="P", help="Slurm's partition.")
+@click.option("--account", metavar="A", help="The account that is charged.")
+@click.option("--time", metavar="T", help="The limit of each job, a Slurm duration.")
+@click.option("--yes", is_flag=True, help="Ask nothing, also at a terminal.")
+@cluster_option
+def command(name: str, example: str | None, rehearsal: bool, script: str | None, yes: bool, **said: Any) -> None:
+    """Make the folder NAME with a run file: by a few questions, from an example, or from a launch script.
 
-    An example's own name implies it: `opsctl init tr11-176B-ml`. A rehearsal has its own name, output folder and kill
-    switch; sizes and lengths are scaled, which is said, and everything else is the run's.
+    At a terminal it asks, and every question has an answer that Enter takes; with any option, or where no person is, it
+    asks nothing. An example's own name implies it: `opsctl init tr11-176B-ml`. A rehearsal has its own name, output
+    folder and kill switch; sizes and lengths are scaled, which is said, and everything else is the run's.
     """
     folder, run_name = _wanted_folder(name)
+    cluster = said.pop("cluster")
+    said = {key: value for key, value in said.items() if value is not None}
+    _refuse_mixtures(example, rehearsal, script, said)
     if rehearsal:
         from opsctl.cli.rehearsal import check_rehearsal, rehearsal_text
 
-        _make(folder, run_name, rehearsal_text(example, run_name), check_rehearsal)
+        make_run(folder, run_name, rehearsal_text(example, run_name), check=check_rehearsal)
         _say_how_to_rehearse(folder)
         return
+    if script is not None:
+        from opsctl.cli.init_script import make_from_script
+
+        make_from_script(folder, run_name, Path(script), said)
+        return
     examples = _examples()
+    asks = not (yes or said or example or run_name in examples) and _person_is_here()
+    if asks or said:
+        from opsctl.cli.init_answers import make_from_answers
+
+        if make_from_answers(folder, run_name, cluster, said, asks):
+            return
     source = _chosen(examples, run_name, example)
-    _make(folder, run_name, with_run_name(source.read_text(), run_name))
+    make_run(folder, run_name, with_run_name(source.read_text(), run_name))
     _say_what_next(folder, source.stem)
 
 
-def _make(folder: Path, run_name: str, text: str, check: Callable[[Path], None] | None = None) -> None:
-    """The folder with the run file, where `check` lets that be. Raises OpsctlError where anything is already."""
+def _person_is_here() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _refuse_mixtures(example: str | None, rehearsal: bool, script: str | None, said: dict[str, Any]) -> None:
+    """Raise click.UsageError for options of which each says another way to make a run."""
+    if script is not None and (example or rehearsal):
+        raise click.UsageError(f"--from-script {script} and {'--from' if example else '--rehearsal'}: give one")
+    of_script = ("nodes", "gpus_per_node", "partition", "account", "time")
+    if example or rehearsal:
+        wrong = next(iter(said), None)
+        why = "an example's and a rehearsal's values are changed in the run file"
+    elif script is not None:
+        wrong = next((key for key in said if key not in of_script), None)
+        why = "a script says itself what it trains"
+    else:
+        wrong = "nodes" if "nodes" in said else None
+        why = "without --from-script give --gpus"
+    if wrong:
+        raise click.UsageError(f"--{wrong.replace('_', '-')}: {why}")
+
+
+def make_run(
+    folder: Path,
+    run_name: str,
+    text: str,
+    beside: Mapping[str, str] | None = None,
+    check: Callable[[Path], object] | None = None,
+) -> None:
+    """The folder with the run file and the files `beside` it, name -> text, where `check` lets that be.
+
+    Raises OpsctlError where anything is already.
+    """
     from opsctl.errors import OpsctlError
     from opsctl.records.locate import RUN_FILE_NAME, remember_run
     from opsctl.records.state_files import fsync_folder, write_atomically
@@ -52,27 +117,35 @@ def _make(folder: Path, run_name: str, text: str, check: Callable[[Path], None] 
     if os.path.lexists(folder):
         raise OpsctlError(f"{folder} already exists: choose another name, or edit {folder / RUN_FILE_NAME}")
     # Made beside and renamed, so that no half-made run is ever found under the name.
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    half = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        beside.mkdir(parents=True)
-        write_atomically(beside, beside / RUN_FILE_NAME, text)
+        half.mkdir(parents=True)
+        for file_name, contents in {RUN_FILE_NAME: text, **(beside or {})}.items():
+            write_atomically(half, half / file_name, contents)
         if check is not None:
-            check(beside / RUN_FILE_NAME)
-        beside.rename(folder)
+            check(half / RUN_FILE_NAME)
+        half.rename(folder)
         fsync_folder(folder.parent, folder.parent)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(half, ignore_errors=True)
         raise
     remember_run(run_name, folder / RUN_FILE_NAME)
 
 
 def _say_how_to_rehearse(folder: Path) -> None:
+    say_next(folder, [("", "opsctl plan"), ("", "opsctl submit")])
+
+
+def say_next(folder: Path, steps: Iterable[tuple[str, str]]) -> None:
+    """The run file's path on stdout; the next commands on stderr, whole, each after what it is for."""
     from opsctl.output import message, show
     from opsctl.records.locate import RUN_FILE_NAME
 
     show(str(folder / RUN_FILE_NAME))
     message("next:")
-    for step in (f"cd {shlex.quote(os.path.relpath(folder))}", "opsctl plan", "opsctl submit"):
+    for why, step in (("", f"cd {shlex.quote(os.path.relpath(folder))}"), *steps):
+        if why:
+            message(f"  # {why}")
         message(f"  {step}")
 
 
@@ -117,30 +190,21 @@ def _chosen(examples: dict[str, Path], name: str, example: str | None) -> Path:
 
 
 def _say_what_next(folder: Path, example: str) -> None:
-    """The run file's path on stdout; the next commands, whole, on stderr."""
     from opsctl.cli.local_cluster import DEFAULT_NAME
-    from opsctl.output import message, show
-    from opsctl.records.locate import RUN_FILE_NAME
 
-    show(str(folder / RUN_FILE_NAME))
-    steps = [("", f"cd {shlex.quote(os.path.relpath(folder))}")]
     if example == "demo":
-        steps += [
+        steps = [
             ("a real Slurm on this machine", "opsctl local-cluster up --nodes 4 --gpus 2"),
             ("a corpus: the Python standard library's own sources", _PREPARE),
         ]
     else:
-        steps.append(("paths, account and partition of your cluster", "${EDITOR:-vi} run.toml"))
+        steps = [("paths, account and partition of your cluster", "${EDITOR:-vi} run.toml")]
     cluster = f" --cluster {DEFAULT_NAME}" if example == "demo" else ""
     steps += [
         ("what it comes to, and what is missing", "opsctl plan"),
         ("a chain of three tasks, one at a time", f"opsctl submit --array 1-3%1{cluster}"),
     ]
-    message("next:")
-    for why, step in steps:
-        if why:
-            message(f"  # {why}")
-        message(f"  {step}")
+    say_next(folder, steps)
 
 
 _PREPARE = (

@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Iterator
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -24,8 +25,9 @@ With `--json` a command prints one object on stdout: `schema_version` and one mo
 stay on stderr and exit codes are the same; a command that fails before it has an answer prints nothing. One thing has
 one shape wherever it appears.
 
-`schema_version` is 1. While it is, keys may be added; none is removed or changes its type, unit or meaning. Read what
-you know and pass over the rest.
+`schema_version` is 1. While it is, keys may be added, and words to those that a key can be; none is removed or changes
+its type, unit or meaning. Read what you know and pass over the rest. `opsctl json-schema [COMMAND]` prints the same as
+JSON Schema (draft 2020-12), and `docs/schemas/1.json` is what is held to: what breaks it needs another version.
 
 A key is always there unless it says "may be missing"; null stands only where a type says so, for what is not known or
 does not exist. Units are in the names or in the sentence: `_s` seconds, `_minutes` minutes, `_gib` 2^30 bytes, `_gb`
@@ -98,6 +100,8 @@ def type_words(kind: Any) -> str:
         return f"object: key to {type_words(inner[1])}"
     if kind in _WORDS:
         return _WORDS[kind]
+    if issubclass(kind, Enum):
+        return ", ".join(f"`{one.value}`" for one in kind)
     return f"[{name_of(kind)}](#{name_of(kind).replace(' ', '-')})"
 
 

@@ -40,7 +40,7 @@ def command(
     """Test the nodes of this allocation by measurement, each by itself and all together, and name who is off.
 
     With the run's environment, in its folder. Inside a job, or with --nodes in one of its own, for which it waits.
-    Exits 1 where a node is bad; what speaks against it goes on the run's record.
+    Exits 1 where a node is bad or slow; what speaks against it goes on the run's record.
     """
     from opsctl.cli.shell import file_of
     from opsctl.output import print_json, show_lines
@@ -62,7 +62,7 @@ def command(
         print_json("probe", found)
     else:
         show_lines(screen(found))
-    ctx.exit(1 if found.of(Standing.BAD) else 0)
+    ctx.exit(1 if found.of(Standing.BAD) or found.of(Standing.SLOW) else 0)
 
 
 def _words(seen: RunView, full: bool, cluster: str | None, as_json: bool) -> list[str]:

@@ -88,6 +88,17 @@ def age_words(age_s: float) -> str:
     return f"queue as of {age_s:.0f} s ago" if age_s > OLD_S else ""
 
 
+def terminal() -> tuple[int, bool]:
+    """Columns to fill, and whether colours are wanted."""
+    import os
+    import shutil
+    import sys
+
+    is_terminal = sys.stdout.isatty()
+    colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return shutil.get_terminal_size().columns if is_terminal else 100, colour
+
+
 def moment_ahead(text: str, now: datetime) -> datetime:
     """When `text` is: a time of day, a date with one, or so long from now. Raises click.UsageError."""
     from datetime import time, timedelta

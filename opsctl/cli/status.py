@@ -15,9 +15,10 @@ from opsctl.cli.selection import (
     only_with_hub,
     pick,
     run_argument,
+    terminal,
 )
 
-#: Seconds between two looks of --watch: kind to the controller, quick enough for a person.
+#: Seconds between two looks of --watch where there is no terminal to draw on.
 WATCH_EVERY_S = 15
 
 
@@ -28,7 +29,7 @@ WATCH_EVERY_S = 15
 @cluster_option
 @fresh_option
 @json_option
-@click.option("--watch", "watching", is_flag=True, help=f"Again every {WATCH_EVERY_S} s, in place, until Ctrl-C.")
+@click.option("--watch", "watching", is_flag=True, help="On a screen that stays, until q; keys act on the run.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -64,7 +65,7 @@ def command(
         return
     look = _Look(chosen, all_runs, cluster, fresh)
     if watching:
-        ctx.exit(_watch(look))
+        ctx.exit(_stay(look) if _can_draw() else _watch(look))
     screen = look.take(as_json)
     _print(screen)
     ctx.exit(1 if screen.blind is not None else 0)
@@ -91,36 +92,22 @@ class _Look:
         return self._all(as_json) if self.all_runs else self._one(as_json)
 
     def _one(self, as_json: bool) -> _Screen:
-        from dataclasses import replace
-
-        from opsctl.carbon.glance import energy_seen
-        from opsctl.evaluation.glance import evaluations_seen
         from opsctl.output import json_text
         from opsctl.records.cluster import choose_cluster
         from opsctl.records.run_view import view
         from opsctl.records.shared_answers import looking_at
-        from opsctl.status.overview import LOOKED_AT, Overview
-        from opsctl.status.reading import goodput_of, open_findings, read_desk
+        from opsctl.status.one_run import look_at_run
         from opsctl.status.screen import status_lines
-        from opsctl.watch.runner import gather
 
         run = view(self.chosen)
-        snapshot = gather(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh), LOOKED_AT)
-        overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
-        carbon = run.loaded.file.carbon if run.loaded is not None else None
-        desk = replace(
-            read_desk(run.paths, snapshot.now),
-            energy=energy_seen(run.paths, carbon),
-            evaluation=evaluations_seen(run.paths),
-            goodput=goodput_of(snapshot),
-        )
-        found = open_findings(run, overview, desk)
+        one = look_at_run(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh))
+        seen = one.overview.seen
         if as_json:
             from opsctl.status.printed import printed_status
 
-            return _Screen(json_text("status", printed_status(overview, found, desk)), snapshot.blind)
-        lines = status_lines(overview, found, *_terminal(), desk)
-        return _Screen("\n".join(lines) + "\n", snapshot.blind, snapshot.queue_age_s)
+            return _Screen(json_text("status", printed_status(one.overview, one.found, one.desk)), seen.blind)
+        lines = status_lines(one.overview, one.found, *terminal(), one.desk)
+        return _Screen("\n".join(lines) + "\n", seen.blind, seen.queue_age_s)
 
     def _all(self, as_json: bool) -> _Screen:
         from functools import partial
@@ -141,7 +128,7 @@ class _Look:
         if as_json:
             return _Screen(json_text("runs", [printed_row(row) for row in rows]), blind)
         age_s = max((one.snapshot.queue_age_s for one in looks if one.snapshot), default=0.0)
-        return _Screen("\n".join(all_lines(rows, now(), *_terminal())) + "\n", blind, age_s)
+        return _Screen("\n".join(all_lines(rows, now(), *terminal())) + "\n", blind, age_s)
 
 
 def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) -> _Screen:
@@ -155,18 +142,7 @@ def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) 
     run = patiently(lambda: far_run(files, path))
     if as_json:
         return _Screen(json_text("far_status", printed_far(run)), None)
-    return _Screen("\n".join(far_lines(run, *_terminal())) + "\n", None)
-
-
-def _terminal() -> tuple[int, bool]:
-    """Columns to fill, and whether colours are wanted."""
-    import os
-    import shutil
-    import sys
-
-    is_terminal = sys.stdout.isatty()
-    colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return shutil.get_terminal_size().columns if is_terminal else 100, colour
+    return _Screen("\n".join(far_lines(run, *terminal())) + "\n", None)
 
 
 def _print(screen: _Screen) -> None:
@@ -179,24 +155,48 @@ def _print(screen: _Screen) -> None:
         message(words)
 
 
-def _watch(look: _Look) -> int:
-    """Show it again and again until Ctrl-C; 130 then."""
+def _can_draw() -> bool:
+    """Whether there is a terminal, both ways, that a screen can be drawn on; Textual draws on stderr's."""
+    import os
     import sys
+
+    is_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    return is_terminal and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _stay(look: _Look) -> int:
+    """The screen that stays; the exit code."""
+    import os
+
+    from opsctl.live.looking import AllRuns, OneRun
+
+    one = None if look.all_runs else OneRun(look.chosen, look.cluster, look.is_fresh)
+    # It takes half a second to import: not before the run is known to be there.
+    from opsctl.live.app import INTERRUPTED, LiveApp
+
+    for name in ("COLUMNS", "LINES"):  # exported by some shells, and taken for the terminal's size for ever
+        os.environ.pop(name, None)
+    watched = one or AllRuns(look.cluster, look.is_fresh)
+
+    code = LiveApp(watched, terminal()[1]).run(mouse=False)  # the terminal's own selecting goes on
+    return INTERRUPTED if code is None else code
+
+
+def _watch(look: _Look) -> int:
+    """Print it again and again, an empty line between two looks, until Ctrl-C; 130 then."""
     import time
 
     from opsctl.errors import OpsctlError
     from opsctl.output import message, write_screen
 
-    # Home and clear what is below, so that the screen does not flicker; elsewhere an empty line between two looks.
-    before, after = ("\x1b[H\x1b[J", "") if sys.stdout.isatty() else ("", "\n")
     shown = False
     try:
         while True:
             try:
                 screen = look.take()
                 age = age_words(screen.queue_age_s)
-                write_screen(before + screen.text + (f"{age}\n" if age else "") + after)
-                if screen.blind is not None and not before:
+                write_screen(screen.text + (f"{age}\n" if age else "") + "\n")
+                if screen.blind is not None:
                     message(f"opsctl: {screen.blind}")
                 shown = True
             except OpsctlError as error:

@@ -26,7 +26,7 @@ def run_trainer_program(
     steps: told about every second how many steps it has done for good, of a module that has the option `--steps-to`.
     Raises OpsctlError when packages are missing.
     """
-    _refuse_missing(needed)
+    refuse_missing(needed)
     with _heard(steps) as (words, descriptors, hear):
         # -P: a folder named trainer where we happen to stand is not ours. No time-out: a corpus may take hours.
         command = [sys.executable, "-P", "-m", module, *words, *arguments]
@@ -66,14 +66,15 @@ def output_of_trainer_program(module: str, arguments: Sequence[str], needed: Seq
 
     Raises OpsctlError when packages are missing, or it fails.
     """
-    _refuse_missing(needed)
+    refuse_missing(needed)
     ended = subprocess.run([sys.executable, "-P", "-m", module, *arguments], stdout=subprocess.PIPE, check=False)
     if ended.returncode:
         raise OpsctlError(f"python -m {module} failed with exit code {ended.returncode}; its last line says why")
     return ended.stdout.decode(errors="replace")
 
 
-def _refuse_missing(needed: Sequence[str]) -> None:
+def refuse_missing(needed: Sequence[str]) -> None:
+    """Raises OpsctlError naming those of the packages `needed` that this Python does not have."""
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise OpsctlError(

@@ -79,7 +79,8 @@ def _stacks(
 def _of_log(log: Path) -> Triage:
     from opsctl.triage.closing import chosen_rules
     from opsctl.triage.deciding import decide
-    from opsctl.triage.reading import LogPart, read_log
+    from opsctl.triage.log_part import LogPart
+    from opsctl.triage.reading import read_log
     from opsctl.triage.report import triage_of_log
 
     rules = chosen_rules()

@@ -63,6 +63,16 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Upkeep:
+    """What of a run decides how much of it is to be queued."""
+
+    keep_queued: int  # arrays behind the live one
+    tasks: int  # of each new array
+    per_task_s: float  # for how long each of them trains
+    left_s: float | None  # of training; None where nobody knows
+
+
+@dataclass(frozen=True)
 class Files:
     """What the run's folder says that a refill needs."""
 
@@ -182,12 +192,17 @@ def rests(files: Files) -> Decision | None:
         what = "what was queued" if cancel.queued_only else "it"
         said = f"not refilled: {cancel.by} cancelled {what} at {iso(cancel.at, 'minutes')}; opsctl submit lifts that"
         return Decision(Word.RESTS, said)
-    wanted = last_word(files.chains)
-    if wanted is not None and brake_trips(files.attempts, wanted.submitted_at):
-        row = f"{BRAKE_ATTEMPTS} attempts in a row without a new checkpoint, or one that stopped itself"
-        said = f"not refilled: {row}; opsctl attempts says why"
-        return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
-    return None
+    return braked(files.chains, files.attempts)
+
+
+def braked(chains: Sequence[Chain], attempts: Sequence[Attempt]) -> Decision | None:
+    """Why nothing is to be queued, where the brake holds; else None. Pure."""
+    wanted = last_word(chains)
+    if wanted is None or not brake_trips(attempts, wanted.submitted_at):
+        return None
+    row = f"{BRAKE_ATTEMPTS} attempts in a row without a new checkpoint, or one that stopped itself"
+    said = f"not refilled: {row}; opsctl attempts says why"
+    return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
 
 
 def decide(files: Files, seen: live.Seen) -> Decision:
@@ -195,21 +210,26 @@ def decide(files: Files, seen: live.Seen) -> Decision:
     found, further = rests(files), files.further
     if found is not None or further is None:
         return found or Decision(Word.STUCK, f"not refilled: {files.problem}")
+    slurm, keep = further.revision.file.slurm, further.revision.file.array.keep_queued
+    upkeep = Upkeep(keep, count_tasks(further.array), per_task_s(slurm), _left_s(files, further))
+    return of_the_queue(files.chains, files.attempts, seen, upkeep)
+
+
+def of_the_queue(chains: Sequence[Chain], attempts: Sequence[Attempt], seen: live.Seen, upkeep: Upkeep) -> Decision:
+    """What is to be done about the queue of a run that nothing keeps from going on. Pure."""
     if seen.unseen:
         said = f"not refilled: {CANNOT_SEE}, and {describe_unseen(seen.unseen)} may be queued or running"
         return Decision(Word.STUCK, said)
     stuck = [job for job in seen.live if job.is_held or job.cannot_start]
     if stuck:
         return Decision(Word.STUCK, f"not refilled: {_why_stuck(stuck)}")
-    in_vain = refilled_in_vain(files.chains, files.attempts, seen.live)
+    in_vain, keep = refilled_in_vain(chains, attempts, seen.live), upkeep.keep_queued
     # As many as are kept may have been taken out of the queue at once, before any of them began.
-    if len(in_vain) >= BRAKE_ATTEMPTS + further.revision.file.array.keep_queued:
+    if len(in_vain) >= BRAKE_ATTEMPTS + keep:
         shown = ", ".join(str(one.chain) for one in in_vain)
         said = f"not refilled: the last arrays ({shown}) left the queue and no attempt of theirs is on record"
         return Decision(Word.STUCK, f"{said}; sacct -j {in_vain[-1].chain} and logs/ say more, opsctl submit goes on")
-    keep, slurm = further.revision.file.array.keep_queued, further.revision.file.slurm
-    left_s, tasks = _left_s(files, further), count_tasks(further.array)
-    missing = arrays_missing(seen.live, keep, left_s, per_task_s(slurm), tasks)
+    missing = arrays_missing(seen.live, keep, upkeep.left_s, upkeep.per_task_s, upkeep.tasks)
     queued = len(arrays_behind(seen.live))
     if missing:
         there = f"{_arrays(queued)} queued behind the live one" if seen.live else "nothing in the queue"

@@ -70,7 +70,7 @@ def send(
     several, each behind all before it; where Slurm takes the first ones only, OpsctlError names those.
     """
     array = wish.array or ""
-    first, *rest = _pieces(client, array)
+    first, *rest = pieces(client, array)
     asked = array if rest else ""
     done = [_send_array(run, cluster, client, replace(wish, array=first), after, how, published, asked)]
     for piece in rest:
@@ -85,7 +85,7 @@ def send(
     return replace(done[0], further=tuple(done[1:]))
 
 
-def _pieces(client: SlurmClient, array: str) -> tuple[str, ...]:
+def pieces(client: SlurmClient, array: str) -> tuple[str, ...]:
     """`array`, or several with as many tasks, where it has larger numbers than this Slurm takes."""
     try:
         largest = largest_task(client.configuration())

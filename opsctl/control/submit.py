@@ -9,7 +9,7 @@ from dataclasses import replace
 from opsctl.attempts.unseen import sees_others
 from opsctl.control import live, overlap, writer
 from opsctl.control.request import Checked, Wish, check
-from opsctl.control.sending import Submitted, preview, send, what_it_wants
+from opsctl.control.sending import Submitted, pieces, preview, send, what_it_wants
 from opsctl.environments.since import changes_since_last
 from opsctl.errors import OpsctlError
 from opsctl.nodes.keeping import excluded_now
@@ -56,14 +56,21 @@ def submit(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> Submitted:
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, wish: Wish) -> tuple[str, tuple[str, ...]]:
-    """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing."""
+    """The script that `submit` would hand to Slurm, and its warnings, after the same refusals; changes nothing.
+
+    Of an array that this Slurm takes only in pieces it is the first piece's.
+    """
     asked = check(loaded, wish)
     client = client_for(cluster)
     after, more = _decided(asked, live.look(asked.run.paths, cluster, client), cluster, client)
     run = asked.run
     warnings = (*asked.warnings, *changes_since_last(run), *never_rehearsed(run.file, run.paths), *more)
     listed = excluded_now(run.paths, client, what_it_wants(run, asked.wish))
-    return preview(asked.run, cluster, asked.wish, after, listed), warnings
+    first, *rest = pieces(client, asked.wish.array or "")
+    if rest:
+        said = f"Slurm takes so many tasks only in pieces: {', '.join(rest)} would follow, each behind all before it"
+        warnings = (*warnings, said)
+    return preview(asked.run, cluster, replace(asked.wish, array=first), after, listed), warnings
 
 
 def _decided(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import shlex
-from collections.abc import Iterator
-from itertools import takewhile
 
 from opsctl.errors import OpsctlError
+from opsctl.slurm.sbatch_lines import WITHOUT_VALUE, directives, header
 
 #: What a job file may say itself; all else is refused by name.
 ALLOWED = frozenset(
@@ -18,12 +16,6 @@ ALLOWED = frozenset(
         *("reservation", "threads-per-core", "time", "time-min", "tmp"),
     )
 )
-_SHORT = {
-    **{"A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "J": "job-name", "L": "licenses", "N": "nodes"},
-    **{"a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error", "i": "input", "n": "ntasks"},
-    **{"o": "output", "p": "partition", "q": "qos", "s": "oversubscribe", "t": "time", "w": "nodelist", "x": "exclude"},
-}
-_WITHOUT_VALUE = frozenset(("exclusive", "oversubscribe"))
 #: What options begin with that ask for GPUs; sbatch takes abbreviations too.
 _FOR_GPUS = ("gpu", "gre", "tres")
 #: Why some are refused that a person may well write.
@@ -53,53 +45,27 @@ def own_directives(text: str) -> Directives:
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
         raise OpsctlError("the first line is not #! and the program that runs it, like #!/bin/bash")
     found: Directives = {}
-    for line in _header(text):
-        if line.startswith("#SBATCH"):
-            for name, value in _options(line.removeprefix("#SBATCH")):
-                _check(name, value)
-                found[name] = value
+    try:
+        for one in directives(text):
+            _check(one.name, one.value)
+            found[one.name] = one.value
+    except ValueError as error:
+        raise OpsctlError(str(error)) from None
     return found
 
 
 def needs_internet(text: str) -> bool:
     """Whether a line `#OPSCTL internet` stands before the first command. Raises OpsctlError for any other word."""
-    words = [word for line in _header(text) if line.startswith(_OURS) for word in line.removeprefix(_OURS).split()]
+    words = [word for _, line in header(text) if line.startswith(_OURS) for word in line.removeprefix(_OURS).split()]
     unknown = next((word for word in words if word != _INTERNET), None)
     if unknown is not None:
         raise OpsctlError(f"{_OURS} {unknown}: the one word that may stand there is {_INTERNET}")
     return bool(words)
 
 
-def _header(text: str) -> Iterator[str]:
-    """The lines between the first one and the first command: from there on sbatch reads no more of them either."""
-    return takewhile(lambda line: not line.strip() or line.startswith("#"), text.splitlines()[1:])
-
-
 def interpreter_of(text: str) -> list[str]:
     """The command of the first line: a program and at most one argument, as the kernel takes it."""
     return text.splitlines()[0][2:].strip().split(None, 1)
-
-
-def _options(line: str) -> Iterator[tuple[str, str | None]]:
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        raise OpsctlError(f"#SBATCH{line}: {error}") from None
-    while words:
-        word = words.pop(0)
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            if not equals and name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
-                equals, value = "=", words.pop(0)
-            yield name, value if equals else None
-        elif len(word) > 1 and word[0] == "-":
-            name = _SHORT.get(word[1], word[:2])
-            rest: str | None = word[2:] or None
-            if rest is None and name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
-                rest = words.pop(0)
-            yield name, rest
-        else:
-            raise OpsctlError(f"#SBATCH: {word!r} is no option")
 
 
 def _check(name: str, value: str | None) -> None:
@@ -110,7 +76,7 @@ def _check(name: str, value: str | None) -> None:
         near = difflib.get_close_matches(name, sorted(ALLOWED), 1)
         why = _WHY.get(name) or (f"did you mean --{near[0]}?" if near else "it is not a cron job's to set")
         raise OpsctlError(f"#SBATCH {shown}: {why}; allowed are {', '.join(sorted(ALLOWED))}")
-    if value is None and name not in _WITHOUT_VALUE:
+    if value is None and name not in WITHOUT_VALUE:
         raise OpsctlError(f"#SBATCH {shown}: has no value")
     if value is not None and not value.isprintable():
         raise OpsctlError(f"#SBATCH {shown}: has a control character in its value")

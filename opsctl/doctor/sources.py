@@ -52,7 +52,10 @@ PROGRAMS = (
     *("bash", "sbatch", "squeue", "srun", "sinfo", "scontrol", "scancel", "sacct", "slurmctld", "slurmd", "munged"),
     *("git", "git-lfs", "uv", "g++", "ninja", "nvcc", "nvidia-smi"),
 )
-PACKAGES = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash", "s3fs", "gcsfs", "codecarbon")
+PACKAGES = (
+    *("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash"),
+    *("huggingface_hub", "s3fs", "gcsfs", "codecarbon"),
+)
 _SLURM_S = 10.0
 _LM_EVAL_S = 30.0
 _VERSION_OF_LM_EVAL = "import importlib.metadata; print(importlib.metadata.version('lm_eval'))"

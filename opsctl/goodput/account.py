@@ -6,7 +6,7 @@ writers trains. What its log says took as long as it says; the rest of it is wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -159,27 +159,50 @@ def account(
     waits in the queue now; None where nobody knows.
     """
     found = Amounts()
+    for one in stretches(attempts, spans, submitted, until, is_queued, since):
+        found.add(one.amounts, gpus.get(one.stay.attempt.id, 0) if one.stay is not None else 0)
+    return found
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A run's time from one moment to a later one, in milliseconds since the epoch, and what it went into."""
+
+    begins_ms: int
+    ends_ms: int
+    stay: Stay | None  # None: between attempts
+    amounts: dict[Key, int]
+
+
+def stretches(
+    attempts: Sequence[Attempt],
+    spans: Sequence[Span],
+    submitted: Sequence[datetime],
+    until: datetime,
+    is_queued: bool | None,
+    since: datetime | None = None,
+) -> Iterator[Stretch]:
+    """All of the time that `account` adds up, in its order and without holes; nothing before the first submission."""
     first = first_of(attempts, submitted)
     if first is None:
-        return found
-    first_ms, last_ms = milliseconds(first), milliseconds(until)
+        return
+    at_ms, last_ms = milliseconds(first), milliseconds(until)
     if since is not None:
-        first_ms = max(first_ms, milliseconds(since))
-    placed = stays(attempts, spans, until)
-    at_ms = first_ms
-    for stay in placed:
+        at_ms = max(at_ms, milliseconds(since))
+    first_ms = at_ms
+    for stay in stays(attempts, spans, until):
         begins, ends = (min(max(ms, first_ms), last_ms) for ms in (stay.begins_ms, stay.ends_ms))
         if begins > at_ms:
-            found.add(_gap(at_ms, begins, _submitted(stay.attempt, submitted)))
+            yield Stretch(at_ms, begins, None, _gap(at_ms, begins, _submitted(stay.attempt, submitted)))
         if ends > begins:
-            found.add(scaled(inside(stay), ends - begins), gpus.get(stay.attempt.id, 0))
+            yield Stretch(begins, ends, stay, scaled(inside(stay), ends - begins))
         at_ms = max(at_ms, ends)
     if last_ms > at_ms:
         if is_queued is None:
-            found.add({(Part.UNKNOWN, ""): last_ms - at_ms})
+            yield Stretch(at_ms, last_ms, None, {(Part.UNKNOWN, ""): last_ms - at_ms})
         else:
-            found.add(_gap(at_ms, last_ms, max(submitted, default=None) if is_queued else until))
-    return found
+            gap = _gap(at_ms, last_ms, max(submitted, default=None) if is_queued else until)
+            yield Stretch(at_ms, last_ms, None, gap)
 
 
 def first_of(attempts: Sequence[Attempt], submitted: Sequence[datetime]) -> datetime | None:

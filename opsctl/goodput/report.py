@@ -12,7 +12,7 @@ from opsctl.attempts.ending import Ending
 from opsctl.attempts.verdict import Cause
 from opsctl.goodput.account import ROLLED_BACK, Stay
 from opsctl.goodput.parts import Amounts, Key, Part
-from opsctl.goodput.save_interval import ENOUGH_FAILURES, best
+from opsctl.goodput.save_interval import ENOUGH_FAILURES, at_first, best
 from opsctl.moments import iso
 from opsctl.slurm.durations import format_duration
 from trainer.formats.json_text import Moment
@@ -62,7 +62,8 @@ class PrintedSaveInterval(Struct, frozen=True, kw_only=True):
     save_s: Annotated[float | None, Meta(description="Seconds for which a save holds up the training, the median.")]
     iterations_now: Annotated[int | None, Meta(description="Iterations between saves now; null if not one number.")]
     iterations_best: Annotated[
-        int | None, Meta(description="Those that lose least; null where too little was measured to say.")
+        int | None,
+        Meta(description="Those that lose least, or few where nothing was saved yet; null where nobody can say."),
     ]
     lost_percent_now: Annotated[float | None, Meta(description="Of the training's time, expected now.")]
     lost_percent_best: Annotated[float | None, Meta(description="The same at the best interval.")]
@@ -124,15 +125,19 @@ def save_interval(
     saves = sorted(seconds for stay in placed if stay.span is not None for seconds in stay.span.saves_s)
     save_s = (saves[len(saves) // 2] + saves[~(len(saves) // 2)]) / 2 if saves else None
     between_s = ran_s / failures if failures else None
-    found = None
-    if failures >= ENOUGH_FAILURES and save_s and between_s and seconds_per_iteration:
-        found = best(save_s, between_s, seconds_per_iteration, interval_now)
+    found, iterations = None, None
+    if failures >= ENOUGH_FAILURES and between_s and seconds_per_iteration:
+        if save_s:
+            found = best(save_s, between_s, seconds_per_iteration, interval_now)
+            iterations = found.iterations
+        elif not saves and not any(stay.attempt.made_checkpoint for stay in placed):
+            iterations = at_first(between_s, seconds_per_iteration)
     return PrintedSaveInterval(
         failures=failures,
         between_failures_s=between_s,
         save_s=save_s,
         iterations_now=interval_now,
-        iterations_best=found.iterations if found else None,
+        iterations_best=iterations,
         lost_percent_now=None if found is None or found.lost_share_now is None else 100 * found.lost_share_now,
         lost_percent_best=100 * found.lost_share if found else None,
     )
@@ -179,6 +184,11 @@ def lines(told: GoodputReport) -> list[str]:
 def interval_line(found: PrintedSaveInterval) -> str:
     """What is measured of failures and saves, and how often to save."""
     now = "" if found.iterations_now is None else f"; every {found.iterations_now} now"
+    if found.iterations_best is not None and found.between_failures_s is not None and found.save_s is None:
+        return (
+            f"best save interval: nothing was saved yet and {found.failures} attempts failed, one in "
+            f"{format_duration(found.between_failures_s)}: {found.iterations_best} iterations to begin with{now}"
+        )
     if found.iterations_best is None or found.between_failures_s is None or found.save_s is None:
         if found.failures >= ENOUGH_FAILURES:
             why = "the log does not show what a save and an iteration take"

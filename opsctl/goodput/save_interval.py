@@ -9,6 +9,10 @@ from dataclasses import dataclass
 ENOUGH_FAILURES = 3
 
 
+#: Of the time between failures, where nothing was ever saved and nobody knows what a save takes: half of it is redone.
+UNKNOWN_SHARE = 0.1
+
+
 @dataclass(frozen=True)
 class Best:
     """The save interval with the least expected loss."""
@@ -47,3 +51,8 @@ def best(save_s: float, between_failures_s: float, seconds_per_iteration: float,
     at_best = lost_share(iterations * seconds_per_iteration, save_s, between_failures_s)
     now = None if not interval_now else lost_share(interval_now * seconds_per_iteration, save_s, between_failures_s)
     return Best(iterations * seconds_per_iteration, iterations, at_best, now)
+
+
+def at_first(between_failures_s: float, seconds_per_iteration: float) -> int:
+    """Iterations between saves of a training that failed so often before its first one that none was measured."""
+    return max(1, round(UNKNOWN_SHARE * between_failures_s / seconds_per_iteration))

@@ -34,6 +34,7 @@ _WAITS_IN = re.compile(r"(^|/)(trainer/parallel/|megatron/core/(tensor|pipeline)
 _NATIVE_WAIT = re.compile(
     r"(ncclGroupEnd|waitRecv|waitSend|Work.*::wait|cuda(Stream|Device|Event)Synchronize|cuStreamSynchronize)"
 )
+_PYTHON = re.compile(r"\.py$|^<")
 _LIBRARY = re.compile(r"(^|/)(python3\.\d+/|torch/|deepspeed/)|^<frozen ")
 _DATA = re.compile(r"(^|/)(torch/utils/data/|trainer/data/|datasets?/)|dataloader|data_loader", re.IGNORECASE)
 _SAVE = re.compile(r"(^|/)(trainer/checkpoint/|torch/serialization|torch/distributed/checkpoint/)|checkpointing")
@@ -135,7 +136,7 @@ def collective_of(frames: Sequence[Frame]) -> str:
     ranks, and of those at the start, the name as well: see `is_of_all`.
     """
     found = WAIT if frames and _WAITS_IN.search(frames[0].file) else ""
-    for number, one in enumerate(frames):
+    for one in frames:
         if _OF_TORCH.search(one.file):
             if one.function in COLLECTIVES or one.function in BETWEEN_TWO or one.function in MEETING:
                 found = one.function
@@ -143,8 +144,8 @@ def collective_of(frames: Sequence[Frame]) -> str:
             return found
         elif _NATIVE_WAIT.search(one.function):
             found = WAIT
-        elif number and not _LIBRARY.search(one.file) and not one.file.endswith(".so"):
-            return found
+        elif _PYTHON.search(one.file) and not _LIBRARY.search(one.file):
+            return found  # also a signal's handler, or a hook, that a collective was left for
     return found
 
 

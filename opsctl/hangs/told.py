@@ -11,6 +11,9 @@ from opsctl.hangs.frames import Place, is_of_all
 from opsctl.hangs.grouping import Group, folded
 from trainer.formats.rank_stacks import RankStack
 
+#: Lines of the training log that a silence begins and ends with, and the file that its last look is in.
+SILENT, GOES_ON = "opsctl: nothing was logged for ", "opsctl: the training goes on after "
+SILENT_STACKS = "stacks-silent.txt"
 _HEAD = re.compile(r"^=== (rank .*)$", re.MULTILINE)
 _HEAD_PARTS = re.compile(r"rank (?P<rank>\d{1,9}) on (?P<node>\S*), pid (?P<pid>\S+), state (?P<state>\S*)")
 #: Groups of which the sentence tells, and nodes that it names.

@@ -8,15 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from opsctl.attempts import events as attempts_file
-from opsctl.attempts.brake import (
-    BRAKE_ATTEMPTS,
-    brake_trips,
-    chains_to_cancel,
-    learned_nothing,
-    waits_in_vain,
-    without_progress,
-)
-from opsctl.attempts.cause import describe
+from opsctl.attempts.brake import BRAKE_ATTEMPTS, waits_in_vain
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.evidence import read_evidence
@@ -27,8 +19,9 @@ from opsctl.checkpoints.inventory import last_checkpoint
 from opsctl.checkpoints.rollbacks import read_rollbacks
 from opsctl.errors import OpsctlError, SlurmError
 from opsctl.job.asked_end import ToEnd
+from opsctl.job.chain_stop import cancel_pending, has_to_stop, stop_chain
 from opsctl.job.followed import FollowedPaths
-from opsctl.job.good_nodes import on_good_nodes, replacement_line, without_lost_nodes
+from opsctl.job.good_nodes import keep_off_bad_nodes, on_good_nodes, replacement_line, without_lost_nodes
 from opsctl.job.keeper import END_WAIT_S, Keeper, kept
 from opsctl.job.own_attempt import (
     close,
@@ -46,13 +39,10 @@ from opsctl.job.task import Task, this_task
 from opsctl.job.turn import Patience, wait_for_turn
 from opsctl.logs.pulse import alert_line
 from opsctl.moments import now
-from opsctl.nodes.keeping import keep_and_apply, wanted_by
 from opsctl.output import message
 from opsctl.records import kill_switch, lease
 from opsctl.records.attempt_folder import set_aside
-from opsctl.records.chains import counted_since, read_chains
 from opsctl.records.lease import Held, OwnLease
-from opsctl.records.own_jobs import recorded
 from opsctl.records.rehearsals import record_rehearsal
 from opsctl.records.state_files import make_folder
 from opsctl.records.trusted import present_name
@@ -151,10 +141,10 @@ def _train(task: Task, signals: Signals, patience: Patience, desk: RequestDesk) 
         if attempt.closed_by not in ("", "job") and (attempt.id in was_open or attempt is attempts[-1]):
             task.log.say(lost_line(attempt))
     if any(attempt.id in was_open and not attempt.is_open for attempt in attempts):
-        _keep_off_bad_nodes(task)
+        keep_off_bad_nodes(task)
     _ask_survivors_to_leave(task, [attempt for attempt in attempts if attempt.id in was_open])
-    if brake_trips(attempts, _counted_since(task)):
-        return _stop_chain(task, attempts)
+    if has_to_stop(task, attempts):
+        return stop_chain(task, attempts)
     desk.attempt_id = attempt_id = new_attempt_id(task)
     try:
         turn = _turn(task, attempt_id, signals, patience, desk)
@@ -218,7 +208,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     chain = task.allocation.array_job_id
     if ending == Ending.HELD and waits_in_vain(attempts_file.read(task.paths), chain):
         task.log.say(f"opsctl: so did the {BRAKE_ATTEMPTS - 1} tasks before it: this chain stops")
-        _cancel_pending(task, lambda: [chain])
+        cancel_pending(task, lambda: [chain])
     what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "mend that"
     message(f"opsctl: {why}; nothing was trained: {what}")
     return 1
@@ -251,26 +241,11 @@ def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: K
     desk.attempt = ended = close(task, paths, ended, step_end)
     task.log.say(end_line(ended))
     if ended.exit_code:
-        _keep_off_bad_nodes(task)
+        keep_off_bad_nodes(task)
     if ended.reason == Ending.FINISHED and task.revision.file.run.rehearses is not None:
         _tell_rehearsed(task, ended)
     _close_lost(task, client_for(task.cluster))  # one whose job was still completing when this task began
     return 0 if ended.exit_code is None else ended.exit_code
-
-
-def _keep_off_bad_nodes(task: Task) -> None:
-    """Before this job gives its nodes back: the chain's next task is not to be given the one that failed again."""
-    try:
-        slurm = task.revision.file.slurm
-    except OpsctlError:
-        return  # no revision says what partition it is
-    try:
-        wanted = wanted_by(task.paths, slurm, task.allocation.array_job_id)
-    except OSError as error:
-        task.log.say(f"opsctl: bad nodes cannot be kept out of the queue: {error}")
-        return
-    for line in keep_and_apply(task.paths, client_for(task.cluster), wanted):
-        task.log.say(f"opsctl: {line}")
 
 
 def _is_to_leave(task: Task, signals: Signals, desk: RequestDesk) -> bool:
@@ -313,47 +288,3 @@ def _ask_survivors_to_leave(task: Task, attempts: Sequence[Attempt]) -> None:
             with contextlib.suppress(OSError):
                 why = f"job {task.allocation.job_id} goes on from here"
                 request_stop(task.paths.output, task.paths.stop_request(attempt.job_id), why)
-
-
-def _counted_since(task: Task) -> datetime:
-    """Since when attempts count against this task's brake; its own submission where the records cannot be read."""
-    try:
-        return counted_since(read_chains(task.paths), task.submitted_at)
-    except OSError:
-        return task.submitted_at
-
-
-def _stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
-    """Cancel what would only fail again, say so, fail."""
-    row = without_progress(attempts, _counted_since(task))
-    last = next((item for item in reversed(attempts) if item.reason), None)
-    why = f"the last ended with {last.reason}" if last else "nothing is known about them"
-    if last and last.verdict and last.verdict.is_known:
-        why += f" ({last.verdict.words})"
-    elif last and last.first_failure:
-        why += f" ({describe(last.first_failure)})"
-    elif last and last.note:
-        why += f" ({last.note})"
-    found = f"{row} attempts in a row without a new checkpoint"
-    if learned_nothing(attempts, _counted_since(task)):
-        found = "the training stopped itself, as too many iterations in a row were skipped or had no finite loss"
-    said = f"{found}: this chain stops; {why}"
-    task.log.say(alert_line(f"{task.name}: {said}"))
-    known = recorded(task.paths)
-    _cancel_pending(
-        task,
-        lambda: chains_to_cancel(known.own(task.client.jobs()), attempts, task.allocation.user, known.chains),
-    )
-    record_short(task, Ending.BRAKE, 1)
-    message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")
-    return 1
-
-
-def _cancel_pending(task: Task, find: Callable[[], list[int]]) -> None:
-    """Cancel what is pending of the chains that `find` gives, and say so."""
-    try:
-        chains = find()
-        task.client.cancel(chains, pending_only=True)
-        task.log.say(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
-    except (SlurmError, OSError) as error:
-        task.log.say(f"opsctl: what is pending could not be cancelled: {error}")

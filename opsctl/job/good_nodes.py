@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
-from opsctl.attempts.verdict import Cause, Verdict
+from opsctl.attempts.struck import struck
 from opsctl.errors import OpsctlError
 from opsctl.job.probe_setting import setting_for
 from opsctl.job.task import Task
 from opsctl.logs.pulse import alert_line
-from opsctl.probe.choosing import chosen
+from opsctl.nodes.keeping import keep_and_apply, wanted_by
+from opsctl.probe.choosing import best_first, chosen
 from opsctl.probe.evidence import put_on_record
 from opsctl.probe.report import Standing
 from opsctl.probe.running import Setting, probe
 from opsctl.probe.words import summary
 from opsctl.records.state_files import write_state
+from opsctl.slurm.commands import client_for
 from trainer.formats.probe import EFFORTS
 
 PROBE_FILE = "probe.json"
-#: Ends for which another node is tried at once in the same job, where triage is this sure of the node.
-_OF_A_NODE = frozenset(
-    {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE, Cause.NETWORK, Cause.NCCL, Cause.SHM}
-)
-_SURE = 0.6
 
 
 def on_good_nodes(task: Task, attempt: Attempt, folder: Path, is_to_leave: Callable[[], bool]) -> Task:
-    """The task on the nodes that it is to be trained on. folder: the attempt's.
+    """The task on the nodes that it is to be trained on, bad ones no longer among its job's. folder: the attempt's.
 
-    A probe that could not be made is told and keeps nobody from training. Raises OpsctlError where too few are good.
+    A probe that could not be made is told and keeps nobody from training, nor do nodes that are only slow. Raises
+    OpsctlError where too few are left without the bad ones.
     """
     effort = task.revision.file.slurm.effort if not task.revision.damage else "off"
     if effort == "off" or is_to_leave():
@@ -52,6 +49,7 @@ def on_good_nodes(task: Task, attempt: Attempt, folder: Path, is_to_leave: Calla
     except OSError as error:
         task.log.say(f"opsctl: what speaks against nodes cannot be put on record: {error.strerror}")
     wanted = len(task.nodes)
+    bad = [one.node for one in found.of(Standing.BAD)]
     picked = chosen(task.allocation.nodes, wanted, found.nodes)
     used = picked if len(picked) == wanted else []
     spare = [node for node in task.allocation.nodes if node not in used]
@@ -61,14 +59,23 @@ def on_good_nodes(task: Task, attempt: Attempt, folder: Path, is_to_leave: Calla
     except OSError as error:
         task.log.say(f"opsctl: {folder / PROBE_FILE} cannot be written: {error.strerror}")
     if not used:
-        bad = ", ".join(one.node for one in found.of(Standing.BAD))
         raise OpsctlError(
-            f"{len(picked)} nodes are good and {wanted} are needed; bad: {bad}; give [slurm] spare for such cases, or "
-            'probe = "off" to train on them all the same'
+            f"{len(picked)} nodes are left and {wanted} are needed; bad: {', '.join(bad)}; give [slurm] spare for such "
+            'cases, or probe = "off" to train on them all the same'
         )
     if spare:
         task.log.say(f"opsctl: trains on {' '.join(used)}; spare: {' '.join(spare)}")
-    return replace(task, picked=tuple(used))
+    for one in found.of(Standing.SLOW):
+        if one.node in used:
+            task.log.say(f"opsctl: {one.node} is slow and is trained on for want of others: {one.reasons[0].words}")
+    fit = tuple(node for node in task.allocation.nodes if node not in bad)
+    return replace(
+        task,
+        allocation=replace(task.allocation, nodes=fit),
+        spare=len(fit) - wanted,
+        picked=tuple(used),
+        best_first=tuple(best_first(fit, found.nodes)),
+    )
 
 
 def _setting(task: Task) -> Setting:
@@ -79,26 +86,30 @@ def _setting(task: Task) -> Setting:
 
 
 def without_lost_nodes(task: Task, ended: Attempt | None) -> Task | None:
-    """The task on the job's other nodes, where the attempt died of some and spare ones are left; else None. Pure."""
-    if ended is None or not task.spare:
+    """The task on the job's other nodes, where the attempt died of some and spare ones are left; else None. Pure.
+
+    Of the spare ones the best by the last probe.
+    """
+    if ended is None:
         return None
-    lost = _blamed(ended, task.nodes)
-    left = tuple(node for node in task.allocation.nodes if node not in lost)
+    left = nodes_left(task.allocation.nodes, task.nodes, task.spare, ended)
+    if left is None:
+        return None
     spare = task.spare - (len(task.allocation.nodes) - len(left))
-    if not lost or spare < 0:
-        return None
-    return replace(task, allocation=replace(task.allocation, nodes=left), spare=spare, picked=left[: len(task.nodes)])
+    by_standing = [node for node in task.best_first or left if node in left]
+    goes_on = set(sorted(by_standing, key=lambda node: node not in task.nodes)[: len(task.nodes)])
+    picked = tuple(node for node in left if node in goes_on)
+    return replace(task, allocation=replace(task.allocation, nodes=left), spare=spare, picked=picked)
 
 
-def _blamed(ended: Attempt, nodes: Collection[str]) -> set[str]:
-    lost = set(ended.lost_nodes) if ended.reason == Ending.NODE_FAILURE else set()
-    if ended.verdict is not None and _is_of_a_node(ended.verdict):
-        lost.add(ended.verdict.node)
-    return lost & set(nodes)
+def nodes_left(allocated: Sequence[str], used: Sequence[str], spare: int, ended: Attempt) -> tuple[str, ...] | None:
+    """Those of a job's nodes that it goes on with after `ended`, which ran on `used` of them; else None. Pure.
 
-
-def _is_of_a_node(verdict: Verdict) -> bool:
-    return verdict.cause in _OF_A_NODE and not verdict.user_fault and verdict.confidence >= _SURE
+    spare: how many of the allocated ones are not needed. None where the attempt died of no node, or of too many.
+    """
+    lost = struck(ended) & set(used) if spare else frozenset()
+    left = tuple(node for node in allocated if node not in lost)
+    return left if lost and len(allocated) - len(left) <= spare else None
 
 
 def replacement_line(before: Task, after: Task) -> str:
@@ -109,3 +120,18 @@ def replacement_line(before: Task, after: Task) -> str:
 
 def _names(nodes: Iterable[str]) -> str:
     return ", ".join(sorted(nodes))
+
+
+def keep_off_bad_nodes(task: Task) -> None:
+    """Before this job gives its nodes back: the chain's next task is not to be given the one that failed again."""
+    try:
+        slurm = task.revision.file.slurm
+    except OpsctlError:
+        return  # no revision says what partition it is
+    try:
+        wanted = wanted_by(task.paths, slurm, task.allocation.array_job_id)
+    except OSError as error:
+        task.log.say(f"opsctl: bad nodes cannot be kept out of the queue: {error}")
+        return
+    for line in keep_and_apply(task.paths, client_for(task.cluster), wanted):
+        task.log.say(f"opsctl: {line}")

@@ -22,6 +22,8 @@ from opsctl.hangs import told
 from opsctl.hangs.grouping import recorded
 from opsctl.job.stacks import Taken, stacks_into
 from opsctl.job.task import Task
+from opsctl.logs.line_text import Lines
+from opsctl.logs.lines import is_of_an_iteration
 from opsctl.logs.measured import measured, recent
 from opsctl.logs.silence import SILENT_LEAST_S, longest_silence_s
 from opsctl.moments import now
@@ -29,7 +31,7 @@ from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.formats import log_lines, training_line
 from trainer.recipe.options import Options
 
-#: In what a training prints while it goes on.
+#: In lines that a training prints while it goes on.
 _LIFE = (*training_line.MARKS, *log_lines.MARKS)
 #: How often the limit is asked for while nothing comes, seconds.
 _ASK_S = 5.0
@@ -52,6 +54,11 @@ def is_hung(silent_s: float, limit: Silence, before: Taken | None, newest: Taken
     return not told.moved(before.groups, newest.groups) and set(before.progress) == set(newest.progress)
 
 
+def next_look_s(silent_s: float, limit: Silence) -> float:
+    """After how long a silence the next look is due, when one was taken after `silent_s` seconds of it. Pure."""
+    return silent_s + max(limit.limit_s / 2, 1.0)
+
+
 class HangWatch:
     """Watches one step's output. `heard` and `look` are called by who copies it, and never wait."""
 
@@ -68,6 +75,7 @@ class HangWatch:
         take: the stacks of its ranks, and in a sentence what they show; it may take a minute. Raises OpsctlError.
         """
         self._limit, self._take, self._clock, self._ask_s = limit, take, clock, ask_s
+        self._lines = Lines(_LIFE)
         self._is_starting = True
         self._heard_at = self._asked_at = clock()
         self._known: Silence | None = None
@@ -81,14 +89,16 @@ class HangWatch:
         self.ends = False  # the training hangs: its step is to be ended
 
     def heard(self, data: bytes) -> None:
-        """What the step has printed just now."""
-        if not any(mark in data for mark in _LIFE):
+        """What the step has printed just now; a line is heard when it has ended."""
+        # A progress bar is one line without end, longer than what is kept of one.
+        signs = list(self._lines.feed(data.replace(b"\r", b"\n")))
+        if not signs:
             return
         if self._looks and not self.ends:
             silent = format_duration(self._clock() - self._heard_at)
-            self._news.append(f"opsctl: the training goes on after {silent} without a word")
+            self._news.append(f"{told.GOES_ON}{silent} without a word")
         self._heard_at = self._clock()
-        if any(mark in data for mark in training_line.MARKS):  # the others are also printed on the way there
+        if any(map(is_of_an_iteration, signs)):  # the others are also printed on the way there
             self._is_starting = False
         self._known, self._knows_more, self._looks, self._due = None, False, [], None
 
@@ -148,14 +158,14 @@ class HangWatch:
             return  # it has gone on meanwhile
         before = self._looks[-1] if self._looks else None
         self._looks.append(taken)
-        self._due = silent_s + max(self._known.limit_s / 2, 1.0)
+        self._due = next_look_s(silent_s, self._known)
         silent = format_duration(silent_s)
         if is_hung(silent_s, self._known, before, taken):
             self.ends = True
             self._news.append(f"opsctl: the training hangs, nothing has moved for {silent}: {words}")
         elif len(self._looks) == 1:
             limit = format_duration(self._known.limit_s)
-            self._news.append(f"opsctl: nothing was logged for {silent}, longer than {limit}: {words}")
+            self._news.append(f"{told.SILENT}{silent}, longer than {limit}: {words}")
         if taken is not None:
             self.sentence = taken.sentence
 
@@ -170,7 +180,7 @@ def watch_over(task: Task) -> HangWatch:
     """The watch over the step of `task`."""
 
     def take() -> tuple[Taken, str]:
-        return stacks_into(task.paths.attempt_folder(task.allocation.job_id) / "stacks-silent.txt", task)
+        return stacks_into(task.paths.attempt_folder(task.allocation.job_id) / told.SILENT_STACKS, task)
 
     return HangWatch(lambda is_starting, more: _silence(task, is_starting, more), take)
 

@@ -15,9 +15,7 @@ from opsctl.render.shell import ShellRequest, shell_script
 from opsctl.runs.schema import RunFile
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.node_memory import node_memory_mib
-
-_MEMORY_WAIT_S = 10.0
+from opsctl.slurm.commands import client_for
 
 
 def setting_for(
@@ -31,7 +29,8 @@ def setting_for(
 ) -> Setting:
     """file: the run's, expanded. folder: that all nodes write to. nodes: the job's, in Slurm's order."""
     try:
-        memory_mib = node_memory_mib(cluster, ",".join(nodes), _MEMORY_WAIT_S)
+        seen = client_for(cluster).nodes(",".join(nodes))  # not the job's own client, which may wait for minutes
+        memory_mib = {node.name: node.memory_mib for node in seen}
     except SlurmError:
         memory_mib = {}  # then nodes are compared with each other alone
     request = ShellRequest(

@@ -39,6 +39,7 @@ class Task:
     log: MainLog
     spare: int = 0  # nodes of the allocation beyond those that are trained on
     picked: tuple[str, ...] = ()  # the nodes chosen among the allocation's, in its order; empty: its first ones
+    best_first: tuple[str, ...] = ()  # the allocation's nodes as the last probe ranks them; empty: none was made
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 #: What is kept of a line: a progress bar, or a file that is no log, may never end one.
 LONGEST_LINE_BYTES = 64 * 1024
@@ -45,37 +46,49 @@ def blocks_backwards(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes
         end = begin
 
 
+def having(marks: Sequence[bytes]) -> Callable[[bytes], object]:
+    """What tells whether one of `marks` stands in a line's bytes; every line where there are none."""
+    return re.compile(b"|".join(map(re.escape, marks))).search
+
+
 class Lines:
     """Puts lines together from bytes as they come; of what has no end yet no more than a line's worth is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Sequence[bytes] = ()) -> None:
+        """`marks`: only lines with one of them are given, when there are any."""
+        self._is_wanted = having(marks)
         self._begun = bytearray()
         self._cut_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[str]:
         """The lines that end in `data`; to be taken all before more is fed."""
-        *whole, begun = data.split(b"\n")
+        first, *others = without_nuls(data).split(b"\n")
+        self._add(first)
+        if not others:
+            return
+        yield from self._taken()
+        *whole, begun = others
         for piece in whole:
-            self._add(piece)
-            yield self._taken()
+            if self._is_wanted(piece):
+                yield text_of(piece[:LONGEST_LINE_BYTES], max(0, len(piece) - LONGEST_LINE_BYTES))
         self._add(begun)
 
     def rest(self) -> Iterator[str]:
         """The line that was not ended, if one was begun."""
         if self._begun or self._cut_bytes:
-            yield self._taken()
+            yield from self._taken()
 
     def _add(self, piece: bytes) -> None:
-        piece = without_nuls(piece)
         room = LONGEST_LINE_BYTES - len(self._begun)
         self._begun += piece[:room]
         self._cut_bytes += max(0, len(piece) - room)
 
-    def _taken(self) -> str:
-        line = text_of(bytes(self._begun), self._cut_bytes)
+    def _taken(self) -> Iterator[str]:
+        line, cut_bytes = bytes(self._begun), self._cut_bytes
         self._begun.clear()
         self._cut_bytes = 0
-        return line
+        if self._is_wanted(line):
+            yield text_of(line, cut_bytes)
 
 
 def text_of(line: bytes, cut_bytes: int = 0) -> str:
@@ -87,6 +100,11 @@ def text_of(line: bytes, cut_bytes: int = 0) -> str:
 def without_nuls(piece: bytes) -> bytes:
     """What a crashed node, or a writer that did not see its file cut, left of holes where they are not kept as such."""
     return piece.translate(None, b"\0") if b"\0" in piece else piece
+
+
+def is_hole(fd: int, start: int, end: int) -> bool:
+    """Whether nothing was ever written there, as far as the file system tells."""
+    return not _has_data(fd, start, end)
 
 
 def _begin_of_hole(fd: int, start: int, end: int) -> int:

@@ -7,17 +7,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import datetime
 
 from opsctl.logs import pulse
 from opsctl.logs.attempt_lines import parse_attempt_time
+from opsctl.logs.other_lines import parse_setting, parse_skipped, parse_titan_line
 from opsctl.logs.records import Record
 from trainer.formats import training_line
 from trainer.formats.guard_lines import parse_guard_line
 from trainer.formats.leave_lines import parse_leave
-from trainer.formats.log_lines import parse_checkpoint_line, parse_evaluation, parse_stamp, parse_timers
+from trainer.formats.log_lines import (
+    CLOCK,
+    parse_checkpoint_line,
+    parse_clock,
+    parse_evaluation,
+    parse_stamp,
+    parse_timers,
+)
 from trainer.formats.training_line import TrainingLine, parse_training_line
 
 _PREFIX = re.compile(r"(?:\d+:\s?)?(?:\[[A-Za-z_]*(?P<local_rank>\d+)\]:)?")
+
+#: `[2026-04-27 00:00:03] `, or what Argonne's fork prints, `[2024-09-16 22:59:19.287338][INFO][training_log:661] -  `.
+_LOGGER = re.compile(rf"\s*\[(?P<at>{CLOCK})(?:[.,]\d{{1,9}})?\](?:\[\w+\]\[[^\]]*\] -)? ")
 
 
 def split_prefix(line: str) -> tuple[int | None, str]:
@@ -28,13 +40,21 @@ def split_prefix(line: str) -> tuple[int | None, str]:
     return None, line
 
 
+def split_logger(text: str) -> tuple[datetime | None, str]:
+    """The moment that a logger put before the line, without a zone, and what follows it; None where none did."""
+    match = _LOGGER.match(text) if text.lstrip().startswith("[2") else None
+    at = parse_clock(match["at"], None) if match else None
+    return (at, text[match.end() :]) if match and at else (None, text)
+
+
 def parse_line(line: str) -> Record | None:
     """The record in this line, or None. Line ends inside it, where a mail program wrapped it, are taken out."""
     _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
     if pulse.is_watchdogs(text):
         return pulse.parse_pulse(text) or pulse.parse_said_at(text)
+    at, text = split_logger(text)
     return (
-        parse_training_line(text)
+        parse_training_line(text, at)
         or parse_evaluation(text)
         or parse_checkpoint_line(text)
         or parse_timers(text)
@@ -42,6 +62,9 @@ def parse_line(line: str) -> Record | None:
         or parse_leave(text)
         or parse_stamp(text)
         or parse_guard_line(text)
+        or parse_titan_line(text)
+        or parse_skipped(text)
+        or parse_setting(text)
     )
 
 
@@ -50,8 +73,12 @@ def parse_lines(lines: Iterable[str]) -> Iterable[Record]:
     return (record for line in lines if (record := parse_line(line)) is not None)
 
 
+def is_of_an_iteration(line: str) -> bool:
+    """Whether it is a line that a training prints for an iteration, by its mark."""
+    return any(mark.decode() in line for mark in training_line.MARKS)
+
+
 def iteration_losses(text: str) -> list[tuple[int, float]]:
     """(iteration, loss) of every training line in `text` that has a loss, in the log's order."""
-    marks = [mark.decode() for mark in training_line.MARKS]
-    records = parse_lines(line for line in text.splitlines() if any(mark in line for mark in marks))
+    records = parse_lines(filter(is_of_an_iteration, text.splitlines()))
     return [(one.iteration, one.loss) for one in records if isinstance(one, TrainingLine) and one.loss is not None]

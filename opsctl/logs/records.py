@@ -51,6 +51,27 @@ class Alert(msgspec.Struct, frozen=True):
     text: str  # between the asterisks
 
 
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program says of its training as it starts; each line that says some of it is one of these."""
+
+    sequence_length: int | None = None
+    global_batch_size: int | None = None  # samples
+    world_size: int | None = None  # ranks
+    total_iterations: int | None = None
+    starts_at: int | None = None  # the first iteration of this start
+
+
+class SkippedRange(msgspec.Struct, frozen=True):
+    """Iterations whose data was left out on request."""
+
+    first: int
+    last: int
+
+
+class SaveEnded(msgspec.Struct, frozen=True):
+    """A save is over, by a program that does not say which: that of the last iteration."""
+
+
 Record = (
     TrainingLine
     | Evaluation
@@ -63,6 +84,9 @@ Record = (
     | Stamp
     | Left
     | GuardLine
+    | Setting
+    | SkippedRange
+    | SaveEnded
     | Pulse
     | Alert
 )

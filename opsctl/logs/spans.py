@@ -6,7 +6,6 @@ One pass over the log from its beginning; what is kept of an iteration's line is
 from __future__ import annotations
 
 import os
-import re
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from datetime import datetime
 
 from opsctl.logs import attempt_lines
 from opsctl.logs.attempt_lines import parse_attempt_start
-from opsctl.logs.line_text import LONGEST_LINE_BYTES, blocks, text_of, without_nuls
+from opsctl.logs.line_text import Lines, blocks
 from opsctl.logs.lines import parse_line, split_prefix
 from opsctl.logs.records import Record
 from opsctl.records.trusted import open_file
@@ -85,11 +84,7 @@ def spans_of(lines: Iterable[str]) -> list[Span]:
 
 def _lines(fd: int) -> Iterator[str]:
     """The lines that may say something."""
-    wanted = re.compile(b"|".join(map(re.escape, _MARKS))).search
-    begun = b""
+    lines = Lines(_MARKS)
     for _, data in blocks(fd, 0, os.fstat(fd).st_size):
-        *whole, begun = (begun + data).split(b"\n")
-        yield from (text_of(without_nuls(line[:LONGEST_LINE_BYTES])) for line in whole if wanted(line))
-        begun = begun[:LONGEST_LINE_BYTES]
-    if wanted(begun):
-        yield text_of(without_nuls(begun))
+        yield from lines.feed(data)
+    yield from lines.rest()

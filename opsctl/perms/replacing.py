@@ -23,7 +23,10 @@ STILL_FOR_S = 3600.0
 _PIECE_BYTES = 1 << 20
 _COPY = ".opsctl-perms."
 #: Parts of a place: whose file it is says something, or somebody writes it or puts another in its place as it goes on.
-_LEFT_ALONE = (".opsctl", "logs", "tensorboard", "codecarbon", ".tmp-*", "kill-switch", "latest*", "*.jsonl", ".*.lock")
+_LEFT_ALONE = (
+    *(".opsctl", "logs", "tensorboard", "codecarbon", "report"),
+    *(".tmp-*", "kill-switch", "latest*", "*.jsonl", ".*.lock"),
+)
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 

@@ -10,11 +10,21 @@ from opsctl.probe.report import NodeReport, Standing
 def chosen(
     nodes: Sequence[str], wanted: int, reports: Sequence[NodeReport] = (), lost: Collection[str] = ()
 ) -> list[str]:
-    """`wanted` of `nodes`, in Slurm's order, none bad or lost, suspicious ones only for want of others.
+    """`wanted` of `nodes`, in Slurm's order, none bad or lost, those of a worse standing only for want of better ones.
 
     Fewer than wanted where there are not so many. Without anything known the first ones.
     """
-    standing = {report.node: report.standing for report in reports}
-    usable = [node for node in nodes if node not in lost and standing.get(node) != Standing.BAD]
-    best = sorted(usable, key=lambda node: standing.get(node) == Standing.SUSPICIOUS)[:wanted]
-    return [node for node in usable if node in best]
+    best = set(best_first([node for node in nodes if node not in lost], reports)[:wanted])
+    return [node for node in nodes if node in best]
+
+
+def best_first(nodes: Sequence[str], reports: Sequence[NodeReport]) -> list[str]:
+    """Those of `nodes` that are not bad, by their standing; nodes that are alike in it in Slurm's order."""
+    known = {report.node: report for report in reports}
+
+    def doubt(node: str) -> tuple[int, bool]:
+        report = known.get(node)
+        # Of slow ones those come last that said nothing at all.
+        return (report.standing.rank, not report.numbers) if report else (0, False)
+
+    return sorted((node for node in nodes if doubt(node)[0] < Standing.BAD.rank), key=doubt)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from opsctl.probe.measures import LATE_END
 from opsctl.probe.report import ProbeReport, Standing
-from opsctl.probe.words import against
+from opsctl.probe.words import against, of_hardware
 from opsctl.records.node_evidence import NodeEvidence, append_node_evidence
 from opsctl.runs.paths import RunPaths
 
-#: How sure it is that a node is to blame that was found bad by measurement.
-_CONFIDENCE = 0.9
+#: How sure it is that a node is to blame that was found bad or slow by measurement, and one that was only late:
+#: two such lines outweigh Policy.least_score even when the first is hours old.
+_CONFIDENCE, _CONFIDENCE_LATE = 0.9, 0.55
 
 
 def put_on_record(paths: RunPaths, found: ProbeReport, attempt: str = "") -> None:
-    """A line for each node whose hardware is bad; what is only suspicious is no evidence, nor what is installed.
+    """A line for each node whose hardware is bad or slow; what is only suspicious is no evidence, nor is what is
+    installed.
 
     attempt: its id. Raises OSError.
     """
-    for one in found.of(Standing.BAD):
-        words = against(one)
-        if not words:
+    for one in (*found.of(Standing.BAD), *found.of(Standing.SLOW)):
+        reasons = of_hardware(one)
+        if not reasons:
             continue
+        is_late_alone = all(reason.measure.endswith(LATE_END) for reason in reasons)
         evidence = NodeEvidence(
             node=one.node,
             kind="probe",
             at=found.at,
-            words=words,
-            confidence=_CONFIDENCE,
+            words=against(one),
+            confidence=_CONFIDENCE_LATE if is_late_alone else _CONFIDENCE,
             attempt=attempt,
             by="probe",
         )

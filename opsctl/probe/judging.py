@@ -1,28 +1,31 @@
 """From what nodes said to what is to be thought of them. Pure.
 
-A rate is held against the nodes of the same hardware: bad is who is both far off (a ratio) and unlike the others (in
-their own usual deviations), so that a noisy cluster accuses nobody. What is wrong by itself, a wrong product, counts
-alone. What most nodes have in common is no node's fault and is told as such.
+A rate is held against the nodes of the same hardware: slow is who is both far off (a ratio) and unlike the others (in
+their own usual deviations), so that a noisy cluster accuses nobody. Slow is also who was not through in time, which on
+a busy machine says nothing worse; who said nothing at all while others answered is bad. What is wrong by itself, a
+wrong product, is bad and counts alone. What most nodes have in common is no node's fault and is told as such.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.probe.answers import Answer
 from opsctl.probe.measures import (
-    BAD_DEVIATIONS,
     CLOCK_S,
     DISK_GIB,
     FEWEST,
+    LATE_END,
     LEFTOVER_MIB,
     MEMORY_SHARE,
     ODDITIES,
     RATES,
     RUN_FOLDER_FAILED,
     SHM_GIB,
+    SLOW_DEVIATIONS,
     SOFTWARE,
     SUM_TOLERANCE,
     SUSPICIOUS_DEVIATIONS,
@@ -31,17 +34,18 @@ from opsctl.probe.measures import (
 )
 from opsctl.probe.outliers import deviations, minority, slowness, usual_and_deviation
 from opsctl.probe.report import NodeReport, Reason, Standing
-from trainer.formats.probe import NETWORK
+from trainer.formats.probe import NETWORK, PROGRAM
 
 #: Parts whose failure leaves the node unfit; the others only leave it untested.
 _NEEDED = frozenset({"run_folder", "shm", "disk", "memory", "products", "gpus", "gpu_products"})
+#: What answers at once or hangs: nothing else runs on it.
+_DEVICES = frozenset({"gpus", "gpu_products"})
 #: Of those, what a node alone is not called bad for: it may be the folder's fault.
 _FOLDERS = frozenset({"run_folder", "shm", "disk"})
 #: What a part says that fails because of what is installed, not of the node.
 _NOT_INSTALLED = ("ModuleNotFoundError", "ImportError")
 #: What is a node's own fault however many have it.
-_NEVER_GENERAL = frozenset({"answer", "products.wrong", "gpu_products.wrong"})
-_ORDER = list(Standing)
+_NEVER_GENERAL = frozenset({"answer", f"answer{LATE_END}", "products.wrong", "gpu_products.wrong"})
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def _alike_by(reason: Reason) -> str:
 
 def _report(answer: Answer, reasons: Sequence[Reason], general: set[str]) -> NodeReport:
     own = [one for one in reasons if not general & {one.measure, _alike_by(one)}]
-    own.sort(key=lambda one: -_ORDER.index(one.standing))
+    own.sort(key=lambda one: -one.standing.rank)
     numbers = {f"{part}.{what}": _worst(what, list(by.values())) for (part, what), by in answer.numbers.items()}
     return NodeReport(
         node=answer.node,
@@ -123,6 +127,10 @@ def _bad(node: str, measure: str, words: str) -> tuple[str, Reason]:
     return node, Reason(Standing.BAD, measure, words)
 
 
+def _slow(node: str, measure: str, words: str) -> tuple[str, Reason]:
+    return node, Reason(Standing.SLOW, measure, words)
+
+
 def _suspicious(node: str, measure: str, words: str) -> tuple[str, Reason]:
     return node, Reason(Standing.SUSPICIOUS, measure, words)
 
@@ -135,22 +143,43 @@ def _alone(answers: Sequence[Answer], expected: Expected) -> Iterator[tuple[str,
     talked = sum(NETWORK in answer.ended for answer in answers)
     needed = _NEEDED | {NETWORK} if 2 * talked > len(answers) else _NEEDED
     needed -= _FOLDERS if len(answers) == 1 else frozenset()
+    answered = sum(bool(answer.ended) for answer in answers)
     any_gpu = any(answer.number("machine", "gpu_devices") for answer in answers)
     for answer in answers:
         node = answer.node
-        if not answer.ended:
-            yield _bad(node, "answer", answer.lost or "it did not answer")
-            continue
         if answer.lost:
             yield _bad(node, "answer", answer.lost)
+        if not answer.ended:
+            if not answer.lost:
+                yield _unheard(answer, answered, len(answers))
+            continue
         for part, why in answer.failed.items():
             fault = _bad if part in needed and not why.startswith(_NOT_INSTALLED) else _suspicious
             if not answer.lost:
                 yield fault(node, f"{part}.failed", f"{part.replace('_', ' ')}: {why}")
+        yield from _late(answer, needed)
         yield from _zeroes(answer)
         yield from _sizes(answer, expected, _bad if len(answers) > 1 else _suspicious)
         if any_gpu and expected.gpus_per_node:
             yield from _gpus(answer, expected.gpus_per_node)
+
+
+def _unheard(answer: Answer, answered: int, of: int) -> tuple[str, Reason]:
+    """Of one that ended no part. A training would wait for a silent one in vain; a busy one has begun to answer."""
+    measure = f"answer{LATE_END}"
+    if answer.is_silent and 2 * answered >= of:
+        return _bad(answer.node, measure, f"it said nothing at all, while {answered} of {of} nodes answered")
+    return _slow(answer.node, measure, "it did not answer in time")
+
+
+def _late(answer: Answer, needed: frozenset[str]) -> Iterator[tuple[str, Reason]]:
+    """Parts that were not done in their time, and the node as a whole."""
+    parts = [part for part in answer.late if part != PROGRAM]
+    for part in parts:
+        fault = _bad if part in _DEVICES else _slow if part in needed else _suspicious
+        yield fault(answer.node, f"{part}{LATE_END}", f"{part.replace('_', ' ')}: {answer.late[part]}")
+    if PROGRAM in answer.late:
+        yield _slow(answer.node, f"{PROGRAM}{LATE_END}", answer.late[PROGRAM])
 
 
 def _zeroes(answer: Answer) -> Iterator[tuple[str, Reason]]:
@@ -223,7 +252,7 @@ def _among_their_like(answers: Sequence[Answer]) -> Iterator[tuple[str, Reason]]
 def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
     values = {one.node: _of_node(measure, one) for one in alike}
     known = {node: found for node, found in values.items() if found is not None}
-    if len(known) == 2 and measure.bad:
+    if len(known) == 2 and measure.slow:
         yield from _one_of_two(measure, {node: value for node, (value, _) in known.items()})
     if len(known) < FEWEST:
         return
@@ -231,8 +260,8 @@ def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Rea
     for node, (value, of) in known.items():
         slow = slowness(value, usual, measure.more_is_better)
         off = deviations(slow, deviation)
-        if measure.bad is not None and slow >= measure.bad and off >= BAD_DEVIATIONS:
-            fault = _bad
+        if measure.slow is not None and slow >= measure.slow and off >= SLOW_DEVIATIONS:
+            fault = _slow
         elif slow >= measure.suspicious and off >= SUSPICIOUS_DEVIATIONS:
             fault = _suspicious
         else:
@@ -259,7 +288,7 @@ def _one_of_two(measure: Measure, values: Mapping[str, float]) -> Iterator[tuple
     """Two that differ: one of them is off, and nobody can say which but by what is faster."""
     (first, a), (second, b) = values.items()
     slow = max(slowness(a, b, measure.more_is_better), slowness(b, a, measure.more_is_better))
-    if measure.bad is None or slow < measure.bad or measure.of == "link":
+    if measure.slow is None or slow < measure.slow or measure.of == "link":
         return
     node, value, other = (first, a, b) if slowness(a, b, measure.more_is_better) > 1 else (second, b, a)
     words = f"{measure.words}: {value:.3g} {measure.unit}, where the one other node has {other:.3g}"
@@ -286,13 +315,11 @@ def _exact(alike: Sequence[Answer]) -> Iterator[tuple[str, Reason]]:
 def _not_seen(answers: Sequence[Answer], expected: Expected) -> Iterator[str]:
     if expected.gpus_per_node and not any(answer.number("machine", "gpu_devices") for answer in answers):
         yield "no node shows a GPU: none was tested"
-    few = [f"{one.node} ({hardware_of(one)})" for one in answers if one.ended and _alike(one, answers) < FEWEST]
+    of_each = Counter(hardware_of(one) for one in answers if one.ended)
+    few = [f"{one.node} ({hardware_of(one)})" for one in answers if one.ended and of_each[hardware_of(one)] < FEWEST]
     if len(answers) >= FEWEST and few:
         yield f"too few of their kind to be compared: {', '.join(few)}"
     if len(answers) > 1 and not any(NETWORK in answer.ended for answer in answers):
-        why = next((why for answer in answers if (why := answer.failed.get(NETWORK, ""))), "no two nodes answered")
+        said = (answer.failed.get(NETWORK) or answer.late.get(NETWORK) for answer in answers)
+        why = next(filter(None, said), "no two nodes answered")
         yield f"the network was not tested: {why}"
-
-
-def _alike(one: Answer, answers: Sequence[Answer]) -> int:
-    return sum(hardware_of(other) == hardware_of(one) for other in answers if other.ended)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Measure:
     """A number of which each node has one, or one for each of its GPUs or links.
 
-    suspicious, bad: how many times slower than the median of its class; None: never bad by that alone.
+    suspicious, slow: how many times slower than the median of its class; None: never slow by that alone.
     """
 
     part: str
@@ -17,7 +17,7 @@ class Measure:
     words: str
     unit: str
     suspicious: float
-    bad: float | None
+    slow: float | None
     more_is_better: bool = True
     of: str = ""  # what `ProbeLine.of` counts: GPU, link
 
@@ -65,12 +65,14 @@ SOFTWARE = (
 )
 #: The run's folder is everybody's: a quota or a server's fault looks as one node's where that came first.
 RUN_FOLDER_FAILED = "run_folder.failed"
+#: How a measure ends that only says that a time was up: a neighbour or a file system may be to blame.
+LATE_END = ".late"
 #: What a training cannot have, and is no fault of a node's hardware.
 NOT_OF_HARDWARE = frozenset({RUN_FOLDER_FAILED, *(f"machine.{what}" for what, _, _ in SOFTWARE)})
 #: A class of hardware with fewer nodes is not compared.
 FEWEST = 3
 #: How many of its class's usual deviations a rate has to be off, beside the ratio.
-SUSPICIOUS_DEVIATIONS, BAD_DEVIATIONS = 4.0, 8.0
+SUSPICIOUS_DEVIATIONS, SLOW_DEVIATIONS = 4.0, 8.0
 #: A sum of fp32 numbers may be off by so much between ways of adding it up, as a share.
 SUM_TOLERANCE = 1e-4
 CLOCK_S = 5.0

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 _NORMAL = 1.4826
 #: Measurements are no better than this, however well most agree, as a share.
 _FLOOR = 0.005
+#: A few values that agree say little about how much such values differ: this share, divided by their number, more.
+_FEW = 0.3
 
 
 def slowness(value: float, usual: float, more_is_better: bool) -> float:
@@ -26,7 +28,7 @@ def usual_and_deviation(values: Sequence[float]) -> tuple[float, float]:
         return 0.0, math.inf
     middle = statistics.median(logs)
     deviation = _NORMAL * statistics.median(abs(one - middle) for one in logs)
-    return math.exp(middle), max(deviation, _FLOOR)
+    return math.exp(middle), max(deviation, _FLOOR + _FEW / len(logs))
 
 
 def deviations(slow: float, deviation: float) -> float:

@@ -14,17 +14,27 @@ SCHEMA_VERSION = 1
 
 
 class Standing(StrEnum):
-    """What is to be thought of a node, the best first."""
+    """What is to be thought of a node, the best first.
+
+    Slow is what has fallen behind the others by measurement or was not through in time: it is trained on only for want
+    of others. Bad is never trained on.
+    """
 
     FINE = "fine"
     SUSPICIOUS = "suspicious"
+    SLOW = "slow"
     BAD = "bad"
+
+    @property
+    def rank(self) -> int:
+        """0 for the best."""
+        return list(Standing).index(self)
 
 
 class Reason(msgspec.Struct, frozen=True):
     """One thing that speaks against a node."""
 
-    standing: Annotated[Standing, Meta(description="`suspicious` or `bad`.")]
+    standing: Annotated[Standing, Meta(description="`suspicious`, `slow` or `bad`.")]
     measure: Annotated[str, Meta(description="What was measured: `products.fp32_gflops`.")]
     words: Annotated[str, Meta(description="What was found, with its numbers and those of the others.")]
 
@@ -33,7 +43,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """One node."""
 
     node: Annotated[str, Meta(description="Its name.")]
-    standing: Annotated[Standing, Meta(description="`fine`, `suspicious` or `bad`.")]
+    standing: Annotated[Standing, Meta(description="`fine`, `suspicious`, `slow` or `bad`.")]
     hardware: Annotated[str, Meta(description="Its processors and GPUs; nodes are compared with those of the same.")]
     reasons: Annotated[tuple[Reason, ...], Meta(description="What speaks against it, the worst first.")] = ()
     numbers: Annotated[

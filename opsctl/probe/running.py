@@ -13,7 +13,7 @@ from opsctl.probe.answers import sorted_answers
 from opsctl.probe.asking import Heard, ask, srun_line
 from opsctl.probe.judging import Expected, judge
 from opsctl.probe.report import ProbeReport
-from trainer.formats.probe import FAILED, NETWORK, STEP_END_S, Effort, ProbeLine
+from trainer.formats.probe import LATE, NETWORK, STEP_END_S, Effort, ProbeLine
 
 #: Whoever may list processes sees command lines; an environment only its owner.
 _SCRIPT = "OPSCTL_PROBE_SCRIPT"
@@ -52,13 +52,11 @@ def probe(setting: Setting, effort: Effort, is_to_end: Callable[[], bool] = lamb
     together = _together(setting, effort, through, is_to_end) if len(through) > 1 else Heard()
     if alone.cut_short or together.cut_short:
         raise OpsctlError("the nodes were not tested to the end: the job is to leave")
-    lost = {**lost_together(together, through), **together.lost, **alone.late, **alone.lost}
-    unheard = [
-        ProbeLine(node=node, part=NETWORK, what=FAILED, text=why)
-        for node, why in together.late.items()
-        if node not in lost
-    ]
-    answers = sorted_answers(setting.nodes, [*alone.lines, *together.lines, *unheard], lost)
+    late = {**late_together(together, through), **alone.late}
+    unheard = [ProbeLine(node=node, part=NETWORK, what=LATE, text=why) for node, why in together.late.items()]
+    answers = sorted_answers(
+        setting.nodes, [*alone.lines, *together.lines, *unheard], {**together.lost, **alone.lost}, late
+    )
     judgement = judge(answers, setting.expected)
     return ProbeReport(
         at=at,
@@ -70,7 +68,7 @@ def probe(setting: Setting, effort: Effort, is_to_end: Callable[[], bool] = lamb
     )
 
 
-def lost_together(heard: Heard, nodes: Sequence[str]) -> dict[str, str]:
+def late_together(heard: Heard, nodes: Sequence[str]) -> dict[str, str]:
     """Who did not even begin the second pass, where most did. Who hangs in it may hang for want of another. Pure."""
     begun = {line.node for line in heard.lines}
     if 2 * len(begun) <= len(nodes):

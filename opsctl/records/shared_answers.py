@@ -21,8 +21,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
-from opsctl.records.state_files import make_folder, read_text, write_atomically
-from opsctl.records.trusted import open_file, who_else_can_write
+from opsctl.records.own_cache import cache_folder, cache_place, is_the_accounts
+from opsctl.records.state_files import read_text, write_atomically
+from opsctl.records.trusted import open_file
 from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, SlurmLooks
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
@@ -60,21 +61,33 @@ class Answer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return by_start if by_start >= 0 and abs(by_clock - by_start) < 1.0 else None
 
 
-def looking_at(cluster: Cluster, is_fresh: bool = False, environment: Mapping[str, str] = os.environ) -> SlurmLooks:
-    """`cluster` for who only looks. is_fresh: the queue is asked for now, and what it says is shared."""
-    client = client_for(cluster)
+def looking_at(
+    cluster: Cluster,
+    is_fresh: bool = False,
+    environment: Mapping[str, str] = os.environ,
+    deadline_s: float = INTERACTIVE_DEADLINE_S,
+) -> SlurmLooks:
+    """`cluster` for who only looks. is_fresh: the queue is asked for now, and what it says is shared.
+
+    deadline_s: who waits for less than others do tells nobody that Slurm did not answer in it.
+    """
+    client = client_for(cluster, deadline_s)
     age_s = _age_s(environment)
     if cluster.out_of_bounds or age_s <= 0:
         return client
     folder = _folder_of(cluster, environment)
-    return client if folder is None else SharedAnswers(client, folder, 0.0 if is_fresh else age_s, age_s)
+    if folder is None:
+        return client
+    shared = SharedAnswers(client, folder, 0.0 if is_fresh else age_s, age_s)
+    shared.keeps_errors = deadline_s >= INTERACTIVE_DEADLINE_S
+    return shared
 
 
 def forget(environment: Mapping[str, str] = os.environ) -> None:
     """Let no answer count that was asked for before now: the caller has changed something. Never an error."""
-    folder = _answers(environment)
+    folder = cache_place("answers", environment)
     with contextlib.suppress(OSError):
-        if folder.is_dir() and _is_the_accounts(folder):
+        if folder.is_dir() and is_the_accounts(folder):
             write_atomically(folder, folder / _CHANGE, "", mode=0o600)
 
 
@@ -85,6 +98,7 @@ class SharedAnswers:
         self._client, self._folder, self._most_s = client, folder, queue_age_s
         self._nodes_most_s = _NODES_TIMES * (queue_age_s if nodes_age_s is None else nodes_age_s)
         self.queue_age_s = 0.0  # of the last answer about jobs
+        self.keeps_errors = True
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
         """Everybody's; narrowed ones are asked for each time."""
@@ -158,6 +172,8 @@ class SharedAnswers:
         except SlurmMissing:
             raise
         except SlurmError as error:
+            if not self.keeps_errors:
+                raise
             kind = next(name for name, one in _ERRORS.items() if isinstance(error, one))
             self._keep(path, msgspec.structs.replace(answer, error=kind, words=str(error)))
             raise
@@ -201,34 +217,12 @@ def _age_s(environment: Mapping[str, str]) -> float:
     return QUEUE_AGE_S
 
 
-def _answers(environment: Mapping[str, str]) -> Path:
-    cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
-    return Path(cache) / "opsctl" / "answers"
-
-
 def _folder_of(cluster: Cluster, environment: Mapping[str, str]) -> Path | None:
     """The folder of this host's answers from `cluster`, made if need be; None where others could write there."""
-    answers = _answers(environment)
     asked = cluster.environment()
     which = (asked.get("SLURM_CONF", ""), shutil.which("squeue", path=asked.get("PATH")) or "")
-    folder = answers / f"{socket.gethostname()}-{hashlib.sha256(repr(which).encode()).hexdigest()[:16]}"
-    try:
-        if not folder.is_dir():
-            answers.parent.parent.mkdir(parents=True, exist_ok=True)
-            for one in (answers.parent, answers):
-                one.mkdir(mode=0o700, exist_ok=True)
-            make_folder(answers, folder)
-        return folder if _is_the_accounts(folder) else None
-    except OSError:
-        return None
-
-
-def _is_the_accounts(folder: Path) -> bool:
-    if any(one.is_symlink() for one in (folder, *folder.parents[:2])):
-        return False  # ours are made as folders
-    found = folder.stat()
-    is_own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
-    return is_own and who_else_can_write(folder) is None
+    host = f"{socket.gethostname()}-{hashlib.sha256(repr(which).encode()).hexdigest()[:16]}"
+    return cache_folder("answers", host, environment)
 
 
 def _since_start_s() -> float:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 CHECKPOINTS = "checkpoints"
 #: Kind -> its folder under the output folder, which is its folder at a hub and in a backup too.
-FOLDERS = {"logs": "logs", "tensorboard": "tensorboard", "carbon": "codecarbon", CHECKPOINTS: "checkpoints"}
+FOLDERS = {
+    "logs": "logs",
+    "tensorboard": "tensorboard",
+    "carbon": "codecarbon",
+    "report": "report",
+    CHECKPOINTS: "checkpoints",
+}
 KINDS = tuple(FOLDERS)
 #: Those that are files one by one, where a checkpoint is whole or is none.
 KINDS_OF_FILES = tuple(kind for kind in KINDS if kind != CHECKPOINTS)

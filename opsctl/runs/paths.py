@@ -67,6 +67,11 @@ class RunPaths:
         return self.folder_of("carbon")
 
     @property
+    def page(self) -> Path:
+        """The run's page, as `opsctl report` publishes it."""
+        return self.folder_of("report") / "index.html"
+
+    @property
     def kill_switch(self) -> Path:
         """The kill switch. Its presence stops the training."""
         return self.output / "kill-switch"

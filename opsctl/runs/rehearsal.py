@@ -15,6 +15,7 @@ import msgspec
 
 from opsctl.errors import RunFileError
 from opsctl.runs.schema import ExpectTable, RunFile
+from opsctl.runs.toml_file import toml_value
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING
 
@@ -171,5 +172,5 @@ def _said(values: Mapping[str, Any], key: str) -> str:
 
 
 def _lines(values: Mapping[str, Any]) -> str:
-    """Keys and values of a TOML table: JSON's texts, numbers and lists are TOML's too."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    """Keys and values of a TOML table."""
+    return "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())

@@ -87,6 +87,7 @@ class BackupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logs: bool = True
     tensorboard: bool = True
     carbon: bool = True
+    report: bool = False  # `opsctl report` makes the page again from the others
     state: bool = True  # the run file and all records
     data: bool = False  # the data sets that the trainer's options name
     data_to: tuple[str, ...] = ()  # where these go, shared by several runs; none: to each of `to`
@@ -140,11 +141,13 @@ class HubTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logs_repo: str | None = None
     tensorboard_repo: str | None = None
     carbon_repo: str | None = None
+    report_repo: str | None = None
     checkpoints_repo: str | None = None
     private: bool = True  # of a repository that is made
     logs: tuple[str, ...] = ("*",)  # patterns of names under the folder; `*` matches `/` too
     tensorboard: tuple[str, ...] = ("*tfevents*",)
     carbon: tuple[str, ...] = ("*.csv",)
+    report: tuple[str, ...] = ("*.html",)
     mirror: tuple[
         str, ...
     ] = ()  # of kinds.KINDS_OF_FILES: of these goes there what goes here; of the others everything stays

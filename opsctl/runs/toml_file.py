@@ -1,7 +1,8 @@
-"""Reading a TOML file that a person writes: a run file, a profile, a table of rules."""
+"""Reading a TOML file that a person writes: a run file, a profile, a table of rules; and a value written into one."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tomllib
@@ -50,3 +51,15 @@ def parse_toml(path: Path, raw: bytes) -> dict[str, Any]:
         raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
+
+
+def toml_value(value: Any) -> str:
+    """A text, number, true or false, or a list of such, as a run file has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:_}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(one) for one in value) + "]"
+    # JSON's texts and numbers are TOML's too, but for one character, and but for halves of pairs.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

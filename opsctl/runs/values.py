@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.errors import RunFileError
 from opsctl.runs.expansion import VARIABLE_NAME
-from opsctl.runs.schema import INSTALLERS, PROBES, PUBLISHERS, RunFile
+from opsctl.runs.schema import INSTALLERS, PROBES, PUBLISHERS, RunFile, SlurmTable
 from opsctl.runs.shape import shown, shown_key
 from opsctl.slurm.arrays import array_problem
 from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
@@ -144,20 +144,22 @@ def _times(file: RunFile) -> str | None:
 
 
 def _extra(file: RunFile) -> str | None:
-    for entry in file.slurm.extra:
-        match = _EXTRA.fullmatch(entry)
-        if not match:
-            return (
-                f'[slurm] extra {shown(entry)}: an entry is one "--option" or "--option=value" without blanks or quotes'
-            )
-        own = _own_option(match["name"])
-        if own:
-            instead = (
-                f"set [slurm] {own.replace('-', '_')}"
-                if own.replace("-", "_") in file.slurm.__struct_fields__
-                else "leave it out"
-            )
-            return f"[slurm] extra {shown(entry)}: --{own} is opsctl's own to set; {instead}"
+    return next((found for entry in file.slurm.extra if (found := extra_problem(entry))), None)
+
+
+def extra_problem(entry: str) -> str | None:
+    """Why this cannot stand in `[slurm] extra`; None where it can."""
+    match = _EXTRA.fullmatch(entry)
+    if not match:
+        return f'[slurm] extra {shown(entry)}: an entry is one "--option" or "--option=value" without blanks or quotes'
+    own = _own_option(match["name"])
+    if own:
+        instead = (
+            f"set [slurm] {own.replace('-', '_')}"
+            if own.replace("-", "_") in SlurmTable.__struct_fields__
+            else "leave it out"
+        )
+        return f"[slurm] extra {shown(entry)}: --{own} is opsctl's own to set; {instead}"
     return None
 
 
@@ -301,16 +303,20 @@ def _is_path(value: str) -> bool:
 
 
 def _env(file: RunFile) -> str | None:
-    for name, value in file.env.items():
-        if not VARIABLE_NAME.fullmatch(name):
-            return f"[env] {shown_key(name)} is not a variable's name: letters, digits and _, not starting with a digit"
-        if name in _LAUNCHER_VARIABLES or name.startswith("SLURM_"):
-            return f"[env] {name} is set for every rank by Slurm and the launcher; leave it out"
-        if _SECRET.search(name) and not _is_path(value):
-            return (
-                f"[env] {name} looks like a secret, and the whole group reads what is written here: export it in the "
-                "environment script, or name a file that holds it"
-            )
-        if any(character in value for character in "\n\r\0"):
-            return f"[env] {name} = {shown(value)}: allowed is text on one line"
+    return next((found for name, value in file.env.items() if (found := variable_problem(name, value))), None)
+
+
+def variable_problem(name: str, value: str) -> str | None:
+    """Why this variable cannot stand in `[env]`; None where it can."""
+    if not VARIABLE_NAME.fullmatch(name):
+        return f"[env] {shown_key(name)} is not a variable's name: letters, digits and _, not starting with a digit"
+    if name in _LAUNCHER_VARIABLES or name.startswith("SLURM_"):
+        return f"[env] {name} is set for every rank by Slurm and the launcher; leave it out"
+    if _SECRET.search(name) and not _is_path(value):
+        return (
+            f"[env] {name} looks like a secret, and the whole group reads what is written here: export it in the "
+            "environment script, or name a file that holds it"
+        )
+    if any(character in value for character in "\n\r\0"):
+        return f"[env] {name} = {shown(value)}: allowed is text on one line"
     return None

@@ -17,13 +17,15 @@ from opsctl.slurm.privacy import hides_others_jobs
 from opsctl.slurm.process import Answer, refused, run_slurm, unreachable
 from opsctl.slurm.rows import (
     ACCOUNTING_FIELDS,
+    END_FIELDS,
     ENERGY_FIELDS,
     FIELD_END,
     QUEUE_FIELDS,
+    RowReader,
+    ends_of,
+    job_of,
     parse_accounting,
-    parse_ends,
     parse_energy,
-    parse_queue,
     queue_format,
 )
 from opsctl.slurm.types import Job, JobEnd
@@ -78,7 +80,7 @@ class CommandClient:
 
     def jobs(self, users: Iterable[str] | None = None, job_ids: Iterable[int] | None = None) -> list[Job]:
         """squeue's rows. Empty `users` or `job_ids` are no question: no rows, and no command is run."""
-        return parse_queue(self._squeue(users, job_ids, []))
+        return self._squeue(QUEUE_FIELDS, job_of, users, job_ids)
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         """sacct's, ACCOUNTING_BATCH jobs a call; those it does not have, or all without accounting, are squeue's."""
@@ -177,7 +179,7 @@ class CommandClient:
         """From sinfo. A name that Slurm does not have is left out."""
         narrowed = [] if folded is None else [f"--nodes={folded}"]
         form = f"--Format={queue_format(NODE_FIELDS)}"
-        answer = self._ask(["sinfo", "--noheader", "--all", "--Node", *narrowed, form])
+        answer = self._ask(["sinfo", "--local", "--noheader", "--all", "--Node", *narrowed, form])
         if answer.code != 0:
             raise refused(answer, f"show nodes {folded or ''}".rstrip())
         return parse_nodes(answer.stdout)
@@ -210,34 +212,62 @@ class CommandClient:
         if answer.code != 0:
             raise refused(answer, f"{what} {', '.join(words[1:])}")
 
-    def _squeue(self, users: Iterable[str] | None, job_ids: Iterable[int] | None, options: list[str]) -> str:
+    def _squeue(
+        self,
+        fields: Sequence[str],
+        make: Callable[[Sequence[str]], T],
+        users: Iterable[str] | None = None,
+        job_ids: Iterable[int] | None = None,
+        options: Sequence[str] = (),
+    ) -> list[T]:
         narrowed = list(options)
         if users is not None:
             names = sorted(set(users))
             if not names:
-                return ""
+                return []
             narrowed.append("--user=" + ",".join(names))
         ids = None if job_ids is None else sorted(set(job_ids))
         if ids is not None:
             if not ids:
-                return ""
+                return []
             # With a single unknown id squeue fails, with several it just lists the others.
             narrowed.append("--jobs=" + ",".join(str(i) for i in ids))
-        # In a federation another cluster's jobs would be taken for this one's.
-        command = ["squeue", "--local", "--noheader", "--all", f"--Format={queue_format(QUEUE_FIELDS)}", *narrowed]
-        # In UTC, or seconds since the epoch cost it half of its time, a look at the zone's file for each.
-        answer = self._ask(command, {**self.environment, "TZ": "UTC0"})
+        # In a federation another cluster's jobs would be taken for this one's. By number they are sorted the quickest.
+        command = [
+            "squeue",
+            "--local",
+            "--noheader",
+            "--all",
+            "--sort=i",
+            f"--Format={queue_format(fields)}",
+            *narrowed,
+        ]
+        # In UTC and not as seconds since the epoch, or times cost it half of its time: a look at the zone for each.
+        environment = {**self.environment, "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
+        reader = RowReader(fields, make)
+
+        def ask(time_s: float) -> Answer:
+            nonlocal reader
+            reader = RowReader(fields, make)  # nothing of an answer that broke off
+            answer = run_slurm(command, environment, time_s, take=reader.feed)
+            if answer.code == 0 and reader.breaks_off:
+                raise unreachable("squeue", "its list of jobs ends in the middle of a row")
+            return answer
+
+        self._refuse_what_is_out_of_bounds()
+        answer = self._patiently(ask)
         if answer.code != 0 and "invalid job id" in answer.stderr.lower():
-            return ""
+            return []
         # Bad field names are only warned of, with exit code 0: never take such a list for the truth.
-        if answer.code != 0 or ("error:" in answer.stderr and not answer.stdout):
+        if answer.code != 0 or ("error:" in answer.stderr and not reader.found):
             raise unreachable("squeue", answer.words())
-        return answer.stdout
+        return reader.found
 
     def _sacct(self, job_ids: Sequence[int], fields: Sequence[str], narrowed: Sequence[str] = ()) -> str | None:
         """sacct's rows; None where there is no accounting."""
         command = [
             "sacct",
+            "--local",
             "--noheader",
             "--parsable2",
             f"--delimiter={FIELD_END}",
@@ -256,11 +286,11 @@ class CommandClient:
         return answer.stdout
 
     def _ends_in_memory(self, job_ids: Sequence[int]) -> dict[int, JobEnd]:
-        return parse_ends(self._squeue(None, job_ids, ["--states=all"]), now())
+        return ends_of(self._squeue(END_FIELDS, tuple, job_ids=job_ids, options=["--states=all"]), now())
 
-    def _ask(self, command: Sequence[str], environment: dict[str, str] | None = None) -> Answer:
+    def _ask(self, command: Sequence[str]) -> Answer:
         self._refuse_what_is_out_of_bounds()
-        return self._patiently(lambda time_s: run_slurm(command, environment or self.environment, time_s))
+        return self._patiently(lambda time_s: run_slurm(command, self.environment, time_s))
 
     def _patiently(self, ask: Callable[[float], T]) -> T:
         """What `ask` says within the seconds that it is told; a patient client asks again while nobody answers."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from opsctl.slurm.rows import rows
 
 #: sinfo's own names, in the order in which `parse_nodes` reads them.
-NODE_FIELDS = ("NodeList", "StateLong", "Reason", "Partition")
+NODE_FIELDS = ("NodeList", "StateLong", "Reason", "Partition", "Memory")
 #: In the state of a node that a job should not go on on, or will not. A mark such as `*` (does not answer) may follow.
 _OUT_OF_SERVICE = ("drained", "draining", "down", "error", "fail", "failed", "failing", "inval", "unknown")
 _NO_REASON = "none"
@@ -23,6 +23,7 @@ class Node:
     state: str  # sinfo's long state: "allocated", "draining", "down*"
     reason: str  # "" without one
     partitions: tuple[str, ...] = ()  # that it is in; the default one's name has a `*` behind it
+    memory_mib: int = 0  # that Slurm counts on; 0: not known
 
     @property
     def is_out_of_service(self) -> bool:
@@ -33,9 +34,10 @@ class Node:
 def parse_nodes(text: str) -> list[Node]:
     """Rows of `sinfo --Node` in `NODE_FIELDS`; a node has one row, however many partitions it is in."""
     found: dict[str, Node] = {}
-    for name, state, reason, partition in rows(text, len(NODE_FIELDS)):
-        before = found[name].partitions if name in found else ()
-        found[name] = Node(name, state, "" if reason.lower() == _NO_REASON else reason, (*before, partition))
+    for name, state, reason, partition, memory in rows(text, len(NODE_FIELDS)):
+        partitions = (*(found[name].partitions if name in found else ()), partition)
+        memory_mib = int(memory) if memory.isdigit() else 0
+        found[name] = Node(name, state, "" if reason.lower() == _NO_REASON else reason, partitions, memory_mib)
     return list(found.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
@@ -63,12 +63,16 @@ class Answer:
 
 
 def run_slurm(
-    command: Sequence[str], environment: dict[str, str], timeout_s: float, stdin: str | None = None
+    command: Sequence[str],
+    environment: dict[str, str],
+    timeout_s: float,
+    stdin: str | None = None,
+    take: Callable[[bytes], None] | None = None,
 ) -> Answer:
     """Run `command`, with `timeout_s` seconds at most; it and what it started are killed then.
 
-    Raises SlurmMissing when it is not installed, SlurmUnreachable when no answer came. Any other failure is in the
-    Answer's code.
+    take: is handed what it prints as it comes, which is not in the Answer then. Raises SlurmMissing when it is not
+    installed, SlurmUnreachable when no answer came. Any other failure is in the Answer's code.
     """
     path = find_program(command[0], environment)
     if path is None:
@@ -81,7 +85,7 @@ def run_slurm(
         raise unreachable(asked, "no time left to ask it")
     handed = None if stdin is None else stdin.encode()
     try:
-        ended = run_program([path, *command[1:]], environment, timeout_s, handed, umask=_UMASK)
+        ended = run_program([path, *command[1:]], environment, timeout_s, handed, umask=_UMASK, take=take)
     except Overdue:
         raise unreachable(asked, f"no answer within {timeout_s:.0f} s") from None
     return judged(Answer(ended.code, ended.out.decode(errors="replace"), ended.err.decode(errors="replace")), asked)

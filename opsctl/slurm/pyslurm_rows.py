@@ -40,7 +40,7 @@ JOB_FIELDS = (
     "exit_code",
     "exit_code_signal",
 )
-NODE_FIELDS = ("name", "state", "reason", "partitions", "address")
+NODE_FIELDS = ("name", "state", "reason", "partitions", "real_memory", "address")
 PARTITION_FIELDS = ("name", "is_default")
 #: Flags of a node's state that sinfo shows in place of it, the first that is there; then those that it marks it with.
 _SHOWN_FLAGS = {
@@ -124,8 +124,14 @@ def nodes_of(rows: Iterable[Sequence[Any]], partitions: Iterable[Sequence[Any]])
     """Nodes from their values in `NODE_FIELDS`; `partitions` are those in `PARTITION_FIELDS`."""
     default = {name for name, is_default in partitions if is_default}
     return [
-        Node(name, sinfos_state(state), reason or "", tuple(f"{one}*" if one in default else one for one in within))
-        for name, state, reason, within, _ in rows
+        Node(
+            name=name,
+            state=sinfos_state(state),
+            reason=reason or "",
+            partitions=tuple(f"{one}*" if one in default else one for one in within),
+            memory_mib=memory_mib or 0,
+        )
+        for name, state, reason, within, memory_mib, _ in rows
     ]
 
 

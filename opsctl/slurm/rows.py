@@ -1,4 +1,4 @@
-"""Slurm's tables as text into values. Pure.
+"""Slurm's tables as text into values.
 
 Fields end with a unit separator and rows with a record separator, because job names and comments may hold anything
 else, newlines included.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Generic, TypeVar
 
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.slurm.states import Phase, phase_of
@@ -17,6 +18,8 @@ from opsctl.slurm.types import Job, JobEnd
 
 FIELD_END = "\x1f"
 ROW_END = "\x1e"
+_ROW_END = ROW_END.encode()
+T = TypeVar("T")
 
 #: squeue's own names, in the order in which `parse_queue` reads them. Without a width after the colon no field is cut.
 QUEUE_FIELDS = (
@@ -38,8 +41,9 @@ QUEUE_FIELDS = (
     "Dependency",
     "Comment",
     "WorkDir",
-    "exit_code",
 )
+#: Those and how it ended, which a poll of all jobs does without.
+END_FIELDS = (*QUEUE_FIELDS, "exit_code")
 #: And those of the energy that it has counted, in which every step has a row of its own.
 ENERGY_FIELDS = ("JobIDRaw", "ConsumedEnergyRaw")
 ACCOUNTING_FIELDS = ("JobIDRaw", "State", "ExitCode", "Start", "End", "NodeList")
@@ -52,19 +56,39 @@ def queue_format(fields: Sequence[str]) -> str:
     return ",".join(f"{field}:{FIELD_END}" for field in fields[:-1]) + f",{fields[-1]}:{ROW_END}"
 
 
-def parse_queue(text: str) -> list[Job]:
-    """Rows of `squeue` in `QUEUE_FIELDS`."""
-    return [_job(fields) for fields in rows(text, len(QUEUE_FIELDS))]
+class RowReader(Generic[T]):
+    """Makes values of rows while they are printed: those of 100,000 jobs take as long to read as to print."""
+
+    def __init__(self, fields: Sequence[str], make: Callable[[Sequence[str]], T]) -> None:
+        """fields: of each row. make: a value of the texts of one."""
+        self.found: list[T] = []
+        self._number, self._make, self._rest = len(fields), make, b""
+
+    def feed(self, data: bytes) -> None:
+        """The next piece of what is printed; what is whole of it becomes values."""
+        whole, end, rest = data.rpartition(_ROW_END)
+        if end:
+            # Job names are anybody's bytes.
+            text = (self._rest + whole).decode(errors="replace")
+            self.found += map(self._make, rows(text, self._number))
+            self._rest = rest
+        else:
+            self._rest += rest
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether what was printed last is no whole row."""
+        return bool(self._rest.strip())
 
 
-def parse_ends(text: str, now: datetime) -> dict[int, JobEnd]:
-    """The jobs that had ended by `now` among rows of `squeue --states=all` in `QUEUE_FIELDS`."""
+def ends_of(rows_of_jobs: Iterable[Sequence[str]], now: datetime) -> dict[int, JobEnd]:
+    """The jobs that had ended by `now` among rows of `squeue --states=all` in `END_FIELDS`."""
     ends = {}
-    for fields in rows(text, len(QUEUE_FIELDS)):
-        job = _job(fields)
+    for fields in rows_of_jobs:
+        job = job_of(fields)
         if not has_ended(job.state, job.ends_at, now):
             continue
-        exit_code, signal = _exit_status(fields[18])
+        exit_code, signal = _exit_status(fields[len(QUEUE_FIELDS)])
         ends[job.job_id] = JobEnd(
             job_id=job.job_id,
             state=job.state,
@@ -155,8 +179,9 @@ def rows(text: str, number: int) -> Iterator[list[str]]:
                 yield fields
 
 
-def _job(f: Sequence[str]) -> Job:
-    return Job(
+def job_of(f: Sequence[str]) -> Job:
+    """A job from its texts in `QUEUE_FIELDS`, of which there may be more."""
+    return Job.of_row(
         job_id=int(f[0]),
         array_job_id=int(f[1]),
         array_task="" if f[2] == "N/A" else f[2],
@@ -192,4 +217,9 @@ def _duration(text: str) -> int | None:
 
 @functools.lru_cache(maxsize=4096)
 def _time(text: str) -> datetime | None:
-    return datetime.fromtimestamp(int(text), UTC).astimezone() if text.isdigit() and text != "0" else None
+    """Of `2026-11-23T09:00:00`, in UTC, or seconds since the epoch; None for neither."""
+    if text.isdigit():
+        return datetime.fromtimestamp(int(text), UTC).astimezone() if text != "0" else None
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).astimezone()
+    return None

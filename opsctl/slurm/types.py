@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from opsctl.slurm.states import Phase, State, Wait, phase_of, wait_of
 
@@ -30,6 +31,16 @@ class Job:
     dependency: str
     comment: str
     work_dir: str
+
+    @classmethod
+    def of_row(cls, **fields: Any) -> Job:
+        """A job with all fields by name, in half the time: frozen, it would set each of them by itself.
+
+        A queue may have 100,000.
+        """
+        made = object.__new__(cls)
+        object.__setattr__(made, "__dict__", fields)
+        return made
 
     @property
     def display_id(self) -> str:

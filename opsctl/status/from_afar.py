@@ -38,7 +38,7 @@ class PrintedFarCheckpoint(Struct, frozen=True, kw_only=True):
 class PrintedElsewhere(Struct, frozen=True, kw_only=True):
     """A kind of the run's files that its sync sends to another repository."""
 
-    kind: Annotated[str, Meta(description="`logs`, `tensorboard`, `carbon` or `checkpoints`.")]
+    kind: Annotated[str, Meta(description="`logs`, `tensorboard`, `carbon`, `report` or `checkpoints`.")]
     repo: Annotated[str, Meta(description="The repository.")]
     problem: Annotated[str, Meta(description="Why nothing of it can be told; empty otherwise.")]
 

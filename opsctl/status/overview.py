@@ -95,7 +95,7 @@ class Overview:
 
 
 #: What a look at one run gathers. The rest costs too much for every look.
-LOOKED_AT = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS
+LOOKED_AT = Part.ALL | Part.SERIES | Part.CRON | Part.CHANNELS | Part.CURVE
 
 
 def checks_of(parts: Part = LOOKED_AT) -> list[Detector]:

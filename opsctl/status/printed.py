@@ -130,7 +130,8 @@ class Status(Struct, frozen=True, kw_only=True):
     ]
     attempts: Annotated[list[PrintedAttempt], Meta(description="The last three attempts, oldest first.")]
     attempts_without_progress: Annotated[
-        int, Meta(description="How many of this chain's last attempts, in a row, made no checkpoint.")
+        int,
+        Meta(description="How many of this chain's last attempts, in a row, made no checkpoint, as the brake counts."),
     ]
     lease: Annotated[PrintedLease | None, Meta(description="Who may write the run; null while nobody may.")]
     evaluation: Annotated[EvaluationSeen | None, Meta(description="Evaluations by lm-eval; null where there are none.")]

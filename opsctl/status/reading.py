@@ -20,7 +20,7 @@ from opsctl.watch.runner import in_words, settings_of
 from opsctl.watch.snapshot import Part, Snapshot
 
 #: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
-OF_MANY = LOOKED_AT & ~(Part.SERIES | Part.CRON)
+OF_MANY = LOOKED_AT & ~(Part.SERIES | Part.CRON | Part.CURVE)
 
 
 def read_desk(paths: RunPaths, now: datetime) -> Desk:

@@ -67,15 +67,15 @@ def labelled(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
     started = bool(overview.seen.attempts) or overview.iteration is not None
-    rows = [*_job_rows(overview), *_writer_row(overview.seen)]
+    rows = [*job_rows(overview), *writer_row(overview.seen)]
     if started:
         rows += [
             ("progress", progress_text(overview)),
             ("speed", speed_text(overview.seen)),
             ("left", left_text(overview)),
             ("loss", loss_text(overview.seen)),
-            ("checkpoint", _checkpoint(overview.seen)),
-            *_attempt_rows(overview.seen),
+            ("checkpoint", checkpoint_text(overview.seen)),
+            *attempt_rows(overview.seen),
         ]
     seen = overview.seen
     health = [
@@ -89,7 +89,7 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
     return [
         *rows,
         *((label, text) for label, text in health if text),
-        ("kill switch", _kill_switch(overview.seen)),
+        ("kill switch", kill_switch_text(overview.seen)),
         ("revision", _revision(overview.seen)),
         ("output", str(overview.output)),
     ]
@@ -113,7 +113,8 @@ def headline(overview: Overview) -> str:
     return _HEADLINES.get(overview.state, overview.state.upper())
 
 
-def _job_rows(overview: Overview) -> list[tuple[str, str]]:
+def job_rows(overview: Overview) -> list[tuple[str, str]]:
+    """The job that runs, and what waits behind it."""
     if overview.seen.blind is not None:
         return [("jobs", "unknown")]
     rows: list[tuple[str, str]] = []
@@ -138,7 +139,7 @@ def _job_rows(overview: Overview) -> list[tuple[str, str]]:
     return rows
 
 
-def _writer_row(seen: Snapshot) -> list[tuple[str, str]]:
+def writer_row(seen: Snapshot) -> list[tuple[str, str]]:
     """Who has the lease, where the queue does not say who trains."""
     told = seen.lease.told() if seen.blind is not None or seen.writer_elsewhere is not None else ""
     return [("writer", told)] if told else []
@@ -206,7 +207,8 @@ def loss_text(seen: Snapshot) -> str:
     return f"{value} at iteration {last.iteration}, logged {least}{ago(at, seen.now)} ago"
 
 
-def _checkpoint(seen: Snapshot) -> str:
+def checkpoint_text(seen: Snapshot) -> str:
+    """The last whole checkpoint."""
     checkpoint, at = seen.checkpoint, seen.checkpoint_at
     if seen.checkpoint_problem:
         return "not known"  # what is wrong stands above, among the findings
@@ -216,7 +218,8 @@ def _checkpoint(seen: Snapshot) -> str:
     return said if at is None else f"{said}, saved {ago(at, seen.now)} ago at {iso(at, 'minutes')}"
 
 
-def _attempt_rows(seen: Snapshot) -> list[tuple[str, str]]:
+def attempt_rows(seen: Snapshot) -> list[tuple[str, str]]:
+    """The newest attempts, newest first."""
     newest = seen.attempts[: -_ATTEMPT_ROWS - 1 : -1]
     rows = [("" if number else "attempts", _attempt(one, seen)) for number, one in enumerate(newest)]
     return rows or [("attempts", "none yet")]
@@ -243,7 +246,8 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
     return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
 
 
-def _kill_switch(seen: Snapshot) -> str:
+def kill_switch_text(seen: Snapshot) -> str:
+    """Whether it is triggered, and whether it could be."""
     switch = seen.kill_switch
     if switch is None:
         return "not known"

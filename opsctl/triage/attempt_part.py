@@ -7,8 +7,9 @@ import re
 import time
 from pathlib import Path
 
+from opsctl.logs.line_text import is_hole
 from opsctl.records.trusted import open_file
-from opsctl.triage.reading import LogPart
+from opsctl.triage.log_part import LogPart
 
 _STEP_BYTES = 8 << 20
 _OVERLAP_BYTES = 4096
@@ -24,6 +25,9 @@ def part_of_attempt(root: Path, log: Path, number: int, job_id: int, seconds: fl
         end = upper = os.fstat(fd).st_size
         while upper > 0 and time.monotonic() < ends_at:
             lower = max(0, upper - _STEP_BYTES)
+            if lower and is_hole(fd, lower - 1, upper + _OVERLAP_BYTES):
+                upper = lower
+                continue
             # From a byte before, so that a line that begins here is seen to; at the beginning any line does.
             before = os.pread(fd, 1, lower - 1) if lower else b"\n"
             data = before + os.pread(fd, upper - lower + _OVERLAP_BYTES, lower)

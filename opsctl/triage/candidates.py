@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from opsctl.attempts.cause import describe, signal_of
@@ -52,9 +52,13 @@ _ENDINGS = {
     Ending.CANCELLED: (Cause.CANCELLED, Fault.NOBODY, 0.7),
     Ending.OUT_OF_MEMORY: (Cause.HOST_OOM, Fault.USER, 0.85),
 }
-#: Who says that a connection is lost is one of its ends; nobody knows which one lost it.
-_OF_TWO_ENDS = (Cause.NETWORK,)
+#: Who says that a connection is lost is one of its ends; nobody knows which one lost it. Who waited is not who hangs.
+_OF_ANOTHER = (Cause.NETWORK, Cause.HANG)
 _LATEST = math.inf
+#: What comes to a training whether or not it goes on.
+_COME_ANYWAY = (Cause.TIME_LIMIT, Cause.CANCELLED, Cause.PREEMPTED)
+#: Ranks that stand still with none of them apart.
+_WAITED_ALIKE = 0.75
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def _of_finding(one: Finding, facts: Facts, first: Failure | None, is_first: boo
         at=one.at,
         say=one.rule.say,
         rule=one.rule.name,
-        names_place=one.rule.placed and not (one.rule.role is Role.CASCADE and one.rule.cause in _OF_TWO_ENDS),
+        names_place=one.rule.placed and not (one.rule.role is Role.CASCADE and one.rule.cause in _OF_ANOTHER),
         order=_order(one, facts),
     )
 
@@ -156,17 +160,32 @@ def _failed_node(word: SlurmWord) -> str:
 
 
 def of_stacks(facts: Facts) -> list[Candidate]:
-    """The rank that was elsewhere as a step hung."""
-    odd = [group for group in facts.stacks if group.is_odd]
-    if not odd:
+    """The rank that was elsewhere as a step hung, or that all ranks waited alike."""
+    if not facts.stacks:
         return []
-    group = odd[0]
-    where = group.frames[0] if group.frames else "nobody knows where"
-    text = f"rank {group.ranks} was in {where} while the others waited for it"
+    group = next((one for one in facts.stacks if one.is_odd), None)
+    if group is None:
+        most = max(facts.stacks, key=lambda one: one.count)
+        text = f"nothing was logged any more; ranks {most.ranks} waited in {most.collective or 'the same place'}"
+        quote = Quote(source="stacks", text=text)
+        return [Candidate(Cause.HANG, Fault.NOBODY, _WAITED_ALIKE, _WAITED_ALIKE, text, quote)]
+    where = group.frames[0] if group.frames else "did not answer"
+    is_told = not where.startswith("did not answer")
+    text = f"rank {group.ranks} {'was in ' if is_told else ''}{where} while the others waited for it"
     rank = int(group.ranks) if group.ranks.isdecimal() else None
     node = group.nodes[0] if len(group.nodes) == 1 else ""
     quote = Quote(source="stacks", text=text)
     return [Candidate(Cause.HANG, Fault.NOBODY, 0.8, 0.8, text, quote, node=node, rank=rank)]
+
+
+def after_a_hang(candidates: list[Candidate], facts: Facts) -> list[Candidate]:
+    """With what ended a training that stood still by then, a limit, a person, for as much less as it then says."""
+    if not facts.stacks:
+        return candidates
+    return [
+        replace(one, score=one.score * _FOLLOWED, weight=one.weight * _FOLLOWED) if one.cause in _COME_ANYWAY else one
+        for one in candidates
+    ]
 
 
 def of_waiting(facts: Facts) -> list[Candidate]:

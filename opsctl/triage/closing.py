@@ -25,6 +25,7 @@ from opsctl.triage.deciding import decide
 from opsctl.triage.findings import Facts, SlurmWord
 from opsctl.triage.reading import read_attempt
 from opsctl.triage.rules import Rules, shipped_rules, site_rules
+from trainer.formats.node_samples import NodeSample
 
 #: What a closing waits for the verdict.
 CLOSING_S = 20.0
@@ -73,18 +74,21 @@ def facts_of(paths: RunPaths, attempt: Attempt, slurm: SlurmWord, rules: Rules, 
         unread = (f"{paths.main_log}: {error.strerror or error}",)
     folder = paths.attempt_folder(attempt.job_id)
     found = read_attempt(paths.output, folder, part, attempt.nodes, slurm, rules, ends_at - time.monotonic())
+    return with_record(found, attempt, last_samples(paths.output, folder), unread)
+
+
+def with_record(found: Facts, attempt: Attempt, samples: tuple[NodeSample, ...], unread: tuple[str, ...] = ()) -> Facts:
+    """What was read of an attempt's end, with what its record and the samples of its nodes have beside that. Pure."""
     told = [*found.failures, *([attempt.first_failure] if attempt.first_failure else []), *attempt.other_failures]
-    failures = tuple({one.rank: one for one in reversed(told)}.values())
-    reason = attempt.reason or ""
-    word = slurm if slurm.failed_nodes else replace(slurm, failed_nodes=attempt.lost_nodes)
+    slurm = found.slurm
     return replace(
         found,
-        failures=failures,
+        failures=tuple({one.rank: one for one in reversed(told)}.values()),
         ranks=found.ranks or attempt.ranks,
-        slurm=word,
-        reason=reason,
-        stacks=attempt.stacks,
-        samples=last_samples(paths.output, folder),
+        slurm=slurm if slurm.failed_nodes else replace(slurm, failed_nodes=attempt.lost_nodes),
+        reason=attempt.reason or "",
+        stacks=attempt.stacks or found.stacks,
+        samples=samples,
         unread=(*unread, *found.unread),
     )
 

@@ -17,6 +17,7 @@ from opsctl.attempts.verdict import Cause, Quote, Verdict
 from opsctl.triage.candidates import (
     ENOUGH,
     Candidate,
+    after_a_hang,
     of_findings,
     of_samples,
     of_signal,
@@ -38,7 +39,8 @@ _MOST_QUOTES = 5
 def decide(facts: Facts, rules: Rules) -> Verdict:
     """The verdict; `Cause.UNKNOWN` with the last lines where nothing says why."""
     first = _first(facts)
-    candidates = [*of_findings(facts, first, Role.ROOT), *of_slurm(facts), *of_stacks(facts), *of_waiting(facts)]
+    said = [*of_findings(facts, first, Role.ROOT), *of_slurm(facts)]
+    candidates = [*after_a_hang(said, facts), *of_stacks(facts), *of_waiting(facts)]
     if not any(one.score >= ENOUGH for one in candidates):
         candidates += [*of_samples(facts, first), *of_signal(facts, first)]
         if not candidates and not was_killed(first):

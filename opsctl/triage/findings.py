@@ -6,19 +6,25 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from opsctl.attempts.verdict import Quote, StackGroup
 from opsctl.output import printable
 from opsctl.triage.lines import Said, number, read_line
+from opsctl.triage.patterns import Match, Pattern
 from opsctl.triage.rules import Role, Rule, Rules
 from trainer.formats.attempt_records import Failure, RankPlace
+from trainer.formats.lost_peers import is_lost_peer
 from trainer.formats.node_samples import NodeSample
 
 _LONGEST_QUOTE = 400
+_LINES_REMEMBERED = 2048
 #: How much of a line rules are held against, its head and its tail: patterns may take time that grows with its square.
 MATCHED_CHARACTERS = 2048
 #: From this weight on a rule means a line by itself, so that nothing else would correct what is only quoted in one.
 _SURE = 0.9
+#: Names in a path: of where people keep programs (with the empty one before the first /), and of a file in its package.
+_NAMES_OF_A_PLACE, _NAMES_OF_A_FILE = 3, 3
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
 #: Rules whose lines say that somebody ends what is left.
 ENDING_RULES = ("slurm-job-cancelled", "slurm-step-ends", "slurm-requeued", "interrupted")
@@ -97,7 +103,7 @@ def findings_of_line(
     said = read_line(line, reference)
     if _OUR_OWN.match(said.text) or _SOURCE_LINE.match(said.text):
         return None
-    best: tuple[float, Rule, re.Match[str]] | None = None
+    best: tuple[float, Rule, Match] | None = None
     for rule in rules.rows:
         if best is not None and (rule.otherwise or rule.weight <= best[0]) and not best[1].otherwise:
             continue
@@ -106,7 +112,7 @@ def findings_of_line(
         match = rule.matches(said.text)
         if match is None or (rule.weight >= _SURE and _is_quoted(rule, match, said.text)):
             continue
-        if rule.file is not None and not any(map(rule.file.search, files_of(frames))):
+        if rule.file is not None and not _was_doing(rule.file, said.text, frames):
             continue
         best = rule.weight, rule, match
     if best is None:
@@ -130,10 +136,23 @@ def findings_of_line(
     return found if rule.placed else replace(found, rank=None, local_rank=None, task=None)
 
 
-def _is_quoted(rule: Rule, match: re.Match[str], text: str) -> bool:
+def _is_quoted(rule: Rule, match: Match, text: str) -> bool:
     """Whether it stands in a text that the line only shows, a sample of the data."""
     begin = match.start() if rule.pattern else min(at for word in rule.texts if (at := text.find(word)) >= 0)
     return bool(_OPEN_QUOTE.search(text[:begin]))
+
+
+def _was_doing(file: Pattern, error: str, frames: Sequence[str]) -> bool:
+    """Whether an error of its own was raised in such a file. A peer is lost wherever a rank waits for one."""
+    if is_lost_peer(error):
+        return False
+    return any(file.search(_within_its_package(name)) for name in files_of(frames))
+
+
+def _within_its_package(file: str) -> str:
+    """The end of its path, without the file system and the folder of whose it is: they are named as people like."""
+    begin = _NAMES_OF_A_PLACE if file.startswith("/") else 0
+    return "/" + "/".join(file.split("/")[begin:][-_NAMES_OF_A_FILE:] or [file.rpartition("/")[2]])
 
 
 def files_of(frames: Iterable[str]) -> list[str]:
@@ -144,23 +163,25 @@ def files_of(frames: Iterable[str]) -> list[str]:
 def frames_above(before: Sequence[str], line: str, reference: datetime) -> list[str]:
     """The traceback that ends with `line`, after `before`: lines of others, told by what stands in front, are out."""
     found: list[str] = []
-    own = _prefix(line, reference)
+    own, _ = _prefix(line, reference)
     for above in reversed(before[-400:]):
-        if _prefix(above, reference) != own:
+        whose, text = _prefix(above, reference)
+        if whose != own:
             continue
-        text = read_line(above, reference).text
         if text.startswith("Traceback (most recent call last)"):
             break
-        if text.startswith("  ") or not text.strip():
+        if text.startswith(" ") or not text.strip():
             found.append(text)
         elif found:
             break
     return found[::-1]
 
 
-def _prefix(line: str, reference: datetime) -> tuple[str, int | None, int | None, int | None]:
+@lru_cache(maxsize=_LINES_REMEMBERED)
+def _prefix(line: str, reference: datetime) -> tuple[tuple[str, int | None, int | None, int | None], str]:
+    """(who said it, the rest of the line): errors that stand near each other are looked at above by the same lines."""
     said = read_line(line, reference)
-    return said.node, said.rank, said.local_rank, said.task
+    return (said.node, said.rank, said.local_rank, said.task), said.text
 
 
 def words_of_failures(rules: Rules, failures: Iterable[tuple[Failure, str]], reference: datetime) -> list[Finding]:

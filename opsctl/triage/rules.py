@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -15,6 +15,8 @@ import msgspec
 from opsctl.attempts.verdict import Cause
 from opsctl.errors import OpsctlError
 from opsctl.runs.toml_file import read_toml
+from opsctl.triage.patterns import BoundedPattern, Match, Pattern, PatternProcess
+from trainer.formats.lost_peers import LOST_PEER
 
 #: A word that is in every line says nothing, and costs a look at each.
 _SHORTEST_WORD = 3
@@ -39,9 +41,10 @@ class Role(StrEnum):
 
 class _WrittenRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
-    words: tuple[str, ...]
     cause: Cause
     fault: Fault
+    words: tuple[str, ...] = ()
+    words_of: str = ""
     pattern: str = ""
     file: str = ""
     role: Role = Role.ROOT
@@ -70,8 +73,8 @@ class Rule:
     name: str
     words: tuple[bytes, ...]  # one of them is in the line's bytes
     texts: tuple[str, ...]  # the same as text
-    pattern: re.Pattern[str] | None
-    file: re.Pattern[str] | None  # of a traceback above the line
+    pattern: Pattern | None
+    file: Pattern | None  # of a traceback above the line
     cause: Cause
     fault: Fault
     role: Role
@@ -80,9 +83,14 @@ class Rule:
     weight: float
     say: str
 
-    def matches(self, text: str) -> re.Match[str] | None:
+    def matches(self, text: str) -> Match | None:
         """Where the line without its prefix is meant; every line with one of the words where there is no pattern."""
         return _ANYTHING.match(text) if self.pattern is None else self.pattern.search(text)
+
+    @property
+    def given_up(self) -> str:
+        """Why it means nothing any more: a site's pattern that took too long; else empty."""
+        return next((one.given_up for one in (self.pattern, self.file) if isinstance(one, BoundedPattern)), "")
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,10 @@ class Rules:
     rows: tuple[Rule, ...]
     advice: dict[Cause, Advice]
 
+    def given_up(self) -> tuple[str, ...]:
+        """What was left out of it on the way, each in a sentence."""
+        return tuple(f"rule {row.name} was left out: {row.given_up}" for row in self.rows if row.given_up)
+
 
 _ANYTHING = re.compile("")
 
@@ -99,7 +111,7 @@ _ANYTHING = re.compile("")
 @cache
 def shipped_rules() -> Rules:
     """The table that comes with the program."""
-    return load_rules(Path(__file__).with_name("rules.toml"))
+    return _load(Path(__file__).with_name("rules.toml"), re.compile)
 
 
 def site_rules(files: Sequence[Path]) -> Rules:
@@ -113,14 +125,19 @@ def site_rules(files: Sequence[Path]) -> Rules:
 
 
 def load_rules(path: Path) -> Rules:
-    """One file's table. Raises OpsctlError, which names the file, the rule and what is wrong with it."""
+    """A site's table, its patterns bounded. Raises OpsctlError, which names the file, the rule and what is wrong."""
+    process = PatternProcess()
+    return _load(path, lambda text: BoundedPattern(text, process))
+
+
+def _load(path: Path, made: Callable[[str], Pattern]) -> Rules:
     written = read_toml(path, "table of triage rules")
     _refuse_by_name(path, written)
     try:
         table = msgspec.convert(written, _WrittenTable)
     except msgspec.ValidationError as error:
         raise OpsctlError(f"{path}: {error}") from None
-    return Rules(tuple(_compiled(path, row) for row in table.rule), dict(table.advice))
+    return Rules(tuple(_compiled(path, row, made) for row in table.rule), dict(table.advice))
 
 
 def _refuse_by_name(path: Path, written: dict[str, Any]) -> None:
@@ -134,24 +151,28 @@ def _refuse_by_name(path: Path, written: dict[str, Any]) -> None:
             raise OpsctlError(f"{path}: rule {name}: {error}") from None
 
 
-def _compiled(path: Path, row: _WrittenRule) -> Rule:
+def _compiled(path: Path, row: _WrittenRule, made: Callable[[str], Pattern]) -> Rule:
     def refuse(why: str) -> OpsctlError:
         return OpsctlError(f"{path}: rule {row.name}: {why}")
 
-    if not row.words or min(map(len, row.words)) < _SHORTEST_WORD:
+    if row.words_of and row.words_of not in LOST_PEER:
+        raise refuse(f"words_of = {row.words_of!r}: there are {', '.join(LOST_PEER)}")
+    words = (*LOST_PEER.get(row.words_of, ()), *row.words)
+    if not words or min(map(len, words)) < _SHORTEST_WORD:
         raise refuse(f"words has to name at least one text of {_SHORTEST_WORD} characters or more")
     if not 0 < row.weight <= 1:
         raise refuse(f"weight = {row.weight}: allowed is a number above 0, up to 1")
     try:
-        pattern, file = (re.compile(text) if text else None for text in (row.pattern, row.file))
+        for text in (row.pattern, row.file):
+            re.compile(text)
     except re.error as error:
         raise refuse(f"no regular expression: {error}") from None
     return Rule(
         name=row.name,
-        words=tuple(word.encode() for word in row.words),
-        texts=row.words,
-        pattern=pattern,
-        file=file,
+        words=tuple(word.encode() for word in words),
+        texts=words,
+        pattern=made(row.pattern) if row.pattern else None,
+        file=made(row.file) if row.file else None,
         cause=row.cause,
         fault=row.fault,
         role=row.role,

@@ -11,7 +11,9 @@ from datetime import datetime
 from opsctl.triage.findings import Finding
 from opsctl.triage.lines import read_line
 
-_WORK = re.compile(r"WorkNCCL\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<what>\w+)")
+_WORK = re.compile(
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d+), )?OpType=(?P<what>\w+)|Timed out waiting \d+ms for (recv|send) operation"
+)
 #: In a line of a rank that waits in a collective.
 WAITED_MARK = b"WorkNCCL("
 _BAR = re.compile(r"^(?P<what>[^%|]*?):?\s*\d+%\|[^|]*\|\s*(?P<done>[\d.]+)")
@@ -42,7 +44,7 @@ def waited(findings: Iterable[Finding], size: int) -> Waited:
     for one in findings:
         match = _WORK.search(one.text)
         if match and one.rank is not None:
-            works.setdefault(one.rank, (match["number"] or "", match["what"]))
+            works.setdefault(one.rank, (match["number"] or "", match["what"] or "gloo"))
     if not works:
         return Waited(frozenset(), (), (), "")
     (number, what), _ = Counter(works.values()).most_common(1)[0]

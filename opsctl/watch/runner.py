@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
@@ -19,28 +20,41 @@ from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.durations import parse_duration_s
 from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
-from opsctl.watch.gathering import backups, desk, files, hub, queue, records, space, timings, training
+from opsctl.watch.gathering import desk, files, queue, records, timings, training
 from opsctl.watch.gathering.asked import Asked
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.save_schedule import SaveSchedule
 
 Look = Callable[[Snapshot, Asked], Snapshot]
+
+
+def _rarely(module: str) -> Look:
+    """The look of a module that only the regular check wants: no screen pays for what it imports."""
+
+    def look(seen: Snapshot, asked: Asked) -> Snapshot:
+        found: Look = importlib.import_module(f"opsctl.watch.gathering.{module}").look
+        return found(seen, asked)
+
+    return look
+
+
 #: What a look asks the run's files for, after Slurm: the parts that it fills in, and what does so.
 _SOURCES: tuple[tuple[Part, Look], ...] = (
     (Part.PROGRESS, training.progress),
     (Part.LOG | Part.SERIES, training.log),
+    (Part.CURVE, training.curve),
     (Part.ATTEMPTS, records.attempts),
     (Part.LEASE, records.lease),
     (Part.KILL_SWITCH, records.kill_switch),
     (Part.RUN_FILE, records.run_file),
     (Part.FILES, files.look),
-    (Part.SPACE | Part.PURGE, space.look),
+    (Part.SPACE | Part.PURGE, _rarely("space")),
     (Part.CLOCKS, desk.clocks),
     (Part.CRON, desk.cron),
     (Part.CHANNELS, desk.channels),
-    (Part.HUB, hub.look),
-    (Part.BACKUPS, backups.look),
+    (Part.HUB, _rarely("hub")),
+    (Part.BACKUPS, _rarely("backups")),
     (Part.TIMINGS, timings.look),
 )
 

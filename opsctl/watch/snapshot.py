@@ -12,6 +12,7 @@ import msgspec
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
+from opsctl.logs.curve import Point
 from opsctl.logs.records import Measured
 from opsctl.records.chains import Chain
 from opsctl.records.identity import Place
@@ -59,6 +60,7 @@ class Part(Flag):
     HUB = auto()  # what waits to be sent to the hub, by the ledger; nobody is asked
     BACKUPS = auto()  # what [backup] wants elsewhere, by the ledger here
     TIMINGS = auto()  # how long each rank of the running attempt computes by itself
+    CURVE = auto()  # the whole log's loss and speed, as far as this account has read it: for people, no check
     #: What one screen shows. The rest is looked at by whoever looks regularly.
     ALL = QUEUE | NODES | PROGRESS | LOG | ATTEMPTS | LEASE | KILL_SWITCH | RUN_FILE
     EVERYTHING = ALL | PARTITION | SERIES | FILES | SPACE | PURGE | CLOCKS | CRON | CHANNELS | HUB | BACKUPS | TIMINGS
@@ -123,6 +125,9 @@ class Snapshot:
     # Part.SERIES
     series: tuple[TrainingLine, ...] = ()  # as logged, oldest first, over restarts; an iteration may be there twice
     guarded: tuple[GuardLine, ...] = ()  # of the spike guard, among these lines
+    # Part.CURVE
+    curve: tuple[Point, ...] = ()  # of the whole log, as far as it was read by now
+    is_curve_whole: bool = False
     # Part.FILES
     faulty: tuple[FaultyCheckpoint, ...] = ()
     # Part.SPACE

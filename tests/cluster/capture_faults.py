@@ -114,6 +114,8 @@ def _own(fault: Fault, stage: Stage) -> None:
             **fault.changes,
         }
         training.write(**changes)
+        with (stage.folder / "run.toml").open("a") as file:
+            file.write(fault.tables)
         chain = training.submit(fault.tasks)
         wait_until(lambda: training.paths.attempts.exists() and training.recorded(), 60, "the attempt")
         first = training.recorded()[0]

@@ -1,4 +1,4 @@
-"""`make demo` when it is interrupted, started twice, or started after one that was ended hard."""
+"""`opsctl demo` when it is interrupted, started twice, or started after one that was ended hard."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_earlier_demos_queue_is_forgotten_two_do_not_meet_and_control_c_leave
             lifecycle.down(clusters / "demo")
 
 
-_WORDS = [sys.executable, "-m", "opsctl.demo"]
+_WORDS = [sys.executable, "-m", "opsctl", "demo"]
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from opsctl.slurm.nodelists import expand_nodes
 from opsctl.watch.detectors.slow_node import PARTS, SECONDS, slow_nodes
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import RunningCluster, wait_until
-from tests.cluster.trainings import Training, environment_script, kill
+from tests.cluster.trainings import START_S, Training, environment_script, kill
 from tests.printed_json import printed
 
 
@@ -42,7 +42,7 @@ def kept_off(cluster: RunningCluster, job: int) -> list[str]:
 def wait_for_attempt(training: Training, number: int) -> None:
     """Until that many have been opened."""
     attempts = training.paths.attempts
-    wait_until(lambda: attempts.exists() and len(training.recorded()) == number, 60, f"attempt {number}")
+    wait_until(lambda: attempts.exists() and len(training.recorded()) == number, START_S, f"attempt {number}")
 
 
 def test_a_persons_word_reaches_what_is_queued_and_what_is_submitted_and_is_taken_back(training: Training) -> None:
@@ -99,7 +99,7 @@ def test_what_crashed_twice_on_a_node_does_not_get_it_again_and_a_slow_node_is_f
         victim = training.rank(training.recorded()[-1]["job_id"], 3)
         assert victim["node"] == "node2"
         kill(victim["pid"])
-        wait_until(lambda: training.recorded()[-1].get("reason"), 60, "the attempt's closing")
+        wait_until(lambda: training.recorded()[-1].get("reason"), START_S, "the attempt's closing")
     opsctl.cluster.run("scancel", str(others))
     wait_for_attempt(training, 3)
     job, (first, second) = training.recorded()[2]["job_id"], training.recorded()[2]["nodes"]
@@ -115,11 +115,11 @@ def test_what_crashed_twice_on_a_node_does_not_get_it_again_and_a_slow_node_is_f
         lines = [one for one in rank_timings(paths.output, folder) if one.rank == 0]
         return len(lines) > PARTS and sum(one.step_s for one in lines) > SECONDS + 1
 
-    wait_until(enough, 120, "timings of some seconds")
+    wait_until(enough, START_S, "timings of some seconds")
     undisturbed = opsctl("watch", "slow-node")
     assert (undisturbed.code, undisturbed.out) == (0, ""), undisturbed
     with limited([training.rank(job, rank)["pid"] for rank in (2, 3)], 0.4):
-        wait_until(lambda: slow_nodes(rank_timings(paths.output, folder), 5.0), 150, "timings of a slow node")
+        wait_until(lambda: slow_nodes(rank_timings(paths.output, folder), 5.0), START_S, "timings of a slow node")
         found = opsctl("watch", "all")
         assert f"node {second} of the running job is slow: its ranks compute" in found.out, found
     (evidence,) = read_node_evidence(paths)

@@ -130,8 +130,10 @@ def test_a_training_that_hangs_is_told_apart_and_ended_and_the_next_task_goes_on
     job = training.recorded()[0]["job_id"]
     ranks = [training.rank(job, rank) for rank in range(4)]
     os.kill(ranks[3]["pid"], signal.SIGSTOP)
-    stacks = shared.ok(ben, "request", "stacks")
-    assert re.search(r"rank 3 on node\d (is stopped|did not answer \(stopped\))", stacks.err), stacks.err
+    answer = shared.says(ben, "triage", "--stacks", "--json")  # of ann's job, so by a request
+    assert answer.code == 1, answer
+    odd, *others = printed("triage", answer.out)["groups"]
+    assert (odd["ranks"], odd["is_odd"], sum(one["count"] for one in others)) == ("3", True, 3), odd
     shared.ok(ben, "request", "save", "--no-wait")
     shared.ok(ben, "request", "stop", "--within", "0:03", "--no-wait", "--why", "hangs")
     shared.wait_for_audit(3, 60)

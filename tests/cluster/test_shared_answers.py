@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.watched_runs import WatchedRun, make_run
+from tests.on_terminal import Terminal
 
 
 class Counted:
@@ -71,3 +73,29 @@ def test_ten_statuses_and_watches_at_once_are_one_question_each_and_a_change_is_
     # What is told, and told to have ended, goes by the queue of now: somebody else may have told what is newer.
     opsctl.start("watch", "training", "--alert", "--no-log").communicate(timeout=60)
     assert opsctl.asked().count("squeue") == 1
+
+
+def test_who_watches_for_long_asks_twice_a_minute_at_most_though_nothing_is_shared(
+    local_cluster: RunningCluster, tmp_path: Path
+) -> None:
+    run = make_run(local_cluster, tmp_path / "run")
+    run.write_log(40)
+    local_cluster.wait_for_state(run.sbatch(), "RUNNING")
+    run.sbatch()
+    opsctl = Counted(local_cluster, run, tmp_path)
+    terminal = Terminal(run.folder, "status", "--watch", **{**opsctl.environment, "OPSCTL_ANSWERS_AGE": "0"})
+    try:
+        terminal.until("demo  RUNNING for")
+        began_s = time.monotonic()
+        for iterations in range(41, 49):
+            run.write_log(iterations)
+            terminal.press("l")
+            terminal.until(f"at iteration {iterations}")
+        asked = opsctl.asked()
+        assert asked.count("squeue") == 1 and len(asked) == 2, asked
+        assert time.monotonic() - began_s < 55, "this machine is too slow to tell"
+        terminal.press("q")
+        assert terminal.ended() == 0
+    finally:
+        terminal.child.kill()
+        terminal.child.wait(timeout=30)

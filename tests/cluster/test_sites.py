@@ -101,6 +101,9 @@ def test_a_node_may_be_had_alone(opsctl: Opsctl) -> None:
 
 
 def test_an_array_of_more_tasks_than_slurm_takes_becomes_several_one_after_another(opsctl: Opsctl) -> None:
+    dry = opsctl("submit", "--array", "1-2100%1", "--begin", "now+1day", "--dry-run")
+    assert "#SBATCH --array=1-1000%1\n" in dry.out and opsctl.queue("%A") == []
+    assert "only in pieces: 1-1000%1, 1-100%1 would follow, each behind all before it" in dry.err
     answer = opsctl("submit", "--array", "1-2100%1", "--begin", "now+1day")
     assert answer.code == 0, answer.err
     chains = answer.out.split()

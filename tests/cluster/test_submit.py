@@ -240,3 +240,12 @@ def test_files_are_the_groups_that_the_run_file_names_and_else_the_owners_alone(
         assert mode & 0o007 == 0, path
         assert mode & 0o040, path
         assert not path.is_dir() or mode & 0o2000, path
+
+
+def test_a_run_whose_file_is_being_edited_can_be_cancelled(opsctl: Opsctl) -> None:
+    chain = opsctl.submit()
+    run_file = opsctl.folder / "run.toml"
+    run_file.write_text(run_file.read_text() + "\n[retention]\nkeep_last = 2\n")
+    assert opsctl("plan").code == 2
+    assert opsctl.ok("cancel") == f"{chain}_[1-3%1]"
+    assert opsctl.queue("%A") == []

@@ -18,7 +18,7 @@ from tests.printed_json import printed
 from tests.tiny_run import write_run
 
 #: Seconds that a job may take from its submission to its first iteration on a busy machine.
-START_S = 90
+START_S = 240
 _ITERATION = re.compile(r"\[default\d+\]: iteration +(\d+)/ *\d+ \|.*\| TFLOPs: [\d.]+ \|.*")
 
 

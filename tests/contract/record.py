@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from unittest import mock
@@ -24,11 +24,8 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def key_of(command: Sequence[str], stdin: str | None) -> str:
-    """What a command is known by: its words, and what it was handed.
-
-    Without --local, which changes nothing outside a federation: the records are of before it was asked for.
-    """
-    return json.dumps([*(word for word in command if word != "--local"), stdin], ensure_ascii=True)
+    """What a command is known by: its words, and what it was handed."""
+    return json.dumps([*command, stdin], ensure_ascii=True)
 
 
 def record(prefix: str | None, release: str | None) -> Path:
@@ -36,9 +33,15 @@ def record(prefix: str | None, release: str | None) -> Path:
     answers: dict[str, dict[str, object]] = {}
 
     def noting(
-        command: Sequence[str], environment: dict[str, str], timeout_s: float, stdin: str | None = None
+        command: Sequence[str],
+        environment: dict[str, str],
+        timeout_s: float,
+        stdin: str | None = None,
+        take: Callable[[bytes], None] | None = None,
     ) -> Answer:
         answer = run_slurm(command, environment, timeout_s, stdin)
+        if take is not None:
+            take(answer.stdout.encode())
         answers[key_of(command, stdin)] = asdict(answer)
         return answer
 

@@ -100,7 +100,7 @@ def no_energy_is_counted_where_there_is_no_accounting(slurm: SlurmControl, scene
 def nodes_have_state_reason_and_partitions(slurm: SlurmControl, scene: Scene) -> None:
     nodes = {node.name: node for node in slurm.nodes()}
     assert sorted(nodes) == ["node1", "node2", "node3", "node4"]
-    assert all(node.partitions == ("main*",) for node in nodes.values())
+    assert all(node.partitions == ("main*",) and node.memory_mib > 1000 for node in nodes.values())
     bad = nodes[scene.drained]
     assert (bad.state, bad.reason, bad.is_out_of_service) == ("drained", scene.reason, True)
     assert nodes["node1"].state == "mixed" and nodes["node1"].reason == "" and not nodes["node1"].is_out_of_service

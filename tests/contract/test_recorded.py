@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,17 @@ def test_a_sentence_holds_of_what_a_release_said(
     record = json.loads((RECORDED / f"{release}.json").read_text())
     assert record["slurm"].startswith(release)
 
-    def said(command: Sequence[str], environment: dict[str, str], timeout_s: float, stdin: str | None = None) -> Answer:
+    def said(
+        command: Sequence[str],
+        environment: dict[str, str],
+        timeout_s: float,
+        stdin: str | None = None,
+        take: Callable[[bytes], None] | None = None,
+    ) -> Answer:
         answer = record["answers"].get(key_of(command, stdin))
         assert answer is not None, f"nobody has asked Slurm {release} this: {command}; record it anew"
+        if take is not None:
+            take(answer["stdout"].encode())
         return judged(Answer(**answer), command[0])
 
     monkeypatch.setattr(commands, "run_slurm", said)

@@ -49,7 +49,7 @@ def test_a_kernel_launched_by_the_driver_is_seen_by_torch_on_the_same_stream() -
         "import torch; from trainer.recipe.options import parse, to_arguments\n"
         "from trainer.kernels.choice import choose\n"
         "from trainer.kernels.normalization import normalized\n"
-        f"options = parse(to_arguments({TINY!r} | dict(vocab_size=64)), world_size=1)\n"
+        f"options = parse(to_arguments({TINY!r} | dict(train_iters=1)), world_size=1)\n"
         "norms = choose(options, torch.device('cuda', 0)).norms\n"
         "x = torch.randn(64, 48, device='cuda')\n"
         "weight, bias = torch.rand(48, device='cuda'), torch.rand(48, device='cuda')\n"

@@ -36,9 +36,12 @@ STEERING = [
 ]
 #: Modules that write without `opsctl.output`.
 #: pyslurm_program answers through a pipe.
-OTHERS = {"opsctl.output", "opsctl.demo.screen", "opsctl.demo.stage", "opsctl.slurm.pyslurm_program"}
+OTHERS = {
+    *("opsctl.output", "opsctl.demo.screen", "opsctl.demo.stage"),
+    *("opsctl.slurm.pyslurm_program", "opsctl.triage.pattern_program"),
+}
 #: Those that steer the terminal themselves.
-SCREENS = {"opsctl.output", "opsctl.cli.status", "opsctl.cli.local_cluster"}
+SCREENS = {"opsctl.output", "opsctl.cli.here", "opsctl.cli.status", "opsctl.cli.local_cluster"}
 
 
 @pytest.mark.parametrize("character", STEERING, ids=ascii)

@@ -31,6 +31,16 @@ def test_what_does_not_end_is_killed_with_what_it_started_and_its_words_are_kept
     assert _is_gone(int((tmp_path / "child").read_text()))
 
 
+def test_what_it_prints_is_handed_over_as_it_comes_and_its_errors_are_kept() -> None:
+    pieces: list[bytes] = []
+    ended = run_program(sh("echo one; echo no >&2; seq 1 100000; exit 3"), ENVIRONMENT, 20, take=pieces.append)
+    assert (ended.code, ended.out, ended.err) == (3, b"", b"no\n")
+    assert b"".join(pieces) == b"one\n" + b"".join(b"%d\n" % n for n in range(1, 100_001)) and len(pieces) > 1
+    with pytest.raises(Overdue):
+        run_program(sh("echo begun; exec sleep 60"), ENVIRONMENT, 0.5, take=pieces.append)
+    assert pieces[-1] == b"begun\n"
+
+
 @pytest.mark.parametrize("then", ["exec sleep 60", "exit 0"], ids=["hangs", "has ended"])
 def test_who_left_its_session_and_kept_its_output_is_not_waited_for(tmp_path: Path, then: str) -> None:
     began = time.monotonic()

@@ -28,11 +28,12 @@ OPSCTL = {
     "logs": {"records", "runs", "trainer.formats"},
     "checkpoints": {"records", "runs", "trainer.recipe", "trainer.formats"},
     "planning": {"checkpoints", "logs", "runs", "slurm", "trainer.formats", "trainer.recipe"},
+    "beginning": {"planning", "runs", "slurm", "trainer.formats", "trainer.recipe"},
     "carbon": {"planning", "records", "runs", "trainer.formats"},
     "attempts": {"checkpoints", "records", "runs", "slurm", "trainer.formats"},
     "nodes": {"attempts", "records", "runs", "slurm", "trainer.formats"},
-    "triage": {"attempts", "logs", "records", "runs", "slurm", "trainer.formats"},
     "hangs": {"attempts", "trainer.formats"},
+    "triage": {"attempts", "hangs", "logs", "records", "runs", "slurm", "trainer.formats"},
     "goodput": {"attempts", "logs", "slurm", "trainer.formats"},
     "environments": {"attempts", "records", "render", "runs", "trainer.formats"},
     "control": {
@@ -65,6 +66,11 @@ OPSCTL = {
         "watch",
         "trainer.formats",
     },
+    "report": {
+        *("attempts", "carbon", "goodput", "logs", "nodes", "planning", "records", "runs", "slurm", "status", "watch"),
+        "trainer.formats",
+    },
+    "live": {"logs", "records", "runs", "slurm", "status", "watch", "trainer.recipe"},
     "doctor": {
         "control",
         "environments",
@@ -89,10 +95,12 @@ OPSCTL = {
             "alerts",
             "attempts",
             "backups",
+            "beginning",
             "carbon",
             "checkpoints",
             "control",
             "cron",
+            "demo",
             "disk",
             "goodput",
             "hangs",
@@ -102,12 +110,14 @@ OPSCTL = {
             "environments",
             "evaluation",
             "job",
+            "live",
             "localcluster",
             "logs",
             "nodes",
             "perms",
             "planning",
             "probe",
+            "report",
             "records",
             "render",
             "runs",
@@ -284,8 +294,8 @@ def test_every_command_explains_itself(command: str) -> None:
     assert done.stdout.startswith(f"Usage: opsctl {command} ")
 
 
-@pytest.mark.parametrize(("words", "code"), [([], 2), (["kill-switch"], 2), (["watch"], 3)])
-def test_without_a_command_the_help_is_shown_as_it_is(words: list[str], code: int) -> None:
+@pytest.mark.parametrize(("words", "code"), [(["kill-switch"], 2), (["watch"], 3)])
+def test_a_group_without_a_command_shows_its_help(words: list[str], code: int) -> None:
     done = subprocess.run([sys.executable, "-m", "opsctl", *words], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("Usage: opsctl ")

@@ -1,26 +1,90 @@
-"""What somebody who installs the wheel gets."""
+"""What somebody who installs opsctl gets, from the wheel and from the source distribution, with no checkout at hand."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
+
+from tests.wheelhouse import asked_of, fill
 
 ROOT = Path(__file__).resolve().parents[2]
+#: All of it in one process: what is built and installed serves every test.
+pytestmark = pytest.mark.xdist_group("wheel")
+
+
+def run(words: list[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in `folder` with an environment in which nothing leads to this checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OPSCTL", "VIRTUAL"))}
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=folder, env={**kept, **environment})
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """What hatchling makes of `source`, in `folder`."""
+    built = run([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder], source)
+    assert built.returncode == 0, built.stderr
+    (made,) = folder.glob("opsctl-*.whl" if kind == "wheel" else "opsctl-*.tar.gz")
+    return made
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files in the wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    built = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = folder.glob("opsctl-*.whl")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    """The files in it."""
     return set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.fixture(scope="module")
+def wheelhouse(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel and those of all that it asks for, without any extra."""
+    folder = tmp_path_factory.mktemp("wheelhouse")
+    fill(folder, asked_of(wheel))
+    shutil.copy(wheel, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder far from any checkout."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture(scope="module")
+def installed(wheelhouse: Path, place: Path) -> Path:
+    """`opsctl` as `uv tool install` puts it into a folder of programs, with what the wheel asks for and no more."""
+    own = {"UV_TOOL_DIR": str(place / "tools"), "UV_TOOL_BIN_DIR": str(place / "bin"), "XDG_STATE_HOME": str(place)}
+    words = [
+        "tool",
+        "install",
+        "-q",
+        "--offline",
+        "--no-index",
+        "--no-cache",
+        "--find-links",
+        str(wheelhouse),
+        "opsctl",
+    ]
+    done = run([find_uv_bin(), *words, "--python", sys.executable], place, **own)
+    assert done.returncode == 0, done.stderr
+    return place / "bin" / "opsctl"
+
+
+def metadata(wheel: Path) -> list[str]:
+    """The lines of the wheel's METADATA."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode().splitlines()
 
 
 @pytest.mark.parametrize("package", ["opsctl", "trainer"])
@@ -57,3 +121,67 @@ def test_it_holds_every_job_of_the_pseudo_cron_inside_the_package(names: set[str
 
 def test_it_holds_nothing_else(names: set[str]) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"opsctl", "trainer"}
+
+
+def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    shutil.unpack_archive(build("sdist", ROOT, tmp_path), tmp_path)
+    (source,) = tmp_path.glob("opsctl-*/")
+    again = zipfile.ZipFile(build("wheel", source, tmp_path))
+    first = zipfile.ZipFile(wheel)
+    assert {one.filename: one.CRC for one in again.infolist()} == {one.filename: one.CRC for one in first.infolist()}
+
+
+@pytest.mark.parametrize("extra", ["trainer", "hub", "s3", "gcs", "pyslurm", "report"])
+def test_it_has_every_extra_by_its_name(wheel: Path, extra: str) -> None:
+    assert f"Provides-Extra: {extra}" in metadata(wheel)
+
+
+def test_without_an_extra_every_module_of_opsctl_can_be_imported(installed: Path, place: Path) -> None:
+    """But the program that asks pyslurm, which its name says."""
+    program = (
+        "import importlib, pathlib, pkgutil, opsctl\n"
+        "names = [m.name for m in pkgutil.walk_packages(opsctl.__path__, 'opsctl.')]\n"
+        "names = [n for n in names if not n.endswith(('__main__', 'pyslurm_program'))]\n"
+        "for name in names: importlib.import_module(name)\n"
+        "print(len(names), opsctl.__file__)"
+    )
+    done = run([place / "tools" / "opsctl" / "bin" / "python", "-P", "-c", program], place)
+    assert done.returncode == 0, done.stderr
+    count, file = done.stdout.split()
+    assert int(count) > 500 and Path(file).is_relative_to(place)
+
+
+def test_a_run_is_made_planned_and_rendered_by_what_is_installed(installed: Path, place: Path) -> None:
+    """The examples, the templates of both scripts and the sources of what is compiled come from inside the package."""
+    state = {"XDG_STATE_HOME": str(place / "state"), "XDG_CACHE_HOME": str(place / "cache")}
+    for name in ("tr11-176B-ml", "demo"):
+        made = run([installed, "init", name], place, **state)
+        assert made.returncode == 0, made.stderr
+    assert "384 = 48 nodes x 8 GPUs" in run([installed, "plan"], place / "tr11-176B-ml", **state).stdout
+    said = run([installed, "render"], place / "demo", **state).stdout
+    assert "#!/bin/bash" in said and "trainer.launch" in said
+    listed = run([installed, "kernels", "list"], place, **state)
+    assert listed.returncode == 0 and "cuda-sm_80" in listed.stdout, listed.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "names_it"),
+    [
+        ("demo", "'opsctl[trainer]'"),
+        ("data prepare . --output-prefix x --vocab-size 300", "'opsctl[trainer]'"),
+        ("hub check", "'opsctl[hub]'"),
+        ("restore --from s3://bucket/x --to there", "'opsctl[s3]'"),
+        ("restore --from gs://bucket/x --to there", "'opsctl[gcs]'"),
+        ("queue", "pip install pyslurm"),
+    ],
+)
+def test_what_needs_an_extra_is_refused_with_its_name(installed: Path, place: Path, words: str, names_it: str) -> None:
+    state = {"XDG_STATE_HOME": str(place / "refusing"), "HF_HOME": str(place), "OPSCTL_SLURM_BACKEND": "pyslurm"}
+    folder = place / "refusing" / "second"
+    if not folder.exists():
+        folder.parent.mkdir()
+        assert run([installed, "init", "second"], folder.parent, **state).returncode == 0
+        text = (folder / "run.toml").read_text()
+        (folder / "run.toml").write_text(text + '\n[hub]\nrepo = "somebody/second"\n')
+    done = run([installed, *words.split()], folder, **state)
+    assert done.returncode == 1 and names_it in done.stderr.splitlines()[-1], (done.stdout, done.stderr)

@@ -20,7 +20,7 @@ from trainer.data.index_cache import Arrays, IndexCache
 from trainer.data.program import run_program
 from trainer.data.progress import tell_step
 from trainer.formats.data_indices import IndexedData, KeptIndex
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.formats.starting import manifest_at_start, parse_to_start
 from trainer.recipe.lengths import BEGINNING, Lengths
 from trainer.recipe.options import Options
@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
         options = parse_to_start(arguments.options, arguments.world_size)
         done = index(options, arguments.dry_run, lambda one: _tell(one, arguments.json, arguments.steps_to))
         if arguments.json:
-            sys.stdout.write(json_file_text({"schema_version": 1, "indexed": done}))
+            sys.stdout.write(printed_json_text("indexed", done))
         return 1 if any(one.state == "not kept" for one in done.indices) else 0
 
     return run_program(work, "interrupted; what was built whole is kept")

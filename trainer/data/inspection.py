@@ -18,7 +18,7 @@ from trainer.data.run_order import RunOrder
 from trainer.data.set_facts import inspect_set
 from trainer.formats.data_inspected import InspectedSet, ReadSample, ReadSamples, RealisedMixture, RealisedSource
 from trainer.formats.errors import DataError
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.formats.starting import parse_to_start
 from trainer.say import complain, printable
 
@@ -97,13 +97,13 @@ def _samples(arguments: argparse.Namespace, order: RunOrder, reader: Reader, fir
         is_checkpoints_order=order.is_checkpoints_order,
         samples=list(read),
     )
-    sys.stdout.write(json_file_text({"schema_version": 1, "samples": shown}))
+    sys.stdout.write(printed_json_text("samples", shown))
     return 0
 
 
 def _print(arguments: argparse.Namespace, key: str, value: Any, lines: Any) -> None:
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, key: value}))
+        sys.stdout.write(printed_json_text(key, value))
     else:
         print("\n".join(lines()))
 

@@ -15,7 +15,7 @@ from trainer.files import make_folder, write_atomically
 from trainer.formats.data_mix import MixedData, MixedPart, MixedSet, SplitFiles
 from trainer.formats.data_sources import file_text
 from trainer.formats.errors import DataError
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.recipe.data_options import SPLITS
 from trainer.say import complain, printable
 
@@ -77,7 +77,7 @@ def _mix(arguments: argparse.Namespace) -> int:
         dry_run=arguments.dry_run,
     )
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "mixed": mixed}))
+        sys.stdout.write(printed_json_text("mixed", mixed))
     else:
         print("\n".join(_report(mixed)))
     for one in sets:

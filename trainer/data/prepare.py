@@ -37,7 +37,7 @@ from trainer.files import make_folder, write_atomically
 from trainer.formats.data_notes import DataNotes, PreparedData, SkippedCounts, write_notes
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import idx_path
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.say import complain, failed
 
 #: A process takes about as long to start as it does to encode this much.
@@ -324,7 +324,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return failed(f"interrupted; {_left(arguments)}", 130)
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "data": data}))
+        sys.stdout.write(printed_json_text("data", data))
     else:
         print(report(data, left_out, arguments.vocab_size))
     return 0

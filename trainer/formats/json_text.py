@@ -10,6 +10,8 @@ import msgspec
 
 #: A moment that says its zone: nodes of one training may be set to different ones.
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+#: Of what is printed with `--json`: raised where a key is removed or changes its type, unit or meaning.
+SCHEMA_VERSION = 1
 
 
 def json_line(value: Any) -> str:
@@ -20,6 +22,11 @@ def json_line(value: Any) -> str:
 def json_file_text(value: Any) -> str:
     """What `json_line` says, indented for people, with a final newline."""
     return json.dumps(plain(value), indent=2) + "\n"
+
+
+def printed_json_text(key: str, value: Any, **beside: Any) -> str:
+    """What a program prints with `--json`: its schema version, and `value` under `key`, and what is beside it."""
+    return json_file_text({"schema_version": SCHEMA_VERSION, key: value, **beside})
 
 
 def plain(value: Any) -> Any:

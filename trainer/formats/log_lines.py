@@ -23,16 +23,21 @@ _ARGUMENT_COLUMN = 48
 _FROM_RANDOM = "will not load any checkpoints and will start from random"
 
 _EVALUATION = re.compile(
-    r"\s*(?P<group>\S.*?) loss at (?:iteration (?P<iteration>\d{1,18})|the end of training for (?P<data>\w+) data)\s*\|"
-    r" lm loss value: (?P<loss>\S+) \|(?: lm loss PPL: (?P<perplexity>\S+) \|)?"
+    r"\s*(?P<group>\S.*?) loss at (?:iteration (?P<iteration>\d{1,18})(?: on (?P<on>\w+) set)?"
+    r"|the end of training for (?P<data>\w+) data)\s*\|"
+    r" (?:lm|LM) loss(?: value)?\s?[:=]\s*(?P<loss>\S+) \|"
+    r"(?: (?:lm loss|LM) PPL\s?[:=]\s*(?P<perplexity>\S+) \|)?"
 )
 _SAVING = re.compile(r"\s*saving checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)")
 _FAILED = re.compile(
     r"\s*failed to save checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+?): (?P<why>.+); "
     r"the next save will hold up the training until it is written"
 )
-_SAVED = re.compile(r"\s*successfully saved checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)")
+_SAVED = re.compile(
+    r"\s*successfully saved checkpoint (?:at|from) iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)"
+)
 _LOADED = re.compile(r"\s*successfully loaded checkpoint from (?P<folder>.+) at iteration\s+(?P<iteration>\d{1,18})")
+_DATA = {"validation": "val", "test": "test"}  # Megatron-core's words: ours
 _TIMERS = re.compile(r"\s*time \(ms\)(?P<parts>.*)")
 #: A moment as a log's lines have it: local time, to the second.
 CLOCK = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -122,7 +127,7 @@ def parse_evaluation(text: str) -> Evaluation | None:
         return None
     iteration = int(match["iteration"]) if match["iteration"] else None
     known = number_or_none(match["perplexity"]) if match["perplexity"] else None
-    return Evaluation(match["group"], iteration, loss, known, match["data"] or "val")
+    return Evaluation(match["group"], iteration, loss, known, _DATA.get(match["on"], match["data"] or "val"))
 
 
 def write_timers(timers: Timers) -> str:
@@ -168,14 +173,20 @@ def parse_checkpoint_line(
     if "checkpoint" not in text:
         return None
     if match := _SAVED.match(text):
-        return CheckpointSaved(int(match["iteration"]), match["folder"].strip())
+        return CheckpointSaved(int(match["iteration"]), _folder(match["folder"]))
     if match := _SAVING.match(text):
-        return CheckpointSaving(int(match["iteration"]), match["folder"].strip())
+        return CheckpointSaving(int(match["iteration"]), _folder(match["folder"]))
     if match := _FAILED.match(text):
         return CheckpointFailed(int(match["iteration"]), match["folder"].strip(), match["why"])
     if match := _LOADED.match(text):
-        return CheckpointLoaded(int(match["iteration"]), match["folder"].strip())
+        return CheckpointLoaded(int(match["iteration"]), _folder(match["folder"]))
     return FreshStart() if _FROM_RANDOM in text else None
+
+
+def _folder(said: str) -> str:
+    """Without what Megatron-core says behind it: the format that it is written in, whose part of it this is."""
+    folder = said.partition(" [ t ")[0].strip()
+    return folder.rpartition(" in ")[0] if folder.endswith(" format") and " in " in folder else folder
 
 
 def stamp(what: str, at: datetime | None = None) -> str:

@@ -8,14 +8,25 @@ from __future__ import annotations
 import re
 import signal
 
-#: What a rank says that lost a peer, over gloo or NCCL, or waited for one in vain.
-_LOST_PEER = re.compile(
-    r"closed by peer|reset by peer|peer closed|broken pipe|connection (was )?(likely )?(reset|closed|refused|aborted)"
-    r"|was likely closed|socket (closed|timeout)|recvvalue failed|failed to recv|transport/tcp"
-    r"|remote process (has )?exited|NCCL error|ncclremoteerror|nccl communicator was aborted"
-    r"|collective operation timeout|watchdog|timed? ?out (waiting|after)|Dist(Network|Store|Backend)Error|exit barrier",
-    re.IGNORECASE,
-)
+#: What a rank says that lost a peer, over gloo or NCCL, or waited for one in vain: parts of lines as they are printed,
+#: by what they tell of. Whoever reads a whole log goes by the same lists (`words_of` in triage's table of rules).
+LOST_PEER = {
+    "connection": (
+        *("closed by peer", "reset by peer", "peer closed", "Broken pipe", "broken pipe", "Remote end closed"),
+        *("Connection was likely closed", "connection was likely closed", "Connection reset", "Connection closed"),
+        *("Connection refused", "Connection aborted", "Socket closed", "socket closed", "Socket Timeout"),
+        *("socket timeout", "recvValue failed", "failed to recv", "transport/tcp", "waiting for clients"),
+        *("DistNetworkError", "DistStoreError", "DistBackendError", "exit barrier", "Exit barrier"),
+        *("client socket has timed out", "wait timeout after", "Connection was aborted"),
+        "NCCL communicator was aborted",
+    ),
+    "nccl": ("NCCL error", "NCCL Error", "ncclRemoteError", "remote process exited", "remote process has exited"),
+    "collective": (
+        *("collective operation timeout", "Watchdog caught", "watchdog thread terminated", "Heartbeat monitor timed"),
+    ),
+    "gloo": ("ms for recv operation", "ms for send operation"),
+}
+_LOST_PEER = tuple(words.lower() for kind in LOST_PEER.values() for words in kind)
 _FOLLOWED = "followed another rank's failure: "
 #: A sentence that says nothing beyond the exit code or signal.
 _NO_WORD = re.compile(r"exited with status \S+|killed by (signal )?\S+")
@@ -23,7 +34,8 @@ _NO_WORD = re.compile(r"exited with status \S+|killed by (signal )?\S+")
 
 def is_lost_peer(message: str) -> bool:
     """Whether `message`, a rank's own or a launcher's sentence about it, tells of a peer that was lost before."""
-    return message.startswith(_FOLLOWED) or bool(_LOST_PEER.search(message))
+    said = message.lower()
+    return message.startswith(_FOLLOWED) or any(words in said for words in _LOST_PEER)
 
 
 def failure_sentence(exit_code: int | None, signal_number: int | None, message: str, followed: bool) -> str:

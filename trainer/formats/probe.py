@@ -11,6 +11,8 @@ import msgspec
 
 #: What a line may say beside a measure's name.
 BEGAN, ENDED, FAILED, DONE = "began", "ended", "failed", "done"
+#: Of a part whose time was up: it hangs, or is only slow.
+LATE = "late"
 #: The part that stands for the whole program on a node.
 PROGRAM = "program"
 #: The part in which nodes talk to each other.

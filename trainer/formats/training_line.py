@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 #: One of these is in every such line: what a search through a log's bytes looks for.
-MARKS = (b"consumed samples:",)
+MARKS = (b"consumed samples:", b"consumed_samples=")
 
 
 class TrainingLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +21,7 @@ class TrainingLine(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     iteration: int
-    total_iterations: int
+    total_iterations: int  # 0: the line does not say
     consumed_samples: int | None = None
     consumed_tokens: int | None = None
     seconds_per_iteration: float | None = None
@@ -38,6 +39,7 @@ class TrainingLine(msgspec.Struct, frozen=True, kw_only=True):
     mfu_percent: float | None = None  # what these are of the device's peak
     tokens_per_second_per_gpu: float | None = None
     skipped_on_request: int | None = None  # of the skipped ones; nothing was trained in them
+    logged_at: datetime | None = None  # without a zone; only where a logger put it before the line
     others: dict[str, float] = {}  # `name: number` parts that only other programs print, by their name
 
     @property
@@ -73,10 +75,29 @@ _PARTS = (
     _Part("tokens per second per gpu", "tokens_per_second_per_gpu", ".1f"),
     _Part("skipped on request", "skipped_on_request", "3d"),
 )
-_PART_BY_NAME = {part.name: part for part in _PARTS}
-#: What this part was until its unit changed.
-_OLDER_ELAPSED = "elapsed time per iteration (ms)"
-_HEAD = re.compile(r"iteration\s+(?P<iteration>\d{1,18})\s*/\s*(?P<total>\d{1,18})\s*\|")
+
+
+class _Known(NamedTuple):
+    """What a part of the line means."""
+
+    field: str
+    factor: float  # to our unit
+    is_whole: bool
+
+
+#: What parts are called where it is not what we call them: before a unit changed, and by Megatron-core and its kin.
+_OTHER_NAMES = {
+    "elapsed time per iteration (ms)": _Known("seconds_per_iteration", 1e-3, False),
+    "elapsed time per iteration ms": _Known("seconds_per_iteration", 1e-3, False),
+    "throughput per GPU (TFLOP/s/GPU)": _Known("tflops", 1.0, False),
+    "compute per GPU (TFLOP/s/GPU)": _Known("tflops", 1.0, False),
+    "[LM]TFLOPs": _Known("tflops", 1.0, False),
+    "Tokens per second per GPU (Tok/s/GPU)": _Known("tokens_per_second_per_gpu", 1.0, False),
+    "tokens per GPU (tokens/s/GPU)": _Known("tokens_per_second_per_gpu", 1.0, False),
+    "tokens per gpu per second tgs": _Known("tokens_per_second_per_gpu", 1.0, False),
+}
+_KNOWN = {part.name: _Known(part.field, 1.0, part.form.endswith("d")) for part in _PARTS} | _OTHER_NAMES
+_HEAD = re.compile(r"iteration(?:\s+|=\s*)(?P<iteration>\d{1,18})\s*/\s*(?P<total>\d{1,18})\s*\|")
 
 
 def write_training_line(line: TrainingLine) -> str:
@@ -90,22 +111,64 @@ def write_training_line(line: TrainingLine) -> str:
     return " | ".join(parts) + " |"
 
 
-def parse_training_line(text: str) -> TrainingLine | None:
-    """The line, ours or an original one, without any rank's prefix; None when it is none."""
+def parse_training_line(text: str, logged_at: datetime | None = None) -> TrainingLine | None:
+    """The line, ours or another program's, without any rank's or logger's prefix; None when it is none."""
     text = text.lstrip() if "iteration" in text else ""
     head = _HEAD.match(text)
     if head is None:
         return None
-    known: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     others: dict[str, float] = {}
     for name, number in numbers(text[head.end() :]).items():
-        if part := _PART_BY_NAME.get(name):
-            known[part.field] = _whole(number) if part.form.endswith("d") else number
-        elif name == _OLDER_ELAPSED:
-            known.setdefault("seconds_per_iteration", number / 1000)
-        else:
+        known = _KNOWN.get(name) or _KNOWN.get(name.replace("_", " "))
+        if known is None:
             others[name] = number
-    return TrainingLine(iteration=int(head["iteration"]), total_iterations=int(head["total"]), others=others, **known)
+        elif known.factor == 1.0:
+            fields[known.field] = _whole(number) if known.is_whole else number
+        else:
+            fields.setdefault(known.field, number * known.factor)
+    return TrainingLine(
+        iteration=int(head["iteration"]),
+        total_iterations=int(head["total"]),
+        logged_at=logged_at,
+        others=others,
+        **fields,
+    )
+
+
+class Layout:
+    """How a log's lines look, taken from one of them: reads lines that look the same several times faster."""
+
+    def __init__(self, example: str) -> None:
+        """`example` as `parse_training_line` takes it."""
+        head = _HEAD.match(example.lstrip())
+        names = numbers(example.lstrip()[head.end() :]) if head else {}
+        known = [(name, _KNOWN.get(name) or _KNOWN.get(name.replace("_", " "))) for name in names]
+        self._others = [(at, name) for at, (name, one) in enumerate(known) if one is None]
+        self._fields = [(at, one.field) for at, (_, one) in enumerate(known) if one is not None]
+        self._numbers = [_converter(one) for _, one in known]
+        parts = [f" *{_flexible(name)} ?[:=] *({_whole_or_not(one)}) *\\|" for name, one in known]
+        has_all = head is not None and example.count("|") == len(names) + 1
+        # A line with the same name twice, or a part without a number, has no layout: it is read part by part.
+        self._pattern = re.compile(f"{_HEAD.pattern}{''.join(parts)} *") if has_all else None
+
+    def read(self, text: str, logged_at: datetime | None = None) -> TrainingLine | None:
+        """What `parse_training_line` says of a line that looks the same; None for any other."""
+        match = self._pattern.fullmatch(text.strip()) if self._pattern else None
+        if match is None:
+            return None
+        iteration, total, *values = match.groups()
+        try:
+            found = [number(value) for number, value in zip(self._numbers, values, strict=True)]
+        except ValueError:
+            return None
+        return TrainingLine(
+            iteration=int(iteration),
+            total_iterations=int(total),
+            logged_at=logged_at,
+            others={name: found[at] for at, name in self._others},
+            **{field: found[at] for at, field in self._fields},  # type: ignore[arg-type]
+        )
 
 
 def iterations_in(output: bytes) -> Iterator[int]:
@@ -114,11 +177,13 @@ def iterations_in(output: bytes) -> Iterator[int]:
 
 
 def numbers(parts: str) -> dict[str, float]:
-    """`name: number | name: number |` as a dictionary; parts without a readable number are left out."""
+    """`name: number | name=number |` as a dictionary; parts without a readable number are left out."""
     found: dict[str, float] = {}
     for part in parts.split("|"):
-        name, colon, value = part.rpartition(":")
-        number = number_or_none(value) if colon else None
+        name, sign, value = part.rpartition(":")
+        if not sign:
+            name, sign, value = part.rpartition("=")
+        number = number_or_none(value) if sign else None
         if number is not None:
             found[" ".join(name.split())] = number
     return found
@@ -130,6 +195,24 @@ def number_or_none(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _converter(known: _Known | None) -> Callable[[str], float | int]:
+    if known is None or (known.factor == 1.0 and not known.is_whole):
+        return float
+    if known.is_whole:
+        return int
+    factor = known.factor
+    return lambda text: float(text) * factor
+
+
+def _flexible(name: str) -> str:
+    """The name in a pattern, with any number of blanks where it has one."""
+    return r"\s+".join(map(re.escape, name.split()))
+
+
+def _whole_or_not(known: _Known | None) -> str:
+    return r"\d{1,18}" if known is not None and known.is_whole else r"[-+\d.eE]{1,30}"
 
 
 def _whole(value: float) -> int | None:

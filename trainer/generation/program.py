@@ -14,7 +14,7 @@ import msgspec
 
 from trainer.dtypes import DTYPES_BY_NAME
 from trainer.formats.exchanged import GeneratedText
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.formats.manifest import Found
 from trainer.interchange.hf.steps import found_latest, found_steps
 from trainer.interchange.program import run_program
@@ -82,7 +82,7 @@ def _generate(arguments: argparse.Namespace, wanted: Wanted) -> None:
             print(f"{_readable(said.prompt)}{_readable(said.text)}", flush=True)
             sys.stderr.write(f"opsctl: global_step{said.iteration}: {len(said.tokens)} tokens, {said.ended}\n")
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "generated": done}))
+        sys.stdout.write(printed_json_text("generated", done))
 
 
 def _said(found: Found, arguments: argparse.Namespace, wanted: Wanted) -> list[GeneratedText]:

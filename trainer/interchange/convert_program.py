@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.formats.exchanged import ConvertedCheckpoint
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.interchange.program import run_program
 from trainer.preload import set_process_defaults
 from trainer.say import printable
@@ -67,7 +67,7 @@ def _convert(arguments: argparse.Namespace, layout: Mapping[str, int]) -> None:
     else:
         done = to_native(source, layout, arguments.output, workers, arguments.dry_run)
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "converted": done}))
+        sys.stdout.write(printed_json_text("converted", done))
     else:
         print(report(done))
 

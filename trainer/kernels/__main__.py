@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.recipe.options import OptionsError, parse, to_arguments
 from trainer.say import complain, failed, printable, say
 
@@ -56,11 +56,8 @@ def _why(words: list[str], device: torch.device, as_json: bool) -> int:
     operations = choose(parse(words or to_arguments(_ANY)), device, kept_times(device))
     if as_json:
         told = [asdict(path) for path in operations.paths]
-        sys.stdout.write(
-            json_file_text(
-                {"schema_version": 1, "device": device.type, "kernels": told, "notes": list(operations.notes)}
-            )
-        )
+        notes = list(operations.notes)
+        sys.stdout.write(printed_json_text("kernels", told, device=device.type, notes=notes))
         return 0
     width = max(len(path.family) for path in operations.paths)
     for path in operations.paths:
@@ -84,7 +81,7 @@ def _measure(words: list[str], device: torch.device, as_json: bool) -> int:
     except (OSError, CacheError) as error:
         return failed(f"the times cannot be kept: {error}", 1)
     if as_json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "times": times}))
+        sys.stdout.write(printed_json_text("times", times))
         return 0
     for line in times_lines(times.families):
         say(line)

@@ -39,8 +39,11 @@ class WandbWriter:
         """Nothing is kept back here: its own process writes what it is given."""
 
     def close(self) -> None:
-        """Wait until all is written."""
+        """Wait until all is written. `finish` returns before wandb's own process has written its last block."""
+        import wandb
+
         self._run.finish()
+        wandb.teardown()
 
 
 def _has_key() -> bool:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.formats.kernels import BuiltArtifact, KernelCache
 from trainer.native.artifacts import ARCHITECTURES, Artifact
 from trainer.native.building import build
@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return failed("interrupted; what was built stays", 130)
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "kernels": found}))
+        sys.stdout.write(printed_json_text("kernels", found))
     else:
         for line in _table(found):
             say(line)

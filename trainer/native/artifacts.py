@@ -14,7 +14,7 @@ from pathlib import Path
 from trainer.native.sources import csrc_folder, kernel_sources, library_sources, with_included
 
 #: Of a kernel's compilation, whichever compiler. Divisions and roots are exact, denormals stay.
-CUDA_FLAGS = ("-std=c++17",)
+CUDA_FLAGS = ("-std=c++17", "-fmad=false")
 #: Levels of x86-64 agree to the bit where the compiler may not fuse products and sums; a source that wants it asks.
 _CXX_FLAGS = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC"),

@@ -193,8 +193,8 @@ def lift_of(of_label: float) -> float:
 
 
 def _times(gradient: Tensor, ratio: Tensor) -> Tensor:
-    """In fp32: a loss scale may be beyond what 16 bits hold."""
-    return (gradient.float() * ratio).to(gradient.dtype)
+    """In fp32, as a loss scale may be beyond what 16 bits hold: the product of each number, and no copy of them all."""
+    return torch.mul(gradient, ratio.reshape(1), out=torch.empty_like(gradient))
 
 
 def _of_chunk(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainer.formats.json_text import json_line
-from trainer.formats.probe import BEGAN, ENDED, FAILED, LONGEST_TEXT, ProbeLine
+from trainer.formats.probe import BEGAN, ENDED, FAILED, LATE, LONGEST_TEXT, ProbeLine
 
 _POLL_S = 0.01
 
@@ -69,7 +69,7 @@ def run_together(node: str, parts: Sequence[Part]) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 said = f"not done within {part.limit_s:g} s"
-                say(ProbeLine(node=node, part=part.name, what=FAILED, text=said))
+                say(ProbeLine(node=node, part=part.name, what=LATE, text=said))
 
 
 def _tell_end(node: str, part: Part, code: int) -> None:

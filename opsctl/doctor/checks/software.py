@@ -80,6 +80,16 @@ def _program(seen: Seen, name: str, wanted: bool, todo: str) -> Result | None:
     return missing(f"{name} is not in PATH", todo) if wanted else optional(f"{name} is not in PATH", todo)
 
 
+def _hub_client(seen: Seen) -> Result | None:
+    """Whatever reaches a repository: the client's own token is asked for where git is used too."""
+    if seen.software is None:
+        return None
+    if seen.software.packages["huggingface_hub"]:
+        return ok("huggingface_hub is here")
+    said, todo = "huggingface_hub is not installed", f"{_INSTALL} 'opsctl[hub]'"
+    return missing(f"{said}, and [hub] names a repository", todo) if seen.tables.get("hub") else optional(said, todo)
+
+
 def _backup_extras(seen: Seen) -> Result | None:
     if seen.software is None:
         return None
@@ -102,6 +112,7 @@ def _destinations(seen: Seen) -> Iterable[object]:
 CHECKS = (
     Check("python", "Is the Python that runs opsctl new enough?", _python, "software"),
     Check("trainer's packages", "Are torch, DeepSpeed and the others in the Python that trains?", _trainer, "software"),
+    Check("hub's client", "Is huggingface_hub here? Needed where there is a [hub].", _hub_client, "software"),
     Check("git", "Is git here? Needed where the hub is reached by git.", _git, "software"),
     Check("git-lfs", "Is git-lfs here? Needed where the hub is reached by git.", _git_lfs, "software"),
     Check("uv", "Is uv here? Needed where it builds the environment.", _uv, "software"),

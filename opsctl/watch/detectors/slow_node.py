@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -92,17 +93,32 @@ def _slow_in(
     if len(nodes) < 2 or not lasts:
         return []
     own = {node: [middle(stretches[last][node]) for last in lasts] for node in nodes}
+    whole = [sorted(own[node][place] for node in nodes) for place in range(len(lasts))]
+    bound = slower_percent / 100.0
     found = []
     for node in nodes:
+        others_s = [_middle_without(times, seconds) for times, seconds in zip(whole, own[node], strict=True)]
+        ratios = [seconds / other for seconds, other in zip(own[node], others_s, strict=True)]
+        # The others' spread is asked for only where it may matter: it costs a sort of all of them.
+        if min(middle(part) for part in _parts(ratios)) <= 1.0 + bound:
+            continue
         of_others = [[own[other][place] for other in nodes if other != node] for place in range(len(lasts))]
-        ratios = [seconds / middle(others) for seconds, others in zip(own[node], of_others, strict=True)]
         noise = NOISE * middle(spread(others) / middle(others) for others in of_others)
-        least = max(slower_percent / 100.0, noise, OF_FEW if len(nodes) < FEW_NODES else 0.0)
+        least = max(bound, noise, OF_FEW if len(nodes) < FEW_NODES else 0.0)
         if min(middle(part) for part in _parts(ratios)) > 1.0 + least:
-            others_s = middle(map(middle, of_others))
-            usual = middle(ratios), middle(own[node]), others_s, len(nodes) - 1
+            usual = middle(ratios), middle(own[node]), middle(others_s), len(nodes) - 1
             found.append(SlowNode(node, stage, *usual, lasts[0], lasts[-1], at))
     return found
+
+
+def _middle_without(ascending: Sequence[float], one: float) -> float:
+    """The median of all of them but `one`, which is among them, in the time that finding it takes."""
+    place, rest = bisect_left(ascending, one), len(ascending) - 1
+
+    def at(index: int) -> float:
+        return ascending[index if index < place else index + 1]
+
+    return at(rest // 2) if rest % 2 else at(rest // 2 - 1) + 0.5 * (at(rest // 2) - at(rest // 2 - 1))
 
 
 def _newest(lasts: Sequence[int], lasted_s: dict[int, float]) -> Sequence[int]:

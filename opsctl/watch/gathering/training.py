@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from opsctl.checkpoints.inventory import last_checkpoint, latest_problem
 from opsctl.checkpoints.progress import Length, is_finished, length
+from opsctl.logs import index
 from opsctl.logs.measured import recent, recent_and_series
 from opsctl.watch.gathering.asked import Asked, changed_at
 from opsctl.watch.snapshot import Part, Snapshot
@@ -43,3 +46,12 @@ def log(seen: Snapshot, asked: Asked) -> Snapshot:
     if Part.LOG not in asked.parts:
         return seen
     return replace(seen, measured=measured, log_written_at=changed_at(asked.paths.main_log))
+
+
+def curve(seen: Snapshot, asked: Asked) -> Snapshot:
+    """Part.CURVE: what the whole log shows, and its last iteration where more noise came after it than is looked at."""
+    found = index.look(asked.paths)
+    if seen.measured.last_iteration is None and found.last_line is not None and Part.LOG in asked.parts:
+        measured = msgspec.structs.replace(seen.measured, last_iteration=found.last_line, is_followed=True)
+        seen = replace(seen, measured=measured)
+    return replace(seen, curve=tuple(found.curve.points()), is_curve_whole=found.is_caught_up)

@@ -64,6 +64,7 @@ class Fault:
     truth: Truth
     do: Callable[[Stage], None] = lambda _stage: None  # once it trains
     changes: Mapping[str, str] = field(default_factory=dict)
+    tables: str = ""  # more tables of its run file, as TOML
     environment: str = ""  # shell lines before each launcher
     tasks: str = "1"
     nodes: int = 2

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.cluster.conftest import wait_until
@@ -17,7 +17,9 @@ TP2 = {"num_layers": "2\ntensor_model_parallel_size = 2", "lr": "1e-3"}
 PP2 = {"num_layers": "2\npipeline_model_parallel_size = 2", "lr": "1e-3"}
 TP2_PP2 = {"num_layers": "2\ntensor_model_parallel_size = 2\npipeline_model_parallel_size = 2", "lr": "1e-3"}
 #: A hung training comes to its limit before a collective gives up.
-SHORT = {"time": "1:00", "exit_margin": '"0:20"'}
+SHORT = {"time": "2:00", "exit_margin": '"0:20"'}
+#: The job looks at its ranks after a quarter of a minute without a word, and ends the step after half of one.
+WATCHED = '\n[watch]\nsilent_most = "0:15"\n'
 
 
 def signalled(number: signal.Signals, rank: int) -> Callable[[Stage], None]:
@@ -77,12 +79,6 @@ def cancel_by_signal(stage: Stage) -> None:
     stage.cluster.run("scancel", "--signal=KILL", "--full", str(stage.job_id))
 
 
-def requeue(stage: Stage) -> None:
-    stage.cluster.run("scontrol", "requeue", str(stage.job_id))
-    time.sleep(8)
-    stage.cluster.run("scancel", str(stage.job_id))
-
-
 def preempt(stage: Stage) -> None:
     """A job of a partition of higher tier needs all nodes."""
     urgent = stage.cluster.sbatch("sleep 5", "--partition=urgent", "--nodes=4", "--exclusive", "--time=1")
@@ -106,13 +102,19 @@ def of_rank(cause: str, about: str, rank: int, user_fault: bool = False) -> Trut
     return Truth(cause, about, user_fault, rank, "of rank")
 
 
-def end_first_task(stage: Stage) -> None:
-    """End the first task, kill -9, when there is a checkpoint; the second one starts from it."""
-    stage.training.wait_for_log("successfully saved checkpoint at iteration")
+def end_first_task(stage: Stage, saves: int = 1) -> None:
+    """End the first task, kill -9, when there are so many checkpoints; the second one starts from them."""
+    stage.training.wait_for_log("successfully saved checkpoint at iteration", saves)
     os.kill(stage.pid(0), signal.SIGKILL)
     stage.training.wait_for_log("START TIME:", 2)
     wait_until(lambda: len(stage.training.recorded()) > 1, 60, "the second attempt")
     stage.job_id = int(stage.training.recorded()[1]["job_id"])
+
+
+def cancel_when_told_of_silence(stage: Stage) -> None:
+    stage.training.wait_for_log("opsctl: nothing was logged for")
+    time.sleep(3)
+    cancel(stage)
 
 
 def limp(stage: Stage) -> None:
@@ -127,11 +129,16 @@ def limp(stage: Stage) -> None:
     cancel(stage)
 
 
-def resumed(name: str, truth: Truth, damage: str, **changes: str) -> Fault:
-    """A second task that finds its checkpoint damaged by `damage`, a shell line run in the run's folder."""
+def resumed(name: str, truth: Truth, damage: str, changes: Mapping[str, str] | None = None, saves: int = 1) -> Fault:
+    """A second task that finds its checkpoints damaged by `damage`, a shell line run in the run's folder."""
     line = f'cd "$(dirname "${{BASH_SOURCE[0]}}")"; {_SECOND_TASK} {{ {damage} ; }}'
     return Fault(
-        name, truth, end_first_task, changes={"save_interval": "20", **changes}, environment=line, tasks="1-2%1"
+        name,
+        truth,
+        lambda stage: end_first_task(stage, saves),
+        changes={"save_interval": "20", **(changes or {})},
+        environment=line,
+        tasks="1-2%1",
     )
 
 
@@ -210,22 +217,31 @@ FAULTS = (
     ),
     Fault(
         "own-stuck-rank",
-        Truth("hang", "one rank waits for ever in a module of the user's, until the job's limit", True),
+        of_rank("hang", "one rank waits for ever in a module of the user's, until the job's limit", 1, True),
         _start_only,
         SHORT,
+        WATCHED + "end_hung = false\n",
         environment=hooked("stuck", 1),
     ),
     Fault(
+        "own-stuck-rank-cancelled",
+        of_rank("hang", "one rank waits for ever in a module of the user's; somebody sees it and cancels", 3, True),
+        cancel_when_told_of_silence,
+        tables=WATCHED + "end_hung = false\n",
+        environment=hooked("stuck", 3),
+    ),
+    Fault(
         "own-stopped-rank",
-        Truth("hang", "SIGSTOP of one rank until the job's limit"),
+        of_rank("hang", "SIGSTOP of one rank; the job sees it and ends the step", 2),
         signalled(signal.SIGSTOP, 2),
-        SHORT,
+        tables=WATCHED,
     ),
     Fault(
         "own-stopped-rank-tp2",
-        Truth("hang", "SIGSTOP of one rank of TP 2 until the job's limit"),
+        of_rank("hang", "SIGSTOP of one rank of TP 2; the job sees it and ends the step", 3),
         signalled(signal.SIGSTOP, 3),
-        {**SHORT, **TP2},
+        TP2,
+        WATCHED,
     ),
     Fault("own-dropped-connection", Truth("network", "the kernel resets one rank's TCP connections"), drop),
     Fault(
@@ -245,7 +261,6 @@ FAULTS = (
     Fault("own-node-marked-down", Truth("node-failure", "an administrator sets a node DOWN", node="of job"), mark_down),
     Fault("own-scancel", Truth("cancelled", "scancel of the running job"), cancel),
     Fault("own-scancel-kill", Truth("cancelled", "scancel --signal=KILL --full of the running job"), cancel_by_signal),
-    Fault("own-requeue", Truth("cancelled", "scontrol requeue, then scancel"), requeue),
     Fault("own-preempted", Truth("preempted", "a job of a higher tier takes the nodes"), preempt),
     Fault("own-slow-node", Truth("cancelled", "a node that runs at a tenth until somebody cancels the job"), limp),
     Fault(
@@ -302,18 +317,19 @@ FAULTS = (
         "own-truncated-checkpoint",
         Truth("checkpoint", "a file of the checkpoint is cut short"),
         f'truncate -s 1000 "$(ls {_LATEST}/*model_states.pt | head -1)"',
-        **TP2,
+        TP2,
     ),
     resumed(
         "own-missing-checkpoint-file",
         Truth("checkpoint", "a file of the checkpoint is gone"),
         f'rm -f "$(ls {_LATEST}/layer*.pt | head -1)"',
-        **PP2,
+        PP2,
     ),
     resumed(
         "own-missing-latest",
         Truth("checkpoint", "checkpoints, and nothing that names the latest"),
         "rm -f output/checkpoints/latest",
+        saves=2,  # of a single one there is no doubt
     ),
     resumed(
         "own-latest-names-nothing",

@@ -20,12 +20,14 @@ def torchrun(
     around: str = "",
     port: str = "$((20000 + SLURM_JOB_ID % 9000))",
     host: str = "127.0.0.1",
+    meets_within_s: int = 900,
     first: str = "",
 ) -> str:
     """The body of a job: one torchrun a node. around: a command that runs it; first: lines before."""
     launcher = (
         f"{around} {_TORCHRUN} --nnodes {nodes} --nproc-per-node {ranks} --rdzv-backend static "
-        f"--node-rank \\$SLURM_PROCID --master-addr {host} --master-port {port} train.py {words}"
+        f"--rdzv-conf timeout={meets_within_s} --node-rank \\$SLURM_PROCID --master-addr {host} --master-port {port} "
+        f"train.py {words}"
     )
     return f'{_HEAD}{first}srun --kill-on-bad-exit=1 --label bash -c "{launcher}"\n'
 
@@ -94,6 +96,14 @@ def kill_node(stage: Stage) -> None:
     wait_for_words(stage, "step     40")
     stage.culprit = stage.nodes[-1]
     stage.cluster.kill_node(stage.culprit)
+
+
+def requeue(stage: Stage) -> None:
+    """Somebody has Slurm put the job back into the queue, and thinks better of it."""
+    wait_for_words(stage, "step     40")
+    stage.cluster.run("scontrol", "requeuehold", str(stage.job_id))
+    wait_for_words(stage, "DUE TO")
+    stage.cluster.run("scancel", str(stage.job_id))
 
 
 #: Somebody else's process that holds a port for a minute.
@@ -214,6 +224,7 @@ FAULTS = (
         Truth("network", "the master's name cannot be resolved"),
         "none",
         host="gpu-r07n01.cluster.invalid",
+        meets_within_s=20,
     ),
     plain("plain-load-missing", Truth("checkpoint", "the checkpoint to go on from is not there", True), "load-missing"),
     plain(
@@ -245,6 +256,13 @@ FAULTS = (
     plain("plain-files", code("a file opened for each document until there are too many", 1), "files --rank 1"),
     plain("plain-nan", Truth("diverged", "the loss is NaN, and the program stops", True), "nan"),
     plain("plain-scancel", Truth("cancelled", "scancel of the running job"), "none", do=cancel),
+    plain(
+        "plain-requeued",
+        Truth("cancelled", "scontrol requeuehold of the running job, and scancel of the held one"),
+        "none",
+        do=requeue,
+        options=("--requeue", "--open-mode=append"),
+    ),
     plain("plain-preempted", Truth("preempted", "a job of a higher tier takes the nodes"), "none", do=preempt),
     plain("plain-time-limit", Truth("time-limit", "the job's minute is over"), "none", options=("--time=1",)),
     plain("plain-lost-node", Truth("node-failure", "power cut of a node", node="of job"), "none", do=kill_node),

@@ -6,8 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from opsctl.attempts.brake import brake_trips, chains_to_cancel, learned_nothing, waits_in_vain, without_progress
+from opsctl.attempts.brake import (
+    BRAKE_ATTEMPTS,
+    OTHER_NODES,
+    brake_trips,
+    chains_to_cancel,
+    learned_nothing,
+    waits_in_vain,
+    without_progress,
+)
 from opsctl.attempts.events import Attempt
+from opsctl.attempts.verdict import Cause, Verdict
 from opsctl.records.chains import REFILL, SUBMIT, Chain
 from opsctl.records.own_jobs import Recorded
 from tests.unit.attempts.test_lost import job
@@ -114,3 +123,34 @@ def test_a_chain_stops_waiting_when_three_of_its_tasks_left_the_lease_to_another
     assert waits_in_vain([trained, *held[:2], of_another, held[2]], 50)
     assert not waits_in_vain(held, 60) and not waits_in_vain(held[:2], 50)
     assert not waits_in_vain([*held[:2], trained, held[2]], 50)
+
+
+def of_node(number: int, node: str, confidence: float = 0.9, cause: str = Cause.GPU_ECC) -> Attempt:
+    verdict = Verdict(cause=cause, node=node, confidence=confidence)
+    return replace(ended(number), verdict=verdict)
+
+
+def test_attempts_that_each_died_of_another_node_do_not_stop_a_chain() -> None:
+    assert without_progress([of_node(number, f"n{number}") for number in range(1, 6)], NOON) == 0
+    lost = [replace(ended(number, "node-failure"), lost_nodes=(f"n{number}",)) for number in range(1, 6)]
+    assert without_progress(lost, NOON) == 0
+
+
+def test_the_same_node_again_and_what_nobody_is_sure_of_counts() -> None:
+    assert without_progress([of_node(1, "n1"), of_node(2, "n1"), of_node(3, "n2"), of_node(4, "n1")], NOON) == 2
+    assert brake_trips([of_node(number, f"n{number}", confidence=0.5) for number in (1, 2, 3)], NOON)
+    assert brake_trips([of_node(number, f"n{number}", cause=Cause.USER_CODE) for number in (1, 2, 3)], NOON)
+
+
+def test_so_many_bad_nodes_in_a_row_are_no_nodes_fault() -> None:
+    many = [of_node(number, f"n{number}") for number in range(1, OTHER_NODES + BRAKE_ATTEMPTS + 1)]
+    assert not brake_trips(many[:-1], NOON) and brake_trips(many, NOON)
+    saved = ended(99, end=10)
+    assert without_progress([*many, saved, of_node(100, "n100")], NOON) == 0
+
+
+def test_what_a_network_names_another_node_for_each_time_stops_a_chain_as_anything_does() -> None:
+    for cause in (Cause.NCCL, Cause.NETWORK):
+        assert brake_trips([of_node(number, f"n{number}", cause=cause) for number in (1, 2, 3)], NOON), cause
+    for cause in (Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE):
+        assert not brake_trips([of_node(number, f"n{number}", cause=cause) for number in (1, 2, 3)], NOON), cause

@@ -95,7 +95,7 @@ def test_a_shipped_job_is_brought_back_and_an_unknown_one_names_those_there_are(
     assert opsctl("cron", "add", "--shipped", "nothing") == 1
     heard = capsys.readouterr().err
     assert "checkpoint-backup, checkpoint-rotation, evaluate, fs-watchdog, " in heard
-    assert ", progress, refill, requests, slurm-status" in heard
+    assert ", progress, refill, report-publish, requests, slurm-status" in heard
     assert opsctl("cron", "add") == 2 and opsctl("cron", "add", "mine.slurm", "--shipped", "refill") == 2
 
 

@@ -9,18 +9,23 @@ from opsctl.goodput.report import GoodputReport, lines, report, what_next
 from tests.unit.goodput.made import BEGINNING, at, attempt, span
 
 
-def made(failures: int, interval: int | None = 500) -> GoodputReport:
-    """Attempts of 1,000 s, the first ones ended by a lost node 100 s after their checkpoint."""
+def made(failures: int, interval: int | None = 500, saves: bool = True, timed: bool = True) -> GoodputReport:
+    """Attempts of 1,000 s, the first ones ended by a lost node 100 s after their checkpoint.
+
+    saves: whether any of them came to one. timed: whether the log says how long they took.
+    """
     attempts, spans = [], []
     for number in range(1, failures + 2):
         begins, start = 1000.0 * number, 80 * (number - 1)
         reason = "node-failure" if number <= failures else "exit-duration"
         lost = 10 if number <= failures else 0
         kept = start + 80
-        more = {"iteration_at_start": start, "iteration_at_end": kept + lost, "checkpoint_at_end": kept}
+        saved = {"iteration_at_start": start, "checkpoint_at_end": kept} if saves else {}
+        more = {"iteration_at_end": kept + lost, **saved}
         attempts.append(attempt(number, begins, begins + 1000, reason=reason, **more))
         lines_ = [(kept, 800.0)] + ([(kept + lost, 100.0)] if lost else [])
-        spans.append(span(number, start, begins + 50, *lines_, saves_s=[2.0, 4.0]))
+        times = {"saves_s": [2.0, 4.0]} if saves and timed else {}
+        spans.append(span(number, start, begins + 50, *lines_, **times))
     until = at(1000.0 * (failures + 2))
     amounts = account(attempts, spans, [BEGINNING], {one.id: 8 for one in attempts}, until, False)
     return report(amounts, stays(attempts, spans, until), BEGINNING, until, 10.0, interval)
@@ -49,6 +54,21 @@ def test_of_too_few_failures_nothing_is_said() -> None:
     found = made(2).save_interval
     assert (found.failures, found.iterations_best, found.lost_percent_best) == (2, None, None)
     assert lines(made(2))[-2] == "best save interval: 2 failures are too few to say, from 3 on; every 500 now"
+
+
+def test_where_nothing_was_ever_saved_it_says_how_often_to_begin_with() -> None:
+    found = made(4, saves=False)
+    # A tenth of 1,250 s, of iterations of 10 s.
+    assert found.save_interval.iterations_best == 12 and found.save_interval.lost_percent_best is None
+    assert "nothing was saved yet and 4 attempts failed" in lines(found)[-2]
+    assert lines(found)[-2].endswith(": 12 iterations to begin with; every 500 now")
+    assert made(2, saves=False).save_interval.iterations_best is None
+
+
+def test_saves_that_the_log_does_not_time_are_no_reason_to_guess() -> None:
+    found = made(4, timed=False)
+    assert found.save_interval.iterations_best is None
+    assert "the log does not show what a save and an iteration take" in lines(found)[-2]
 
 
 def test_the_screen_has_a_row_for_each_part_and_the_sum() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from opsctl.hangs.frames import Frame, collective_of, place_of
+from opsctl.hangs.grouping import grouped
 from tests.unit.hangs.ranks import TORCH, stack, waits
 
 P2P = "/x/site-packages/deepspeed/runtime/pipe/p2p.py"
@@ -21,13 +22,26 @@ def test_a_rank_in_a_collective_waits_in_what_the_program_called() -> None:
         ([Frame("recv", P2P, 1), Frame("_exec", "/x/site-packages/deepspeed/runtime/pipe/engine.py", 2)], "recv"),
         ([Frame("backward", "/x/trainer/parallel/overlapped.py", 57)], "wait"),  # on a work's handle, in C++
         ([Frame("ncclGroupEnd", "libnccl.so.2", 0), Frame("f", "/run/t.py", 2)], "wait"),
-        ([Frame("read", "/run/data.py", 1), Frame("all_reduce", TORCH, 2)], "all_reduce"),  # a hook's
+        ([Frame("handler", "/run/data.py", 1), Frame("all_reduce", TORCH, 2)], ""),  # called from within it
+        (
+            [Frame("sleep", "/usr/lib/python3.11/time.py", 1), Frame("h", "/run/a.py", 1), Frame("barrier", TORCH, 2)],
+            "",
+        ),
+        ([Frame("__poll", "poll.c", 9), Frame("wait", "libc.so.6", 0), Frame("barrier", TORCH, 2)], "barrier"),
         ([Frame("read", "/run/a.py", 1), Frame("g", "/run/a.py", 4), Frame("barrier", TORCH, 2)], ""),
         ([], ""),
     ],
 )
 def test_only_frames_of_torch_or_of_its_libraries_are_collectives(frames: list[Frame], collective: str) -> None:
     assert collective_of(frames) == collective
+
+
+def test_a_signals_handler_inside_a_collective_is_what_its_rank_is_in_and_the_others_wait_for() -> None:
+    wrapper = "wrapper@/x/site-packages/torch/distributed/c10d_logger.py:81"
+    handles = stack(2, "asleep@/run/site/handlers.py:4", wrapper, "reason@/run/leaving.py:30", "train@/run/train.py:9")
+    assert place_of(handles).words == "is in asleep < reason < train"
+    odd, *others = grouped([waits(0), waits(1), handles, waits(3)])
+    assert (odd.ranks, odd.is_odd, [one.is_odd for one in others]) == ((2,), True, [False])
 
 
 def test_lines_count_but_not_inside_loops_that_wait() -> None:

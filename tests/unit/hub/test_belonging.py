@@ -95,7 +95,8 @@ def test_the_first_submit_and_another_repository_for_a_kind_are_said_with_the_ne
     desk.write(LOG, b"first line\nsecond line\nthird line\n")
     assert len(desk.sync().commits) == 1 and len(desk.hub.commits(REPO)) == 2
     assert note(desk)["run_id"] == "fedcba9876543210"
-    assert note(desk)["repos"] == {"logs": REPO, "tensorboard": REPO, "carbon": REPO, "checkpoints": "lab/weights"}
+    own = dict.fromkeys(("logs", "tensorboard", "carbon", "report"), REPO)
+    assert note(desk)["repos"] == {**own, "checkpoints": "lab/weights"}
     assert note(desk)["checkpoints"] == "tag"
 
 

@@ -28,7 +28,7 @@ def here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
 def test_check_says_who_where_and_how_much_and_sends_nothing(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("hub", "check") == 0
     said = capsys.readouterr().out
-    assert "token: ann (write)\nlab/run: will be made: logs, tensorboard, carbon, checkpoints\n" in said
+    assert "token: ann (write)\nlab/run: will be made: logs, tensorboard, carbon, report, checkpoints\n" in said
     assert "a sync would send 2 files, 5.14 kB" in said
     assert {one.method for one in here.hub.requests} == {"GET"} and here.hub.repos == {}
 

@@ -12,9 +12,12 @@ import pytest
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.verdict import Cause, Verdict
+from opsctl.errors import OpsctlError
+from opsctl.job import good_nodes
 from opsctl.job.allocation import Allocation
 from opsctl.job.good_nodes import replacement_line, without_lost_nodes
 from opsctl.job.task import Task
+from opsctl.probe.report import NodeReport, ProbeReport, Reason, Standing
 from tests.unit.job.test_task import published, task_in
 
 __all__ = ["published"]
@@ -82,9 +85,61 @@ def test_a_node_that_triage_is_sure_of_is_replaced_and_no_users_error_replaces_o
     assert (without_lost_nodes(task, ended(Ending.FAILED, verdict=verdict)) is not None) == goes_on
 
 
+def found(**standing: Standing) -> ProbeReport:
+    nodes = []
+    for node in NODES:
+        reasons = (Reason(standing[node], "memory.copy_gbs", "memory: 5 GB/s"),) if node in standing else ()
+        of = standing.get(node, Standing.FINE)
+        nodes.append(NodeReport(node=node, standing=of, hardware="", reasons=reasons, numbers={"machine.cores": 8.0}))
+    return ProbeReport(at=datetime.now(UTC), effort="quick", took_s=9.0, nodes=tuple(nodes))
+
+
+def after_probe(task: Task, report: ProbeReport, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """The task after a probe that found that. Only the probe itself is not real."""
+    monkeypatch.setattr(good_nodes, "_setting", lambda _task: None)
+    monkeypatch.setattr(good_nodes, "probe", lambda *_: report)
+    slurm = msgspec.structs.replace(task.revision.file.slurm, spare=2)
+    object.__setattr__(task.revision, "file", msgspec.structs.replace(task.revision.file, slurm=slurm))
+    folder = task.paths.attempt_folder(12)
+    folder.mkdir(parents=True, exist_ok=True)
+    return good_nodes.on_good_nodes(task, ended(), folder, lambda: False)
+
+
+def test_a_bad_node_is_out_of_the_job_for_good_and_takes_no_lost_ones_place(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = after_probe(task, found(x2=Standing.BAD), monkeypatch)
+    assert (rest.nodes, rest.allocation.nodes, rest.spare) == (("x1", "x3"), ("x1", "x3", "x4"), 1)
+    after = without_lost_nodes(rest, ended(lost=("x3",)))
+    assert after is not None and (after.nodes, after.spare) == (("x1", "x4"), 0)
+    assert "spare nodes left: 0" in replacement_line(rest, after)
+
+
+def test_with_no_more_nodes_than_it_needs_a_training_goes_on_with_slow_ones_and_says_so_but_with_no_bad_one(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = after_probe(task, found(x2=Standing.BAD, x3=Standing.SLOW, x4=Standing.BAD), monkeypatch)
+    assert (rest.nodes, rest.spare) == (("x1", "x3"), 0)
+    task.log.finish()
+    assert "x3 is slow and is trained on for want of others: memory: 5 GB/s" in task.paths.main_log.read_text()
+    with pytest.raises(OpsctlError, match="1 nodes are left and 2 are needed; bad: x2, x3, x4; give"):
+        after_probe(task, found(x2=Standing.BAD, x3=Standing.BAD, x4=Standing.BAD), monkeypatch)
+
+
 def test_more_lost_than_spare_or_none_at_all_is_the_end_of_the_job(task: Task) -> None:
     assert without_lost_nodes(task, ended(lost=("x1", "x2"))) is not None
     assert without_lost_nodes(replace(task, spare=0), ended(lost=("x2",))) is None
     assert without_lost_nodes(task, ended(Ending.FAILED)) is None
     assert without_lost_nodes(task, None) is None
     assert without_lost_nodes(task, ended(lost=("x4",))) is None  # nothing ran there
+
+
+def test_a_lost_nodes_place_is_taken_by_the_best_spare_one_and_the_others_stay(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed = after_probe(task, found(x1=Standing.SLOW), monkeypatch)
+    assert probed.nodes == ("x2", "x3")
+    after = without_lost_nodes(probed, ended(lost=("x3",)))
+    assert after is not None and after.nodes == ("x2", "x4")
+    last = without_lost_nodes(after, ended(lost=("x4",)))
+    assert last is not None and last.nodes == ("x1", "x2")

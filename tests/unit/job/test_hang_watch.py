@@ -164,6 +164,18 @@ def test_a_training_that_goes_on_is_said_and_forgotten() -> None:
     assert not hangs.stacks and pass_until(hangs, clock, 270) == []
 
 
+def test_a_line_that_comes_in_pieces_is_a_sign_of_life_wherever_it_is_cut() -> None:
+    for cut in range(1, len(LINE)):
+        clock = Clock()
+        hangs = watch(clock, [STUCK])
+        clock.now = 90.0
+        hangs.heard(LINE[:cut])
+        hangs.heard(LINE[cut:])
+        assert pass_until(hangs, clock, 180) == [], LINE[:cut]
+        hangs.heard(b"some chatter of a library, and no more\n")
+        assert len(pass_until(hangs, clock, 200)) == 1, "what was heard once is not heard again"
+
+
 def test_where_nobody_knows_what_a_step_may_take_nothing_is_looked_at() -> None:
     clock, took = Clock(), []
 
@@ -196,3 +208,13 @@ def test_the_limit_is_asked_with_whether_an_iteration_was_logged_yet() -> None:
     hangs.heard(LINE)
     hangs.look()
     assert asked == [True, True, True, True, False]
+
+
+def test_a_training_line_behind_more_of_a_progress_bar_than_is_kept_of_a_line_is_heard() -> None:
+    clock = Clock()
+    hangs = watch(clock, [STUCK])
+    hangs.heard(LINE)
+    clock.now = 90.0
+    hangs.heard(b"\rEpoch 1:  12%|####      | 120/1000 [00:12<01:20, 9.9it/s]" * 2000)
+    hangs.heard(b"\r" + LINE)
+    assert pass_until(hangs, clock, 180) == []

@@ -71,7 +71,19 @@ def test_a_line_that_begins_before_the_limit_is_left_out(tmp_path: Path, opened:
 def test_only_lines_with_one_of_the_marks_are_given(tmp_path: Path, opened: Opened) -> None:
     path = tmp_path / "log"
     path.write_text("a 1\nb 2\nc 3\n")
-    assert list(lines_backwards(opened(path), containing=[b"a", b"3"])) == ["c 3", "a 1"]
+    assert list(lines_backwards(opened(path), marks=[b"a", b"3"])) == ["c 3", "a 1"]
+
+
+@SMALL
+@given(text=st.text("ab\0\n"), block=BLOCKS)
+def test_marked_lines_are_the_same_whatever_the_block(tmp_path: Path, opened: Opened, text: str, block: int) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    lines = text.replace("\0", "").split("\n")[::-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line_text, "_BLOCK_BYTES", block)
+        found = list(lines_backwards(opened(path), marks=[b"aba", b"bb"]))
+    assert found == [line for line in lines if "aba" in line or "bb" in line]
 
 
 def test_bytes_that_are_no_text_do_not_stop_the_reading(tmp_path: Path, opened: Opened) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from opsctl.moments import now
+from opsctl.nodes.judging import judge as judge_nodes
+from opsctl.nodes.policy import Policy
 from opsctl.probe.evidence import put_on_record
 from opsctl.probe.judging import Expected, judge
 from opsctl.probe.report import ProbeReport, Standing
@@ -50,3 +53,16 @@ def test_what_is_wrong_with_the_hardware_too_is_recorded_alone(paths: RunPaths) 
     made = answers(8, numbers={2: {("products", "wrong"): 1.0}}, texts={2: {"torch": "9.9"}})
     ((node, words),) = recorded(paths, list(made))
     assert node == NODE and words == "computes wrong: 1 of 4 products of whole numbers are not right"
+
+
+def test_two_probes_that_a_node_said_nothing_in_are_enough_to_stay_off_it_and_one_is_not(paths: RunPaths) -> None:
+    found = judge(answers(8, silent=frozenset({2})), Expected())
+    excluded = []
+    for attempt, minutes in (("1-a", 60), ("2-a", 0)):
+        at = now() - timedelta(minutes=minutes)
+        report = ProbeReport(at=at, effort="quick", took_s=12.0, nodes=found.nodes)
+        assert report.of(Standing.BAD)
+        put_on_record(paths, report, attempt)
+        listed = judge_nodes(read_node_evidence(paths), [], now(), names(50), Policy())
+        excluded.append([one.node for one in listed])
+    assert excluded == [[], [NODE]]

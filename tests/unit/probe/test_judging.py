@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.probe.answers import Answer
 from opsctl.probe.judging import Expected, Judgement, judge
 from opsctl.probe.report import Standing
 from tests.unit.probe.made_answers import USUAL, answers, names
+from trainer.formats.probe import PROGRAM
 
 ALL, PLACE = 52, 16
 NAME = names(ALL)[PLACE]
@@ -24,10 +26,14 @@ def bad(found: Judgement) -> list[str]:
     return [node for node, standing in standings(found).items() if standing == Standing.BAD]
 
 
+def slow(found: Judgement) -> list[str]:
+    return [node for node, standing in standings(found).items() if standing == Standing.SLOW]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_nobody_of_52_good_nodes_is_bad_and_hardly_one_suspicious(seed: int) -> None:
     found = judge(answers(ALL, seed), Expected())
-    assert bad(found) == [] and len(standings(found)) <= 2 and found.general == ()
+    assert bad(found) == slow(found) == [] and len(standings(found)) <= 2 and found.general == ()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -40,12 +46,12 @@ def test_nobody_of_52_good_nodes_is_bad_and_hardly_one_suspicious(seed: int) -> 
         (("network", "link_latency_us"), 8.0),
     ],
 )
-def test_one_slow_node_of_52_is_the_only_bad_one_and_is_named_with_both_numbers(
+def test_one_slow_node_of_52_is_the_only_slow_one_and_is_named_with_both_numbers(
     key: tuple[str, str], factor: float, seed: int
 ) -> None:
     usual = {("network", "link_gbs"): 11.0, ("network", "link_latency_us"): 30.0, **USUAL}[key]
     found = judge(answers(ALL, seed, numbers={PLACE: {key: factor * usual}}), Expected())
-    assert bad(found) == [NAME]
+    assert slow(found) == [NAME] and bad(found) == []
     (reason, *_) = next(one for one in found.nodes if one.node == NAME).reasons
     assert reason.measure == ".".join(key) and "where the others have" in reason.words
 
@@ -69,16 +75,29 @@ def test_a_node_that_computes_or_keeps_wrong_is_bad_however_fast(
     assert said in next(one for one in found.nodes if one.node == NAME).reasons[0].words
 
 
-def test_a_node_that_did_not_answer_or_was_lost_is_bad_and_the_others_are_still_judged() -> None:
-    slow = {3: {("products", "fp32_gflops"): 900.0}}
+def test_a_node_that_was_lost_is_bad_as_is_one_without_a_word_and_the_others_are_still_judged() -> None:
+    planted = {3: {("products", "fp32_gflops"): 900.0}}
     nodes = names(ALL)
     found = judge(
-        answers(ALL, numbers=slow, silent=frozenset({PLACE}), lost={nodes[5]: "Slurm lost it while it was tested"}),
+        answers(ALL, numbers=planted, silent=frozenset({PLACE}), lost={nodes[5]: "Slurm lost it while it was tested"}),
         Expected(),
     )
-    assert bad(found) == [nodes[3], nodes[5], NAME]
+    assert (bad(found), slow(found)) == ([nodes[5], NAME], [nodes[3]])
     words = {one.node: one.reasons[0].words for one in found.nodes if one.reasons}
-    assert words[NAME] == "it did not answer" and words[nodes[5]] == "Slurm lost it while it was tested"
+    assert (
+        words[NAME] == "it said nothing at all, while 51 of 52 nodes answered"
+        and words[nodes[5]] == "Slurm lost it while it was tested"
+    )
+
+
+def test_a_node_that_has_begun_to_answer_is_slow_and_none_is_bad_for_saying_nothing_where_most_did_not_answer() -> None:
+    made = answers(4)
+    begun = Answer(names(4)[3], {}, {}, frozenset(), {}, late={"run_folder": "its time was up", PROGRAM: "not through"})
+    found = judge([*made[:3], begun], Expected())
+    assert (bad(found), slow(found)) == ([], names(4)[3:])
+    assert bad(judge(answers(4, silent=frozenset({2, 3})), Expected())) == names(4)[2:]
+    few = judge(answers(4, silent=frozenset({1, 2, 3})), Expected())
+    assert (bad(few), slow(few)) == ([], names(4)[1:])
 
 
 def test_different_hardware_is_compared_within_its_class_and_a_kind_of_its_own_is_told() -> None:
@@ -87,7 +106,7 @@ def test_different_hardware_is_compared_within_its_class_and_a_kind_of_its_own_i
     slower[7] = {("products", "fp32_gflops"): 700.0}
     older[51] = {"cpu": "EPYC 7763"}
     found = judge(answers(ALL, texts=older, numbers=slower), Expected())
-    assert bad(found) == [names(ALL)[7]]
+    assert slow(found) == [names(ALL)[7]]
     assert found.not_seen == (f"too few of their kind to be compared: {names(ALL)[51]} (EPYC 7763)",)
 
 
@@ -120,9 +139,9 @@ def test_memory_and_gpus_are_held_against_what_slurm_and_the_run_count_on() -> N
     assert words[names(ALL)[4]] == "192,000 MiB of memory, where Slurm counts on 384,000"
 
 
-def test_a_part_that_hung_names_the_node_and_one_that_is_not_installed_accuses_nobody() -> None:
+def test_a_part_that_died_names_the_node_and_one_that_is_not_installed_accuses_nobody() -> None:
     made = answers(6)
-    made[2] = replace(made[2], failed={"disk": "not done within 12 s"})
+    made[2] = replace(made[2], failed={"disk": "its process was ended by SIGBUS"})
     made = [
         replace(one, failed={**one.failed, "memory": "ModuleNotFoundError: No module named 'numpy'"}) for one in made
     ]
@@ -131,12 +150,26 @@ def test_a_part_that_hung_names_the_node_and_one_that_is_not_installed_accuses_n
     assert found.general == ("6 of 6 nodes: memory: ModuleNotFoundError: No module named 'numpy'",)
 
 
+@pytest.mark.parametrize(
+    ("part", "standing"),
+    [("products", Standing.SLOW), ("run_folder", Standing.SLOW), (PROGRAM, Standing.SLOW), ("gpus", Standing.BAD)],
+)
+def test_what_was_not_done_in_time_makes_a_node_slow_and_bad_only_where_a_device_hangs(
+    part: str, standing: Standing
+) -> None:
+    made = answers(6)
+    made[2] = replace(made[2], late={part: "not done within 12 s"})
+    assert standings(judge(made, Expected())) == {names(6)[2]: standing}
+    made[0] = replace(made[0], late={"network": "not done within 20 s"})
+    assert standings(judge(made, Expected()))[names(6)[0]] == Standing.SLOW
+
+
 @pytest.mark.parametrize("part", ["run_folder", "shm", "disk"])
 def test_a_node_alone_is_only_suspicious_for_a_folder_that_fails(part: str) -> None:
     made = answers(1)
     made[0] = replace(made[0], failed={part: "OSError: [Errno 122] Disk quota exceeded"})
     assert standings(judge(made, Expected())) == {names(1)[0]: Standing.SUSPICIOUS}
-    made[0] = replace(made[0], failed={"products": "not done within 12 s"})
+    made[0] = replace(made[0], failed={"products": "its process was ended by SIGSEGV"})
     assert standings(judge(made, Expected())) == {names(1)[0]: Standing.BAD}
 
 
@@ -155,4 +188,15 @@ def test_a_run_folder_that_fails_alike_on_several_nodes_is_nobodys_fault_and_on_
 def test_a_noisy_cluster_accuses_nobody() -> None:
     """As a local cluster on a busy machine: rates that differ two- and threefold from node to node."""
     noisy = {place: {("products", "fp32_gflops"): rate} for place, rate in enumerate((5, 16, 27, 16, 9, 15, 33, 12))}
-    assert bad(judge(answers(8, numbers={key: dict(value) for key, value in noisy.items()}), Expected())) == []
+    found = judge(answers(8, numbers={key: dict(value) for key, value in noisy.items()}), Expected())
+    assert bad(found) == slow(found) == []
+
+
+@pytest.mark.parametrize(("rate", "accused"), [(1500.0, False), (700.0, True)])
+def test_two_of_three_nodes_that_agree_by_chance_make_the_third_slow_only_where_it_is_far_off(
+    rate: float, accused: bool
+) -> None:
+    rates = (2400.0, 2401.0, rate)
+    numbers = {place: {("products", "fp32_gflops"): one} for place, one in enumerate(rates)}
+    found = judge(answers(3, numbers=numbers), Expected())
+    assert (names(3)[2] in slow(found)) == accused

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from opsctl.probe.answers import sorted_answers
 from opsctl.probe.asking import Heard
 from opsctl.probe.judging import Expected, judge
 from opsctl.probe.report import Standing
-from opsctl.probe.running import lost_together
+from opsctl.probe.running import late_together
 from tests.unit.probe.made_answers import answers
-from trainer.formats.probe import BEGAN, NETWORK, ProbeLine
+from trainer.formats.probe import BEGAN, NETWORK, PROGRAM, ProbeLine
 
 NODES = [f"x{number}" for number in range(6)]
 
@@ -18,26 +20,33 @@ def heard(begun: list[str], late: list[str]) -> Heard:
     return Heard(lines, late=dict.fromkeys(late, "it was not through after 22 s"))
 
 
-def test_who_never_began_is_lost_and_who_hangs_with_all_others_is_not() -> None:
-    assert lost_together(heard(NODES[1:], NODES), NODES).keys() == {"x0"}
-    assert lost_together(heard(NODES, NODES), NODES) == {}
-    assert lost_together(heard([], NODES), NODES) == {}
+def test_who_never_began_is_late_and_who_hangs_with_all_others_is_not() -> None:
+    assert late_together(heard(NODES[1:], NODES), NODES).keys() == {"x0"}
+    assert late_together(heard(NODES, NODES), NODES) == {}
+    assert late_together(heard([], NODES), NODES) == {}
 
 
 def test_a_network_on_which_all_hang_accuses_nobody_and_is_said_not_to_be_tested() -> None:
     made = answers(6)
-    hanging = [
-        type(one)(one.node, one.numbers, one.texts, one.ended - {NETWORK}, {NETWORK: "not done within 20 s"})
-        for one in made
-    ]
+    late = {NETWORK: "not done within 20 s"}
+    hanging = [replace(one, ended=one.ended - {NETWORK}, late=late) for one in made]
     found = judge(hanging, Expected())
     assert {one.standing for one in found.nodes} == {Standing.FINE}
     assert "the network was not tested: not done within 20 s" in found.not_seen
     one_alone = judge([hanging[0], *made[1:]], Expected())
-    assert [one.node for one in one_alone.nodes if one.standing == Standing.BAD] == [made[0].node]
+    assert [one.node for one in one_alone.nodes if one.standing == Standing.SLOW] == [made[0].node]
 
 
 def test_a_node_whose_lines_end_in_a_part_has_failed_in_that_part() -> None:
     lines = [ProbeLine(node="x0", part="disk", what=BEGAN)]
     (answer,) = sorted_answers(["x0"], lines, {})
     assert answer.failed == {"disk": "it began and was not heard of again"}
+
+
+def test_a_node_whose_time_was_up_in_a_part_is_late_with_it_and_has_not_failed() -> None:
+    lines = [ProbeLine(node="x0", part="disk", what=BEGAN)]
+    why = "it was not through after 30 s"
+    (answer,) = sorted_answers(["x0"], lines, {}, {"x0": why})
+    assert (answer.failed, answer.late) == ({}, {"disk": why, PROGRAM: why})
+    (lost,) = sorted_answers(["x0"], lines, {"x0": "Slurm lost it"}, {"x0": why})
+    assert (lost.failed, lost.late) == ({"disk": "Slurm lost it"}, {})

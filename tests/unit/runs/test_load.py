@@ -161,7 +161,7 @@ def test_durations_are_slurms_and_the_margin_fits_in_the_limit(tmp_path: Path, k
 def test_what_the_hub_never_loses_with_what_is_here_is_refused_by_name(tmp_path: Path, kind: str, why: str) -> None:
     line = refusal(tmp_path, f'{VALID}\n[hub]\nmirror = ["logs", "{kind}"]\n')
     assert line.startswith(f'[hub] mirror has "{kind}"') and why in line
-    assert line.endswith("allowed are logs, tensorboard, carbon")
+    assert line.endswith("allowed are logs, tensorboard, carbon, report")
 
 
 def test_toml_errors_say_line_and_column(tmp_path: Path) -> None:

@@ -27,9 +27,13 @@ def _program(folder: Path, name: str, then: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_squeue_is_asked_for_this_clusters_jobs_alone(slurm: CommandClient, tmp_path: Path) -> None:
-    assert slurm.jobs() == []
-    assert "--local" in (tmp_path / "called").read_text().split()
+def test_what_shows_jobs_or_nodes_is_asked_for_this_clusters_alone(slurm: CommandClient, tmp_path: Path) -> None:
+    for name in ("sinfo", "sacct"):
+        _program(tmp_path, name, "exit 0")
+    assert (slurm.jobs(), slurm.nodes(), slurm.ends([12]), slurm.energy_j([12])) == ([], [], {}, {})
+    calls = [line.split() for line in (tmp_path / "called").read_text().strip().split("\n")]
+    assert {words[0] for words in calls} == {"squeue", "sinfo", "sacct"}
+    assert all("--local" in words for words in calls)
 
 
 def test_a_federations_job_is_taken_back_and_refused_by_name(slurm: CommandClient, tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from opsctl.slurm.nodes import Node, in_partition, parse_nodes
 from opsctl.slurm.rows import FIELD_END, ROW_END
 
 ROWS = [
-    ("node1", "draining", "bad GPU 3; see ticket", "gpu*"),
-    ("node1", "draining", "bad GPU 3; see ticket", "all"),
-    ("node2", "idle", "none", "all"),
+    ("node1", "draining", "bad GPU 3; see ticket", "gpu*", "192000"),
+    ("node1", "draining", "bad GPU 3; see ticket", "all", "192000"),
+    ("node2", "idle", "none", "all", "n/a"),
 ]
 TEXT = "\n".join(FIELD_END.join(row) + ROW_END for row in ROWS) + "\n"
-NODE1 = Node("node1", "draining", "bad GPU 3; see ticket", ("gpu*", "all"))
+NODE1 = Node("node1", "draining", "bad GPU 3; see ticket", ("gpu*", "all"), 192_000)
 NODE2 = Node("node2", "idle", "", ("all",))
 
 

@@ -10,6 +10,7 @@ from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachab
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import client_for
 from opsctl.slurm.process import Answer, run_slurm
+from opsctl.slurm.rows import FIELD_END, QUEUE_FIELDS, ROW_END
 
 
 def fake(folder: Path, name: str, body: str) -> None:
@@ -109,6 +110,19 @@ def test_a_queue_that_fails_in_an_unknown_way_is_never_an_empty_queue(tmp_path: 
         client(tmp_path).jobs()
 
 
+def test_of_an_answer_that_broke_off_nothing_is_left_when_slurm_is_asked_again(tmp_path: Path) -> None:
+    number = len(QUEUE_FIELDS)
+    row = FIELD_END.join(["7", "7", *["N/A"] * (number - 2)]) + ROW_END
+    again = f"[ -e {tmp_path}/first ] && exit 0; touch {tmp_path}/first"
+    fake(
+        tmp_path,
+        "squeue",
+        f"printf '%s\\n' '{row}'; {again}; echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1",
+    )
+    jobs = client_for(Cluster(bin_folders=(str(tmp_path),)), patient=True).jobs()
+    assert [job.job_id for job in jobs] == [7]
+
+
 def test_an_id_that_slurm_forgot_has_no_row(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert client(tmp_path).jobs(job_ids=[12]) == []
@@ -121,7 +135,7 @@ def test_the_users_own_format_settings_do_not_reach_slurm(tmp_path: Path, monkey
     client(tmp_path).jobs()
     seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines() if "=" in line)
     assert not {"SQUEUE_FORMAT", "SBATCH_PARTITION", "SQUEUE_STATES"} & set(seen)
-    assert seen["SLURM_TIME_FORMAT"] == "%s" and seen["LC_ALL"] == "C"
+    assert (seen["SLURM_TIME_FORMAT"], seen["TZ"]) == ("standard", "UTC0") and seen["LC_ALL"] == "C"
 
 
 def test_accounting_is_asked_for_fifty_jobs_at_a_time(tmp_path: Path) -> None:
@@ -141,7 +155,7 @@ def test_without_accounting_the_controllers_memory_answers(tmp_path: Path) -> No
 def test_a_submit_leaves_time_to_be_looked_up(tmp_path: Path) -> None:
     fake(tmp_path, "sbatch", "sleep 30")
     fake(tmp_path, "squeue", "true")
-    one = client(tmp_path, 1.0)
+    one = client(tmp_path, 3.0)
     with pytest.raises(SlurmUnreachable):
         one.submit("#!/bin/sh\n")
     assert one.jobs() == []
@@ -159,3 +173,16 @@ def test_cancelling_what_has_left_is_no_error(tmp_path: Path) -> None:
 def test_words_are_one_line_without_repetition() -> None:
     answer = Answer(1, "", "sbatch: error: a\nsbatch: error: a\n\nsbatch: fatal: b: c\n")
     assert answer.words() == "a; b: c"
+
+
+def test_a_list_of_jobs_that_breaks_off_in_the_middle_of_a_row_is_no_answer(tmp_path: Path) -> None:
+    values = ["1"] * len(QUEUE_FIELDS)
+    row = FIELD_END.join(values) + ROW_END + "\n"
+    for printed, is_whole in ((row + row, True), (row + row[:9], False), (row[:9], False)):
+        (tmp_path / "printed").write_text(printed)
+        fake(tmp_path, "squeue", f"cat {tmp_path}/printed")
+        if is_whole:
+            assert len(client(tmp_path).jobs()) == 2
+            continue
+        with pytest.raises(SlurmUnreachable, match="in the middle of a row"):
+            client(tmp_path).jobs()

@@ -106,5 +106,5 @@ def test_a_state_with_flags_is_sinfos_word(flags: str, word: str) -> None:
 
 
 def test_a_nodes_default_partition_is_marked() -> None:
-    rows = [["x1", "IDLE", None, ["a", "b"], "10.0.0.1"]]
-    assert nodes_of(rows, [["a", False], ["b", True]]) == [Node("x1", "idle", "", ("a", "b*"))]
+    rows = [["x1", "IDLE", None, ["a", "b"], 4000, "10.0.0.1"]]
+    assert nodes_of(rows, [["a", False], ["b", True]]) == [Node("x1", "idle", "", ("a", "b*"), 4000)]

@@ -1,3 +1,4 @@
+from dataclasses import fields
 from datetime import UTC, datetime
 
 from hypothesis import given
@@ -5,14 +6,18 @@ from hypothesis import strategies as st
 
 from opsctl.slurm.rows import (
     ACCOUNTING_FIELDS,
+    END_FIELDS,
     FIELD_END,
     QUEUE_FIELDS,
     ROW_END,
+    RowReader,
+    ends_of,
+    job_of,
     parse_accounting,
-    parse_ends,
-    parse_queue,
     queue_format,
+    rows,
 )
+from opsctl.slurm.types import Job, JobEnd
 
 RUNNING = {
     "JobID": "39",
@@ -27,9 +32,9 @@ RUNNING = {
     "NumNodes": "2",
     "TimeUsed": "1-02:03:04",
     "TimeLimit": "4-04:00:00",
-    "SubmitTime": "1700000000",
-    "StartTime": "1700000060",
-    "EndTime": "1700360060",
+    "SubmitTime": "2023-11-14T22:13:20",
+    "StartTime": "2023-11-14T22:14:20",
+    "EndTime": "2023-11-19T02:14:20",
     "Dependency": "(null)",
     "Comment": "opsctl run=ab submit=cd",
     "WorkDir": "/home/alice",
@@ -39,7 +44,19 @@ AFTERWARDS = datetime.fromtimestamp(1_700_400_000, UTC)
 
 
 def row(**changes: str) -> str:
-    return FIELD_END.join({**RUNNING, **changes}[field] for field in QUEUE_FIELDS) + ROW_END + "\n"
+    return FIELD_END.join({**RUNNING, **changes}[field] for field in END_FIELDS) + ROW_END + "\n"
+
+
+def parse_queue(text: str, piece: int = 7) -> list[Job]:
+    """As squeue would print it, a few bytes at a time."""
+    reader, data = RowReader(END_FIELDS, job_of), text.encode()
+    for start in range(0, len(data), piece):
+        reader.feed(data[start : start + piece])
+    return reader.found
+
+
+def parse_ends(text: str, now: datetime) -> dict[int, JobEnd]:
+    return ends_of(rows(text, len(END_FIELDS)), now)
 
 
 def test_a_running_task_reads_as_squeue_printed_it() -> None:
@@ -49,7 +66,7 @@ def test_a_running_task_reads_as_squeue_printed_it() -> None:
     assert job.time_limit_s == 100 * 3600
     assert job.submitted_at == datetime.fromtimestamp(1_700_000_000, UTC)
     assert job.started_at is not None and job.started_at.tzinfo is not None
-    assert job.dependency == ""
+    assert job.dependency == "" and job == Job(**{one.name: getattr(job, one.name) for one in fields(Job)})
     assert job.comment == "opsctl run=ab submit=cd"
 
 
@@ -74,6 +91,13 @@ def test_no_name_or_comment_shifts_a_field(hostile: str) -> None:
     assert second.job_id == 40
 
 
+@given(st.integers(1, 400))
+def test_however_an_answer_comes_in_pieces_its_rows_are_the_same_and_a_torn_last_one_is_none(piece: int) -> None:
+    text = "".join(row(JobID=str(number), Name="größe") for number in range(10))
+    assert [(job.job_id, job.name) for job in parse_queue(text, piece)] == [(n, "größe") for n in range(10)]
+    assert len(parse_queue(text[: -len(ROW_END) - 2], piece)) == 9
+
+
 def test_no_field_has_a_width_that_could_cut_it() -> None:
     parts = queue_format(QUEUE_FIELDS).split(",")
     assert [part.split(":")[0] for part in parts] == list(QUEUE_FIELDS)
@@ -95,13 +119,13 @@ def test_newer_slurms_write_code_and_signal_apart() -> None:
 
 
 def test_accounting_rows_say_how_jobs_ended() -> None:
-    rows = [
+    accounted = [
         ("5", "CANCELLED by 1000", "0:15", "1700000000", "1700000009", "x1"),
         ("6", "RUNNING", "0:0", "1700000000", "Unknown", "x1"),
         ("7", "NODE_FAIL", "1:0", "1700000000", "1700000009", "None assigned"),
     ]
-    assert len(rows[0]) == len(ACCOUNTING_FIELDS)
-    ends = parse_accounting("".join(FIELD_END.join(one) + "\n" for one in rows), AFTERWARDS)
+    assert len(accounted[0]) == len(ACCOUNTING_FIELDS)
+    ends = parse_accounting("".join(FIELD_END.join(one) + "\n" for one in accounted), AFTERWARDS)
     assert sorted(ends) == [5, 7]
     assert (ends[5].state, ends[5].exit_code, ends[5].signal) == ("CANCELLED", 0, 15)
     assert ends[5].ended_at == datetime.fromtimestamp(1_700_000_009, UTC)

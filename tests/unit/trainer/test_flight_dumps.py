@@ -80,3 +80,16 @@ def test_what_the_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "mine")
     record_in(tmp_path)
     assert os.environ["TORCH_FR_BUFFER_SIZE"] == os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == "mine"
+
+
+def test_no_rank_is_told_of_a_pipe_where_the_file_system_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, is_told in ((Path("/proc/self"), False), (tmp_path, True)):
+        for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        record_in(folder)
+        assert ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE" in os.environ) == is_told
+        assert os.environ["TORCH_FR_DUMP_TEMP_FILE"] == str(folder / "flight-"), "a dump at a time-out is a file"
+    assert not list(tmp_path.iterdir())

@@ -11,15 +11,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from opsctl.attempts.events import Event
 from opsctl.attempts.verdict import Cause, Verdict
+from opsctl.records.node_samples import last_samples
 from opsctl.slurm.nodes import parse_nodes
 from opsctl.slurm.rows import parse_accounting
+from opsctl.triage.attempt_part import part_of_attempt
+from opsctl.triage.closing import with_record
 from opsctl.triage.deciding import decide
 from opsctl.triage.findings import Facts, SlurmWord
-from opsctl.triage.reading import LogPart, read_attempt
+from opsctl.triage.log_part import LogPart
+from opsctl.triage.reading import read_attempt
 from opsctl.triage.rules import shipped_rules
 from tests.unit.triage.folded import unfolded
 
+#: Of a captured training: its number is not on its record.
+_MOST_ATTEMPTS = 3
 HARDWARE = {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE}
 
 
@@ -67,7 +76,15 @@ def _scored(case: Path, scratch: Path) -> Scored:
 
 def facts_of(case: Path) -> Facts:
     word, nodes = _slurm(case)
-    return read_attempt(case, case / "attempt", LogPart(case / "main_log.txt"), nodes, word, shipped_rules(), 20)
+    folder, record = case / "attempt", case / "attempt.json"
+    log = case / "main_log.txt"
+    if not record.is_file():
+        return read_attempt(case, folder, LogPart(log), nodes, word, shipped_rules(), 20)
+    attempt = msgspec.json.decode(record.read_bytes(), type=Event)
+    parts = (part_of_attempt(case, log, number, attempt.job_id, 20) for number in range(1, _MOST_ATTEMPTS + 1))
+    part = next(filter(None, parts), LogPart(log))
+    found = read_attempt(case, folder, part, nodes, word, shipped_rules(), 20)
+    return with_record(found, attempt, last_samples(case, folder))
 
 
 def _unpacked(case: Path, scratch: Path) -> Path:

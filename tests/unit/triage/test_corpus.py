@@ -61,11 +61,11 @@ def test_no_error_of_a_user_is_labelled_as_hardware() -> None:
     assert not [name for name, label in labels().items() if label["user_fault"] and label["cause"] in HARDWARE]
 
 
-def test_every_cause_has_three_cases_and_thirty_faults_were_really_caused() -> None:
+def test_every_cause_has_three_cases_and_sixty_faults_were_really_caused() -> None:
     causes = Counter(label["cause"] for label in labels().values())
     assert {cause: causes[cause] for cause in CAUSES if causes[cause] < 3} == {}
     assert len(labels()) >= 120
-    assert sum(label["origin"] == "captured" for label in labels().values()) >= 30
+    assert sum(label["origin"] == "captured" for label in labels().values()) >= 60
 
 
 def test_the_corpus_is_small_and_tells_nothing_of_where_it_was_made() -> None:

@@ -12,8 +12,9 @@ from opsctl.triage.deciding import decide
 from opsctl.triage.elastic import tasks_of_srun
 from opsctl.triage.findings import SlurmWord
 from opsctl.triage.lines import read_line
+from opsctl.triage.log_part import LogPart
 from opsctl.triage.places import Told, learn, told_by
-from opsctl.triage.reading import LogPart, read_attempt
+from opsctl.triage.reading import read_attempt
 from opsctl.triage.rules import shipped_rules
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

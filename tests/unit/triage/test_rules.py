@@ -14,8 +14,11 @@ from opsctl.attempts.verdict import Cause
 from opsctl.cli import COMMANDS, LazyGroup
 from opsctl.errors import OpsctlError, RunFileError
 from opsctl.runs.profile import triage_rules_files
-from opsctl.triage.deciding import todo
+from opsctl.triage import patterns
+from opsctl.triage.deciding import decide, todo
 from opsctl.triage.findings import MATCHED_CHARACTERS, findings_of_line
+from opsctl.triage.log_part import LogPart
+from opsctl.triage.reading import read_log
 from opsctl.triage.rules import Fault, Rule, load_rules, shipped_rules, site_rules
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -49,6 +52,22 @@ def test_a_rule_about_hardware_is_never_the_users_fault_nor_the_other_way_round(
     hardware = {Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST, Cause.NODE_FAILURE}
     for row in shipped_rules().rows:
         assert (row.fault is Fault.NODE) or row.cause not in hardware, row.name
+
+
+SLOW = OWN.replace("PORT (?P<node>\\w+) FLAPS", "(([a-z])+.)+[A-Z]([a-z])+$")
+
+
+def test_a_sites_pattern_that_takes_for_ever_costs_its_rule_and_nothing_else(tmp_path: Path) -> None:
+    """It would hold the whole program: `re` lets no other thread go on, and no thread end it."""
+    text = f"{SLOW}\n{OWN.partition('[advice]')[0].replace('our-switch', 'their-switch')}"
+    rules = site_rules([site(tmp_path, text)])
+    log = tmp_path / "main_log.txt"
+    log.write_text(f"SWITCH-7 PORT {'a' * 2000}\nSWITCH-7 PORT x12 FLAPS\nSWITCH-7 PORT {'b' * 1900}\n")
+    began = time.process_time()
+    facts = read_log(LogPart(log), rules, 20)
+    assert time.process_time() - began < 5
+    assert [(one.rule.name, one.node) for one in facts.findings] == [("their-switch", "x12")]
+    assert facts.unread == ("rule our-switch was left out: one line took more than 0.25 s",)
 
 
 @pytest.mark.parametrize("cause", list(Cause))
@@ -117,7 +136,7 @@ _LITERALS = re.compile(r"[A-Za-z./_][A-Za-z ./_]{2,}")
 
 @pytest.mark.parametrize("rule", [row for row in shipped_rules().rows if row.pattern], ids=lambda row: row.name)
 def test_a_line_made_to_be_slow_costs_a_rule_less_than_half_a_second_of_the_processor(rule: Rule) -> None:
-    assert rule.pattern is not None
+    assert isinstance(rule.pattern, re.Pattern)
     literals = dict.fromkeys([*rule.texts, *_LITERALS.findall(rule.pattern.pattern)])
     together = " ".join(literals)
     for text in [*literals, *(f"error {text} " for text in literals), together]:
@@ -176,3 +195,49 @@ def test_a_rank_of_five_thousand_digits_is_none() -> None:
     line = f"[Rank 1] Rank {'1' * 1500} failed to pass monitoredBarrier"
     found = findings_of_line(shipped_rules(), line, "log", 0, NOON)
     assert found is not None and found.rule.name == "barrier-names-rank" and found.rank is None
+
+
+def cause_of_traceback(tmp_path: Path, file: str, error: str, prefix: str = "") -> str:
+    frames = [f'  File "{file}", line 3, in load', "    raise", f'  File "{file}", line 9, in read', "    step()"]
+    log = tmp_path / "log"
+    log.write_text("".join(f"{prefix}{line}\n" for line in ("Traceback (most recent call last):", *frames, error)))
+    rules = shipped_rules()
+    return decide(read_log(LogPart(log), rules, 20), rules).cause
+
+
+SAVING = "/x/torch/distributed/checkpoint/planner.py"
+
+
+def test_a_peer_lost_while_a_checkpoint_is_saved_or_data_is_read_is_neither_the_checkpoints_nor_the_datas(
+    tmp_path: Path,
+) -> None:
+    error = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:36270: Connection reset by peer."
+    for file in (SAVING, "/x/torch/utils/data/dataloader.py"):
+        assert cause_of_traceback(tmp_path, file, error) == Cause.NETWORK
+    assert cause_of_traceback(tmp_path, SAVING, "KeyError: 'optimizer.state'") == Cause.CHECKPOINT
+
+
+@pytest.mark.parametrize("home", ["/data/u/proj", "/data", "/scratch/checkpoint-exp/proj", "/work/tokenizers/a/b"])
+def test_where_a_program_lies_says_nothing_of_what_it_was_doing(tmp_path: Path, home: str) -> None:
+    said = cause_of_traceback(tmp_path, f"{home}/train.py", "ValueError: heads must divide hidden")
+    assert said == cause_of_traceback(tmp_path, "/home/u/proj/train.py", "ValueError: heads must divide hidden")
+
+
+@pytest.mark.parametrize("prefix", ["[default0]:", "[rank0]: ", "0: [default0]:", "[rank0]:", ""])
+def test_the_frames_of_a_traceback_are_seen_behind_any_prefix(tmp_path: Path, prefix: str) -> None:
+    assert cause_of_traceback(tmp_path, SAVING, "KeyError: 'optimizer.state'", prefix) == Cause.CHECKPOINT
+
+
+def test_a_site_pattern_has_its_time_only_from_when_its_process_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_to_start = tmp_path / "program.py"
+    slow_to_start.write_text(patterns._PROGRAM.read_text().replace("import sys\n", "import sys, time\ntime.sleep(1)\n"))
+    monkeypatch.setattr(patterns, "_PROGRAM", slow_to_start)
+    monkeypatch.setattr(patterns, "_ANSWER_S", 0.5)
+    pattern = patterns.BoundedPattern("b+", patterns.PatternProcess())
+    found = pattern.search("abb")
+    assert found is not None and (found.start(), pattern.given_up) == (1, "")
+    monkeypatch.setattr(patterns, "_READY_S", 0.1)
+    late = patterns.BoundedPattern("b+", patterns.PatternProcess())
+    assert late.search("abb") is None and late.given_up == "its process did not start within 0.1 s"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import OpsctlError
-from opsctl.triage import reading, scanning
+from opsctl.triage import log_part, scanning
 from opsctl.triage.deciding import decide
-from opsctl.triage.reading import LogPart, read_log
+from opsctl.triage.log_part import LogPart
+from opsctl.triage.reading import read_log
 from opsctl.triage.rules import shipped_rules
 from opsctl.triage.scanning import scan
 
@@ -126,7 +127,7 @@ def test_hits_that_time_does_not_allow_to_judge_are_the_oldest(tmp_path: Path, m
     path = tmp_path / "log"
     path.write_bytes(b"MemoryError\n" * 1000 + ECC + b"\n")
     judged = iter(range(5000))
-    monkeypatch.setattr(reading, "_is_over", lambda _ends_at: next(judged) >= 3)
+    monkeypatch.setattr(log_part, "_is_over", lambda _ends_at: next(judged) >= 3)
     facts = read_log(LogPart(path), shipped_rules(), 60)
     assert [one.rule.name for one in facts.findings] == ["host-memory", "host-memory", "ecc"]
     assert any("lines that may say why were not judged" in one for one in facts.unread)

@@ -14,7 +14,7 @@ from trainer.dtypes import DTYPES_BY_NAME
 from trainer.formats.byte_sizes import size_in_bytes
 from trainer.formats.errors import CheckpointError
 from trainer.formats.exchanged import ExportedModel
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.formats.manifest import Found
 from trainer.interchange.hf.documents import About
 from trainer.interchange.hf.export import FILE_BYTES, Export, is_written, planned, planned_repair, repair, write
@@ -85,7 +85,7 @@ def _export(arguments: argparse.Namespace, steps: range | None) -> None:
         if not arguments.json:
             _tell(said, f"[{number} of {len(plans)}] " if len(plans) > 1 else "")
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "exported": done}))
+        sys.stdout.write(printed_json_text("exported", done))
 
 
 def _targets(arguments: argparse.Namespace, steps: range | None) -> list[tuple[Found, Path]]:

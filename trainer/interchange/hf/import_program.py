@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.formats import exchanged
 from trainer.formats.errors import CheckpointError
-from trainer.formats.json_text import json_file_text
+from trainer.formats.json_text import printed_json_text
 from trainer.formats.manifest import checkpoint_folders, tag_of
 from trainer.interchange.hf.as_checkpoint import write_checkpoint
 from trainer.interchange.hf.imported_model import ImportedModel, Padding
@@ -73,7 +73,7 @@ def _import(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
     )
     if arguments.json:
-        sys.stdout.write(json_file_text({"schema_version": 1, "imported": said}))
+        sys.stdout.write(printed_json_text("imported", said))
         return
     done = "would be" if arguments.dry_run else "is"
     sys.stderr.write(

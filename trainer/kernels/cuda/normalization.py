@@ -147,13 +147,12 @@ class BackwardPlan:
     sums: int
 
 
-def forward_geometry(rows: int, hidden: int, dtype: torch.dtype) -> tuple[str, int, int]:
+def forward_geometry(rows: int, hidden: int) -> tuple[str, int, int]:
     """(form of the kernel, blocks, threads of a block): see the table at the head of the source."""
     if hidden <= WARP_THREADS * _VALUES_OF_THREAD:
         return "warp", -(-rows // (_WARP_FORM_THREADS // WARP_THREADS)), _WARP_FORM_THREADS
     if hidden <= _MOST_BLOCK_THREADS * _VALUES_OF_THREAD:
-        # Two vectors a thread as long as that is no large block: many threads ask for a row at once.
-        return "block", rows, min(_MOST_BLOCK_THREADS, _threads(hidden, 2 * VECTOR_BYTES // dtype.itemsize))
+        return "block", rows, _threads(hidden, _VALUES_OF_THREAD)
     return "tiles", rows, _MOST_BLOCK_THREADS
 
 
@@ -171,7 +170,8 @@ def backward_geometry(rows: int, hidden: int, dtype: torch.dtype, has_bias: bool
         form, threads = "wide", _threads(hidden, _WIDE_VECTORS * width)
     else:
         form, threads = "tiles", _MOST_BLOCK_THREADS
-    shared_bytes = rows_at_once * sums * 4
+    # Of one row at once a block's sums are in registers; of several, and where those are too few, in shared memory.
+    shared_bytes = 0 if form == "block" else rows_at_once * sums * 4
     if shared_bytes + _STATIC_SHARED_BYTES > facts.shared_bytes_per_block:
         shared_bytes = 0
     block_bytes = shared_bytes + 2 * _STATIC_SHARED_BYTES
@@ -197,7 +197,7 @@ def _rows_fit(hidden: int, dtype: torch.dtype) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _forward_launch(rows: int, hidden: int, dtype: torch.dtype, epsilon: float) -> Launch:
     """The launch but for addresses: its arguments are those that follow from the shape."""
-    form, blocks, threads = forward_geometry(rows, hidden, dtype)
+    form, blocks, threads = forward_geometry(rows, hidden)
     constants = c_float(epsilon), c_int64(rows), c_int32(hidden)
     return Launch(f"norm_{form}_{suffix(dtype)}", (blocks, 1, 1), (threads, 1, 1), 0, constants)
 

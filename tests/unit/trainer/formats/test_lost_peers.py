@@ -21,13 +21,23 @@ LOST = [
     "ncclRemoteError: A call failed possibly due to a network error",
     "NCCL communicator was aborted on rank 3",
     "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12)",
-    "Timed out waiting for rank 1",
+    "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+    "[rank4]: Process group watchdog thread terminated with exception: CUDA driver error",
     "Timed out after 30 seconds waiting for clients",
     "failed to recv, got 0 bytes",
     "gloo/transport/tcp/pair.cc: read error",
     "Exit barrier failed",
+    "The client socket has timed out after 600000ms while trying to connect to (node1, 29500).",
+    "wait timeout after 1800000ms, keys: /worker/0",
+    "RuntimeError: Connection was aborted",
 ]
-OWN = ["ValueError: loss is NaN", "torch.OutOfMemoryError: CUDA out of memory", "AssertionError", ""]
+OWN = [
+    "subprocess.TimeoutExpired: Command '['git']' timed out after 30 seconds",
+    "ValueError: loss is NaN",
+    "torch.OutOfMemoryError: CUDA out of memory",
+    "AssertionError",
+    "",
+]
 
 
 @pytest.mark.parametrize("message", LOST)

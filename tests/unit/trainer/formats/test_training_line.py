@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trainer.formats.training_line import (
     MARKS,
+    Layout,
     TrainingLine,
     iterations_in,
     parse_training_line,
@@ -133,3 +134,34 @@ def test_an_interval_averages_the_finite_losses_and_counts_the_others() -> None:
     nothing = Interval()
     nothing.add(math.nan, samples=1, seconds=1.0, skipped=False)
     assert nothing.loss is None
+
+
+@given(
+    st.builds(
+        TrainingLine,
+        iteration=st.integers(0, 10**8),
+        total_iterations=st.integers(1, 10**8),
+        consumed_samples=st.integers(0, 10**11),
+        seconds_per_iteration=st.floats(0, 1e6),
+        loss=st.floats(1e-6, 1e6) | st.none(),
+        loss_scale=st.floats(1, 2**40) | st.none(),
+        nan_iterations=st.integers(0, 999),
+    )
+)
+def test_a_layout_reads_a_line_that_looks_the_same_as_it_is_read_part_by_part(line: TrainingLine) -> None:
+    layout = Layout(write_training_line(LINE))
+    text = write_training_line(msgspec.structs.replace(LINE, **{"loss": line.loss, "iteration": line.iteration}))
+    assert layout.read(text) == (None if line.loss is None else parse_training_line(text))
+    text = write_training_line(line)
+    assert Layout(text).read(text) == parse_training_line(text)
+    assert layout.read(text) is None
+
+
+@pytest.mark.parametrize(
+    "change", [("0.128", "nan"), ("0.128", "1e"), ("2048 |", "2048.5 |"), ("|", "| x |"), ("42780", "4278O")]
+)
+def test_a_layout_leaves_alone_what_looks_different(change: tuple[str, str]) -> None:
+    text = write_training_line(LINE)
+    assert Layout(text).read(text.replace(*change)) is None
+    changed = parse_training_line(text.replace(*change))
+    assert Layout(text.replace(*change)).read(text.replace(*change)) in (None, changed)

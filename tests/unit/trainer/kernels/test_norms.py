@@ -138,8 +138,10 @@ def test_rows_of_one_value_and_of_great_ones_lose_nothing(machine: Machine, rms:
     kernels = CudaNorms(machine.runner) if form == "kernels" else None
     y = normalized(x, weight, None, EPSILON, rms, kernels)
     exact = normalized(x.double(), weight.double(), None, EPSILON, rms, None)
+    # Of the nearly equal ones torch's own kernel on a GPU (2.11, H100) is 0.0026 off.
+    of_near = 4e-3 if form == "torch" and machine.device.type == "cuda" else 2e-3
     for row in range(4):
-        assert torch.allclose(y[row].double(), exact[row], rtol=2e-6, atol=0 if rms else 2e-3 if row == 1 else 1e-2)
+        assert torch.allclose(y[row].double(), exact[row], rtol=2e-6, atol=0 if rms else of_near if row == 1 else 1e-2)
 
 
 def test_statistics_are_fp32_and_those_of_the_rounded_sum(machine: Machine) -> None:
@@ -227,7 +229,7 @@ def test_every_row_fits_what_its_threads_hold_and_what_a_chip_has(dtype: torch.d
     held = {"warp": 4, "block": 2, "wide": 4}
     v100 = replace(SMALL_GPU, shared_bytes_per_block=96 << 10, shared_bytes_per_multiprocessor=96 << 10)
     for h in [*range(1, 40), 511, 512, 513, 1024, 1025, 4096, 4097, 8192, 8193, 14_336, 16_384, 16_385, 32_768]:
-        form, blocks, threads = forward_geometry(100, h, dtype)
+        form, blocks, threads = forward_geometry(100, h)
         assert form == "tiles" or (32 if form == "warp" else threads) * 32 >= h
         assert blocks * (4 if form == "warp" else 1) >= 100
         for facts in (SMALL_GPU, v100):

@@ -30,22 +30,22 @@ def _find(tell: Tell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "said"),
+    ("measure", "end", "said"),
     [
-        (_hang, "not done within 0.3 s"),
-        (_die, "its process was ended by SIGKILL"),
-        (_raise, "OSError: no such device"),
+        (_hang, "late", "not done within 0.3 s"),
+        (_die, "failed", "its process was ended by SIGKILL"),
+        (_raise, "failed", "OSError: no such device"),
     ],
 )
 def test_a_part_that_fails_says_how_and_the_next_one_is_measured(
-    measure: object, said: str, capfd: pytest.CaptureFixture[str]
+    measure: object, end: str, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run_part("x1", Part("disk", 0.3, measure))  # type: ignore[arg-type]
     run_part("x1", Part("memory", 5.0, _find))
     lines = [line for text in capfd.readouterr().out.splitlines() if (line := decode(text, ProbeLine))]
     assert [(line.part, line.what, line.text) for line in lines[:2]] == [
         ("disk", "began", ""),
-        ("disk", "failed", said),
+        ("disk", end, said),
     ]
     assert ("memory", "rate", 3.0, 1) in [(line.part, line.what, line.number, line.of) for line in lines]
     assert lines[-1].what == "ended"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 
 import pytest
 
 from opsctl.watch.detector import Settings
-from opsctl.watch.detectors.slow_node import DETECTOR, slow_nodes
+from opsctl.watch.detectors.slow_node import DETECTOR, _middle_without, slow_nodes
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW
 from trainer.formats.node_samples import RankTiming
@@ -77,3 +78,17 @@ def test_a_node_whose_lines_are_missing_in_a_stretch_is_not_judged_by_it() -> No
     timings = timed(8, lambda node, _: 1.5 if node == 2 else 1.0, stretches=9)
     torn = [one for one in timings if not (one.node == "n2" and one.iteration >= 80)]
     assert [one.node for one in slow_nodes(torn, 5.0)] == ["n2"]
+
+
+@pytest.mark.parametrize("many", [2, 3, 4, 7, 8])
+def test_the_others_median_is_that_of_all_but_one(many: int) -> None:
+    chance = random.Random(many)
+    times = [round(chance.uniform(1.0, 1.4), 1) for _ in range(many)]  # with some alike
+    for place, own in enumerate(times):
+        others = times[:place] + times[place + 1 :]
+        assert _middle_without(sorted(times), own) == pytest.approx(statistics.median(others))
+
+
+def test_a_slow_node_of_a_thousand_is_found_in_one_look() -> None:
+    timings = timed(1000, lambda node, _: 1.2 if node == 617 else 1.0, stretches=5, ranks=1)
+    assert [one.node for one in slow_nodes(timings, 5.0)] == ["n617"]

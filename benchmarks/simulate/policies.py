@@ -1,0 +1,67 @@
+"""Ways to run a training: which of the product's decisions are made, and how often a person looks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from benchmarks.desk.shapes import DAY_S, HOUR_S
+from benchmarks.simulate import figures
+from opsctl.runs.schema import WatchTable
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of them. What is False is not decided by the product."""
+
+    name: str
+    refill: bool = False
+    brake: bool = False
+    exclusion: bool = False
+    save_interval: bool = False  # by what the report on where the time went says is best
+    probe: bool = False
+    hang_watch: bool = False
+    slow_nodes: bool = False
+    spare_share: float = 0.0  # further nodes of each job, of those that are trained on
+    slower_percent: float = WatchTable().slower_percent
+    alerts: bool = False  # a person is told, and comes
+    looks_every_s: float = math.inf  # a person who looks by himself
+    seeks: bool = False  # and who looks for bad and slow nodes
+    watchdog_s: float = math.inf  # torch's own: a collective that takes longer ends the step
+    youngs_interval: bool = False  # between saves, by the failures that are to be expected
+
+    def spare(self, nodes: int) -> int:
+        """Further nodes of a job that trains on so many."""
+        return math.ceil(self.spare_share * nodes)
+
+
+OURS = Way(
+    "ours",
+    refill=True,
+    brake=True,
+    exclusion=True,
+    save_interval=True,
+    probe=True,
+    hang_watch=True,
+    slow_nodes=True,
+    spare_share=0.02,
+    alerts=True,
+)
+PLAIN = Way("plain chains", looks_every_s=DAY_S)
+EIGHT_HOURS = Way("a person every 8 h", looks_every_s=8 * HOUR_S, seeks=True)
+#: Both with what a training has today without the product: a watchdog, and an interval by a formula.
+PLAIN_TODAY, EIGHT_HOURS_TODAY = (
+    replace(one, name=f"{one.name}, today", watchdog_s=figures.WATCHDOG_S.value, youngs_interval=True)
+    for one in (PLAIN, EIGHT_HOURS)
+)
+#: What is compared.
+WAYS = (OURS, PLAIN, PLAIN_TODAY, EIGHT_HOURS, EIGHT_HOURS_TODAY)
+#: Each way that lacks one decision: what that is worth.
+WITHOUT = (
+    *(
+        replace(OURS, name=f"ours without {one.name.replace('_', ' ')}", **{one.name: False})
+        for one in fields(Way)
+        if one.default is False and one.name not in ("alerts", "seeks", "youngs_interval")
+    ),
+    replace(OURS, name="ours without spare nodes", spare_share=0.0),
+)

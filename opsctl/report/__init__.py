@@ -1,0 +1,1 @@
+"""A run's page: one HTML file of logs and state, for those who never log in."""

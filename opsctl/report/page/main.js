@@ -1,0 +1,65 @@
+// The page: its state, kept in the address so that a reload, or who is sent it, sees the same.
+import { AXES, MARKS, along, has, page } from "./data.js";
+import { Curves } from "./curves.js";
+import { Controls, WINDOWS } from "./controls.js";
+import { tell } from "./tables.js";
+
+const state = {
+    axis: "iteration",
+    smoothing: 0,
+    isLog: false,
+    theme: "auto",
+    range: null,
+    position: null,
+    hidden: new Set(),
+    kinds: new Set(Object.keys(MARKS)),
+};
+
+const readAddress = () => {
+    const said = new URLSearchParams(location.hash.slice(1));
+    const axis = said.get("x");
+    if (axis in AXES && page.runs.some((run) => has(run.columns[axis]))) state.axis = axis;
+    if (WINDOWS.includes(Number(said.get("smooth")))) state.smoothing = Number(said.get("smooth"));
+    if (["light", "dark"].includes(said.get("theme"))) state.theme = said.get("theme");
+    state.isLog = said.get("log") === "1";
+    const range = (said.get("from") ?? "").split("-").map(Number);
+    if (range.length === 2 && range.every(Number.isFinite) && range[0] < range[1]) state.range = range;
+    for (const number of (said.get("hide") ?? "").split(",").filter(Boolean)) state.hidden.add(Number(number));
+};
+
+let pending = 0;
+const writeAddress = () => {
+    clearTimeout(pending);
+    pending = setTimeout(() => {
+        const said = new URLSearchParams();
+        if (state.axis !== "iteration") said.set("x", state.axis);
+        if (state.smoothing) said.set("smooth", state.smoothing);
+        if (state.isLog) said.set("log", "1");
+        if (state.theme !== "auto") said.set("theme", state.theme);
+        if (state.range) said.set("from", state.range.map((one) => Math.round(one)).join("-"));
+        if (state.hidden.size) said.set("hide", [...state.hidden].join(","));
+        history.replaceState(null, "", `#${said}`);
+    }, 250);
+};
+
+readAddress();
+document.documentElement.dataset.theme = state.theme;
+const curves = new Curves(document.getElementById("curves"), state);
+const controls = new Controls(document.getElementById("controls"), state, curves);
+state.changed = writeAddress;
+
+tell((run, iteration) => {
+    const [low, high] = curves.bounds;
+    const known = along(run, state.axis, iteration);
+    const at = Number.isNaN(known) ? low : known;
+    const width = (high - low) / 20;
+    state.position = at;
+    controls.within(at - width, at + width);
+    curves.read(at);
+    document.getElementById("curves").focus();
+});
+controls.redraw();
+if (state.range) curves.zoom(...state.range);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => controls.redraw());
+if (page.follow_s) setTimeout(() => location.reload(), 1000 * page.follow_s);
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,50 @@
+"""Numbers as a line of small bars, and how much of something is done as a long one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+FULL, EMPTY = "█", "░"
+#: So much of the values at either end does not set the scale: a start's loss would flatten all that comes after it.
+_OUTSIDE = 0.03
+
+
+def sparks(values: Sequence[float | None], width: int) -> str:
+    """The values, oldest first, as at most `width` bars; a blank where none is known.
+
+    Each bar is a mean over equally many values; the lowest is the smallest value. Values at the outer 3 % of either end
+    are drawn as the ends of the scale.
+    """
+    columns = _columns(values, width)
+    known = sorted(one for one in columns if one is not None)
+    if not known:
+        return ""
+    outside = int(_OUTSIDE * len(known))
+    low, high = known[outside], known[-1 - outside]
+    return "".join(" " if one is None else _bar(one, low, high) for one in columns)
+
+
+def progress_bar(share: float, width: int) -> str:
+    """`share` of 1 as `width` characters: the last one is full only when all is done."""
+    full = int(min(1.0, max(0.0, share)) * width)
+    return FULL * full + EMPTY * (width - full)
+
+
+def _columns(values: Sequence[float | None], width: int) -> list[float | None]:
+    count = min(len(values), max(0, width))
+    return [
+        _mean(values[number * len(values) // count : (number + 1) * len(values) // count]) for number in range(count)
+    ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if high <= low:
+        return BARS[len(BARS) // 2]
+    share = min(1.0, max(0.0, (value - low) / (high - low)))
+    return BARS[min(len(BARS) - 1, int(share * len(BARS)))]

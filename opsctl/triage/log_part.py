@@ -1,0 +1,198 @@
+"""One file's lines that mean something, and what they say: findings, failures, places. Never more than it may."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opsctl.attempts.verdict import Quote
+from opsctl.hangs.told import GOES_ON, SILENT
+from opsctl.logs.tail import last_lines
+from opsctl.output import printable
+from opsctl.records.trusted import open_file
+from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_mpi, task_of_srun, tasks_of_srun
+from opsctl.triage.findings import ENDING_RULES, Finding, findings_of_line, frames_above
+from opsctl.triage.places import PLACE_MARKS, Told, told_by
+from opsctl.triage.rules import Rules
+from opsctl.triage.scanning import Hit, last_progress, line_numbers, scan, text_around
+from opsctl.triage.waiting import WAITED_MARK, other_work
+from trainer.formats.attempt_records import Failure
+
+#: How much of the text around a line is read for its traceback, or for the block that it begins.
+_AROUND_BYTES = 24 << 10
+_WAITING_BYTES = 256 << 10
+_MOST_AROUND = 400
+_LAST_LINES, _LONGEST_LAST = 12, 300
+_FRAMED = (b"Error", b"Exception")
+_COUNT_NUMBERS_S = 2.0
+_SILENCE = (SILENT.encode(), GOES_ON.encode())
+#: How much of the time the search through a log may take; what it finds is judged in the rest.
+_SEARCH_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """A log, and what of it is asked for."""
+
+    path: Path
+    begin: int = 0
+    end: int | None = None  # None: all that is there
+    root: Path | None = None  # of a run, whose files are opened as the run's own; None: as any file
+
+
+@dataclass(frozen=True)
+class FailedTask:
+    """A task that srun says has failed."""
+
+    node: str
+    tasks: tuple[int, ...]  # that ended alike
+    exit_code: int
+    signal: int | None
+    order: int  # where srun said it
+
+
+@dataclass
+class Read:
+    """What was read of one log or more."""
+
+    findings: list[Finding] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    iteration: int | None = None
+    last: tuple[Quote, ...] = ()
+    tasks: list[FailedTask] = field(default_factory=list)  # as srun said, in its order
+    unread: list[str] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)  # of places
+    other_work: tuple[tuple[int, str], ...] = ()
+    is_silent: bool = False  # the job said that nothing was logged any more, and not that it went on
+
+    @property
+    def ended_at(self) -> int | None:
+        """Where the first line stands that says that somebody ends what is left."""
+        return min((one.order for one in self.findings if one.rule.name in ENDING_RULES), default=None)
+
+    @property
+    def failed_by_themselves(self) -> tuple[str, ...]:
+        """The nodes on which tasks failed; where a signal ended the first, those before anything ended the others."""
+        ended, is_killed = self.ended_at, bool(self.tasks) and self.tasks[0].signal is not None
+        return tuple(one.node for one in self.tasks if not is_killed or ended is None or one.order < ended)
+
+    def killed_task(self, is_rank: bool) -> list[Failure]:
+        """The one task that a signal ended, as srun says, before anything ended the others, where tasks are ranks."""
+        if not is_rank or not self.tasks:
+            return []
+        first, ended = self.tasks[0], self.ended_at
+        if first.signal is None or len(first.tasks) != 1 or (ended is not None and ended < first.order):
+            return []
+        return [Failure(rank=first.tasks[0], node=first.node, signal=first.signal)]
+
+
+def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
+    """What that log says, until `time.monotonic()` is `ends_at`. Raises OSError."""
+    fd = _opened(part)
+    try:
+        size = os.fstat(fd).st_size
+        end = size if part.end is None else min(size, part.end)
+        found = scan(
+            fd, part.begin, end, rules, share_of(ends_at, _SEARCH_SHARE), extra=(*MARKS, *PLACE_MARKS, *_SILENCE)
+        )
+        progress, iteration = last_progress(fd, part.begin, end)
+        reference = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
+        read = Read(iteration=iteration)
+        said = [hit.line for hit in found.hits if hit.line.startswith(_SILENCE)]
+        read.is_silent = bool(said) and said[-1].startswith(SILENT.encode())
+        if not found.is_whole:
+            read.unread.append(
+                f"{part.path}: of {end - part.begin} bytes only the newest {end - found.begin} were read"
+            )
+        take(fd, found.hits, part.path.name, rules, reference, progress, ends_at, read)
+        read.other_work = _other_work(fd, found.hits, max(progress, part.begin), reference)
+        read.findings = _numbered(fd, read.findings, min(ends_at, time.monotonic() + _COUNT_NUMBERS_S))
+        read.last = _last_lines(fd, part.path.name)
+        return read
+    finally:
+        os.close(fd)
+
+
+def take(
+    fd: int,
+    hits: Sequence[Hit],
+    source: str,
+    rules: Rules,
+    reference: datetime,
+    progress: int,
+    ends_at: float,
+    read: Read,
+) -> None:
+    """Judge the lines, the newest first, and keep what they say in the log's order."""
+    framed = (hit.begin for hit in hits if any(word in hit.line for word in _FRAMED))
+    with_frames = set(itertools.islice(framed, _MOST_AROUND))
+    for number, hit in enumerate(reversed(hits)):
+        if _is_over(ends_at):
+            read.unread.append(f"{source}: {len(hits) - number} older lines that may say why were not judged")
+            break
+        line = hit.line.replace(b"\0", b"").decode(errors="replace")
+        if any(mark in hit.line for mark in MARKS):
+            if (task := task_of_srun(line)) is not None:
+                read.tasks.append(FailedTask(task[0], tasks_of_srun(line)[1], task[1], task[2], hit.begin))
+            elif (ended := failure_of_mpi(line)) is not None:
+                read.failures.append(ended)
+            elif "srun" not in line:
+                _, lines = text_around(fd, hit.begin, 0, 4096)
+                if (failure := failure_of_block(lines, reference)) is not None:
+                    read.failures.append(failure)
+        read.told += told_by(line, reference)
+        frames: list[str] = []
+        if hit.begin in with_frames:
+            before, _ = text_around(fd, hit.begin, _AROUND_BYTES, 0)
+            frames = frames_above(before, line, reference)
+        one = findings_of_line(rules, line, source, hit.begin, reference, frames)
+        if one is not None:
+            read.findings.append(replace(one, is_before_progress=hit.begin < progress))
+    for found in (read.findings, read.failures, read.tasks):
+        found.reverse()
+
+
+def share_of(ends_at: float, share: float) -> float:
+    """When that share of the time until `ends_at` is over."""
+    now_s = time.monotonic()
+    return now_s + share * (ends_at - now_s)
+
+
+def _is_over(ends_at: float) -> bool:
+    return time.monotonic() > ends_at
+
+
+def _other_work(fd: int, hits: Sequence[Hit], progress: int, reference: datetime) -> tuple[tuple[int, str], ...]:
+    """What went on around the first line after the last iteration that tells of a wait in vain."""
+    begin = next((hit.begin for hit in hits if hit.begin >= progress and WAITED_MARK in hit.line), None)
+    if begin is None:
+        return ()
+    before, after = text_around(fd, begin, min(_AROUND_BYTES, begin - progress), _WAITING_BYTES)
+    return tuple(other_work(before, after, reference))
+
+
+def _numbered(fd: int, findings: list[Finding], ends_at: float) -> list[Finding]:
+    """With line numbers, as far as time allows; lines further back than that stay without."""
+    numbers = line_numbers(fd, [one.order for one in findings], ends_at)
+    return [replace(one, line=numbers.get(one.order)) for one in findings]
+
+
+def _last_lines(fd: int, source: str) -> tuple[Quote, ...]:
+    lines = [printable(line.strip())[:_LONGEST_LAST] for line in last_lines(fd, _LAST_LINES)]
+    return tuple(Quote(source=source, text=line) for line in lines if line)
+
+
+def _opened(part: LogPart) -> int:
+    if part.root is not None:
+        return open_file(part.root, part.path)
+    fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(0, "no regular file: a log is one")
+    return fd

@@ -1,0 +1,129 @@
+"""Regular expressions that somebody else has written, tried in a process of their own, for as long as they may take."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+#: Of processor time, for one line; patterns whose gaps are bounded take some thousandths.
+LONGEST_S = 0.25
+#: For an answer of any kind, on a machine that has other work.
+_ANSWER_S = 5.0
+#: For Python's own start, which on a cold file system takes longer than any answer.
+_READY_S = 60.0
+_PROGRAM = Path(__file__).with_name("pattern_program.py")
+
+
+class Match(Protocol):
+    """Where a pattern fits, as `re.Match` tells it."""
+
+    def start(self) -> int:
+        """Where it begins."""
+        ...
+
+    def groupdict(self) -> Mapping[str, Any]:
+        """What its groups with names stand for; None for one that takes no part."""
+        ...
+
+
+class Pattern(Protocol):
+    """What is searched for, as `re.Pattern` does it."""
+
+    def search(self, text: str, /) -> Match | None:
+        """Where it fits first; None where it does not."""
+        ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """A match that another process found."""
+
+    begin: int
+    named: Mapping[str, str | None]
+
+    def start(self) -> int:
+        """Where it begins."""
+        return self.begin
+
+    def groupdict(self) -> Mapping[str, Any]:
+        """What its groups with names stand for; None for one that takes no part."""
+        return self.named
+
+
+class PatternProcess:
+    """The process; it is started with the first question, again after it has ended, and goes with its owner."""
+
+    def __init__(self) -> None:
+        self._running: subprocess.Popen[str] | None = None
+
+    def ask(self, pattern: str, text: str) -> Place | None:
+        """Where `pattern` fits; None where it does not. Raises TimeoutError, and OSError without a process."""
+        if self._running is None:
+            self._running = self._started()
+            if not self._line_within(_READY_S):
+                self.end()
+                raise TimeoutError(f"its process did not start within {_READY_S:g} s")
+        running = self._running
+        assert running.stdin is not None
+        try:
+            running.stdin.write(json.dumps({"pattern": pattern, "text": text}) + "\n")
+            running.stdin.flush()
+            line = self._line_within(_ANSWER_S)
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self.end()
+            raise TimeoutError(f"one line took more than {LONGEST_S} s")
+        found = json.loads(line)
+        return Place(found["start"], found["named"]) if found else None
+
+    def _line_within(self, seconds: float) -> str:
+        """What it says next; empty where that is nothing in time."""
+        assert self._running is not None and self._running.stdout is not None
+        answers, _, _ = select.select([self._running.stdout], [], [], seconds)
+        return self._running.stdout.readline() if answers else ""
+
+    def end(self) -> None:
+        """End it, if it runs."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.kill()
+            for pipe in (running.stdin, running.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            running.wait()
+
+    def __del__(self) -> None:
+        self.end()
+
+    @staticmethod
+    def _started() -> subprocess.Popen[str]:
+        words = [sys.executable, "-I", "-S", str(_PROGRAM), str(LONGEST_S)]
+        return subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+
+class BoundedPattern:
+    """A pattern that is given up once it took too long."""
+
+    def __init__(self, text: str, process: PatternProcess) -> None:
+        self._text, self._process = text, process
+        self.given_up = ""  # why
+
+    def search(self, text: str, /) -> Place | None:
+        """Where it fits; None once it is given up."""
+        if self.given_up:
+            return None
+        try:
+            return self._process.ask(self._text, text)
+        except OSError as error:  # TimeoutError too
+            self.given_up = str(error.strerror or error)
+            return None

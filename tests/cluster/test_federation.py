@@ -1,0 +1,62 @@
+"""A real federation: two clusters under one slurmdbd, each with its part of the job ids."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from opsctl.errors import SlurmError, SlurmMissing
+from opsctl.localcluster import lifecycle
+from opsctl.localcluster.installation import Installation
+from opsctl.localcluster.spec import plain
+from opsctl.slurm.commands import FIRST_OF_A_FEDERATION, client_for
+from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
+
+
+@pytest.fixture
+def federation(slurm: Installation) -> Iterator[tuple[RunningCluster, RunningCluster]]:
+    """Two clusters of a node each. The second one asks the first one's slurmdbd, so they share a munge key."""
+    with guarded_folder() as folder, guarded_folder() as beside:
+        first, second = plain("fed-a", nodes=1, accounting=True), plain("fed-b", nodes=1)
+        try:
+            up = lifecycle.up(first, folder)
+        except SlurmMissing as error:
+            pytest.skip(str(error))
+        one = RunningCluster(up.folder, up.cluster, slurm)
+        (beside / "munge").mkdir(mode=0o711)
+        shutil.copy2(folder / "munge" / "munge.key", beside / "munge")
+        lines = (folder / "slurm.conf").read_text().splitlines()
+        accounting = tuple(line for line in lines if line.startswith("AccountingStorage"))
+        one.run("sacctmgr", "-i", "add", "cluster", second.slurm_name)
+        up = lifecycle.up(replace(second, extra_slurm_conf=accounting), beside)
+        other = RunningCluster(up.folder, up.cluster, slurm)
+        clusters = f"clusters={first.slurm_name},{second.slurm_name}"
+        one.run("sacctmgr", "-i", "add", "federation", "both", clusters)
+        synced = "Synced:Yes"
+        wait_until(lambda: synced in one.run("scontrol", "show", "federation").stdout, 60, "the federation")
+        yield one, other
+
+
+def test_a_federations_job_is_cancelled_and_refused_by_name_on_either_of_its_clusters(
+    federation: tuple[RunningCluster, RunningCluster],
+) -> None:
+    for cluster in federation:
+        client = client_for(cluster.cluster, 60)
+        with pytest.raises(SlurmError, match="of a federation, whose other clusters are not looked at") as refused:
+            client.submit("#!/bin/bash\n#SBATCH --output=/dev/null --time=5\nsleep 60\n")
+        job = int(re.findall(r"job (\d+)", str(refused.value))[0])
+        assert job > FIRST_OF_A_FEDERATION
+        wait_until(functools.partial(_has_ended, cluster, job), 60, "its end")
+        assert not any(one.is_pending or one.is_running for one in client.jobs())
+        assert [node.name for node in client.nodes()] == ["node1"]
+        ends = client.ends([job])
+        assert {end.state for end in ends.values()} <= {"CANCELLED", "REVOKED"}
+
+
+def _has_ended(cluster: RunningCluster, job: int) -> bool:
+    return cluster.job_state(job) in ("CANCELLED", "REVOKED", "")

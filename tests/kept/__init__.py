@@ -1,0 +1,56 @@
+"""Run folders that earlier builds have left, each made by a real training with that build's own code.
+
+`tests/kept/NAME.tar.xz` has the run's folder, with the modes and times that its files had. `python -m tests.kept.make`
+makes them, from the commits below; a release adds its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build of which a run folder is kept."""
+
+    name: str
+    commit: str
+    what: str  # what was new to it in a run's folder
+
+    @property
+    def archive(self) -> Path:
+        return FOLDER / f"{self.name}.tar.xz"
+
+    def unpack(self, folder: Path) -> Path:
+        """Its run's folder, laid into `folder` as the caller's own, as if it had been made there.
+
+        Whoever finds a run elsewhere than its identity says, and no trace of it there, cannot tell a move from a copy.
+        """
+        with tarfile.open(self.archive) as archive:
+            for member in archive.getmembers():
+                member.uid, member.gid = os.getuid(), os.getgid()
+                archive.extract(member, folder, numeric_owner=True)
+        identity = folder / "run/output/.opsctl/identity.json"
+        if identity.exists():
+            said = json.loads(identity.read_text())
+            identity.write_text(json.dumps({**said, "folder": str(folder / "run/output")}))
+        return folder / "run"
+
+
+BUILDS = (
+    Build("01-first", "7324271", "revisions, chains, attempts, checkpoints with a manifest, a kill switch"),
+    Build("02-structs", "9d85b7f", "attempts and chains by structs, checkpoints described in one place"),
+    Build("03-lease", "98ef2e2", "a lease, an identity, a record of the cluster by name"),
+    Build("04-desk", "a0acb46", "alerts, requests, refilled chains"),
+    Build("05-checkpoints", "16c2eed", "manifests that name every parameter, rollbacks, prunes"),
+    Build("06-copies", "a3d5ffd", "what a training was started with, energy, what is in a hub and in backups"),
+    Build("07-models", "d3d9ba3", "spikes, skipped ranges, evaluations, other kinds of models"),
+    Build("08-kernels", "e07ec67", "compiled operations and data path"),
+    Build("09-triage", "852df39", "verdicts on what killed an attempt, exclusions, evidence against nodes"),
+)

@@ -1,0 +1,159 @@
+"""`opsctl report`: the page, where it goes, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from opsctl.cli import each_run, main
+from opsctl.records.run_view import view
+from opsctl.report.course import Course
+from tests.unit.hub.sent import Desk, desk
+from tests.unit.report.made import log_text, made_run
+
+__all__ = ["desk"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
+    for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["report", *words])
+    return int(stop.value.code or 0)
+
+
+def test_a_log_alone_is_a_page_here(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "main_log.txt").write_text(log_text(60))
+    assert call("--log", "main_log.txt") == 0
+    assert "report.html: " in capsys.readouterr().out
+    assert "iteration 60 of 60" in (here / "report.html").read_text()
+
+
+def test_a_runs_page_goes_into_its_output_folder_and_names_what_slurm_did_not_say(here: Path) -> None:
+    paths = made_run(here, 60)
+    assert call() == 0
+    page = paths.page.read_text()
+    assert paths.page == here / "output" / "report" / "index.html"
+    assert "What could not be looked at" in page and '"title":"Attempts"' in page
+
+
+def test_a_run_that_has_no_log_yet_has_a_page(here: Path) -> None:
+    made_run(here, 60)
+    (here / "output" / "logs" / "main_log.txt").unlink()
+    assert call("--output", "page.html") == 0
+    assert "nothing trained yet" in (here / "page.html").read_text()
+
+
+def test_logs_of_one_name_are_told_apart_by_their_folders(here: Path) -> None:
+    for name in ("a", "b"):
+        (here / name).mkdir()
+        (here / name / "main_log.txt").write_text(log_text(20))
+    assert call("--log", "a/main_log.txt", "--log", "b/main_log.txt") == 0
+    assert "<title>a/main_log.txt and b/main_log.txt</title>" in (here / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--log", "none.txt"], 1, "none.txt: no such log"),
+        (["--publish", "--log", "x"], 2, "--publish sends a run's own page"),
+        (["--publish", "--follow"], 2, "report-publish"),
+        (["--all-runs", "--output", "x"], 2, "--all-runs writes every run's own page"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
+    assert call(*words) == code
+    assert said in capsys.readouterr().err and not list(here.glob("*.html"))
+
+
+def test_a_page_that_is_followed_is_written_again_as_the_log_grows(tmp_path: Path) -> None:
+    log, page = tmp_path / "log.txt", tmp_path / "page.html"
+    lines = log_text(40).splitlines(keepends=True)
+    log.write_text("".join(lines[:20]))
+    words = ["report", "--log", str(log), "--output", str(page), "--follow", "--every", "5"]
+    follower = subprocess.Popen([sys.executable, "-m", "opsctl", *words], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        _until(page.exists)
+        assert '"follow_s":5' in page.read_text() and "iteration 40 of 40" not in page.read_text()
+        with log.open("a") as file:
+            file.write("".join(lines[20:]))
+        _until(lambda: "iteration 40 of 40" in page.read_text())
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(30) == 130
+    finally:
+        if follower.poll() is None:
+            os.kill(follower.pid, signal.SIGKILL)
+            follower.wait()
+
+
+def test_a_page_that_is_published_is_on_the_hub_as_it_is_here_and_once(desk: Desk) -> None:
+    desk.write("logs/main_log.txt", log_text(30).encode())
+    words = [sys.executable, "-m", "opsctl", "report", "--publish", "--run", str(desk.folder / "run" / "run.toml")]
+    done = subprocess.run(words, env=desk.environment(), text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "tiny: sent: 1 files" in done.stdout
+    assert desk.downloaded() == {"report/index.html": desk.paths.page.read_bytes()}
+    assert b"iteration 30 of 30" in desk.paths.page.read_bytes()
+
+
+def _until(holds: object) -> None:
+    assert callable(holds)
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("output", ["main_log.txt", "other.txt"])
+def test_a_log_or_another_file_is_never_written_over(
+    here: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    (here / "main_log.txt").write_text(log_text(20))
+    (here / "other.txt").write_text("months of work")
+    before = (here / output).read_bytes()
+    assert call("--log", "main_log.txt", "--output", output) == 1
+    assert f"{output}: cannot write the page" in capsys.readouterr().err and (here / output).read_bytes() == before
+
+
+def test_a_log_whose_name_is_no_text_has_a_page(here: Path) -> None:
+    log = here / os.fsdecode(b"log-\xff.txt")
+    log.write_text(log_text(20))
+    assert call("--log", str(log)) == 0
+    assert "log-\ufffd.txt" in (here / "report.html").read_text()
+
+
+def test_a_run_whose_log_breaks_the_page_keeps_no_other_run_from_its_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for name in ("a", "b"):
+        (here / name).mkdir()
+        found.append((name, view(str(made_run(here / name, 20).output.parent / "run.toml"))))
+    monkeypatch.setattr(each_run, "each_run", lambda *_: iter(found))
+    taken = Course.take
+
+    def breaking(course: Course, record: object) -> None:
+        if not (here / "tried").exists():
+            (here / "tried").touch()
+            raise OverflowError("no such day")
+        taken(course, record)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Course, "take", breaking)
+    assert call("--all-runs") == 1
+    assert "a: left alone: OverflowError: no such day" in capsys.readouterr().err
+    assert [one.paths.page.exists() for _, one in found] == [False, True]
