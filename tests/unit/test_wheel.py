@@ -159,7 +159,7 @@ def test_a_run_is_made_planned_and_rendered_by_what_is_installed(installed: Path
         assert made.returncode == 0, made.stderr
     assert "384 = 48 nodes x 8 GPUs" in run([installed, "plan"], place / "tr11-176B-ml", **state).stdout
     said = run([installed, "render"], place / "demo", **state).stdout
-    assert "#!/bin/bash" in said and "trainer.launch" in said
+    assert "#!/bin/bash" in said and "opsctl job run" in said
     listed = run([installed, "kernels", "list"], place, **state)
     assert listed.returncode == 0 and "cuda-sm_80" in listed.stdout, listed.stderr
 
