@@ -13,8 +13,8 @@ CHECK = "brake"
 HELP = """Do the attempts get anywhere?
 
 1: the last two in a row made no new checkpoint; those that each died of another node's hardware are not counted, up to
-nine of them. 2: so many that the chain stops by itself, or one that stopped itself, as too many iterations in a row were
-skipped or had no finite loss.
+nine of them. 2: so many that the chain stops by itself, or one that stopped itself, as too many iterations in a row
+were skipped or had no finite loss.
 """
 #: Attempts that are told apart.
 _NAMED = 5
