@@ -52,7 +52,8 @@ def test_a_federations_job_is_cancelled_and_refused_by_name_on_either_of_its_clu
         job = int(re.findall(r"job (\d+)", str(refused.value))[0])
         assert job > FIRST_OF_A_FEDERATION
         wait_until(functools.partial(_has_ended, cluster, job), 60, "its end")
-        assert not any(one.is_pending or one.is_running for one in client.jobs())
+        # The twin on the other cluster, of the job before, ends when the clusters have told each other.
+        wait_until(functools.partial(_is_idle, cluster), 60, "the end of all jobs")
         assert [node.name for node in client.nodes()] == ["node1"]
         ends = client.ends([job])
         assert {end.state for end in ends.values()} <= {"CANCELLED", "REVOKED"}
@@ -60,3 +61,7 @@ def test_a_federations_job_is_cancelled_and_refused_by_name_on_either_of_its_clu
 
 def _has_ended(cluster: RunningCluster, job: int) -> bool:
     return cluster.job_state(job) in ("CANCELLED", "REVOKED", "")
+
+
+def _is_idle(cluster: RunningCluster) -> bool:
+    return not any(job.is_pending or job.is_running for job in client_for(cluster.cluster, 60).jobs())
