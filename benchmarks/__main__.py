@@ -15,6 +15,7 @@ BENCHMARKS = (
     *(
         "commands",
         "looks",
+        "large_logs",
         "slurms",
         "triage",
         "perms",

@@ -114,8 +114,8 @@ def saved(folder: str, precision: str) -> None:
     from trainer.checkpoint.save import save_checkpoint
     from trainer.engine import Vocabulary, train_step
     from trainer.formats.manifest import Manifest
-    from trainer.formats.resumable import Identity
     from trainer.formats.saved_parameters import saved_parameters
+    from trainer.formats.training_identity import Identity
     from trainer.held_folder import HeldFolder
     from trainer.recipe.model_shape import ModelShape
 

@@ -19,8 +19,8 @@ from trainer.checkpoint.saved_state import MOMENTS, Part
 from trainer.dtypes import DTYPES
 from trainer.formats.manifest import Manifest, SavedParameter, tag_of
 from trainer.formats.partitions import Cut
-from trainer.formats.resumable import Identity
 from trainer.formats.saved_parameters import saved_parameters
+from trainer.formats.training_identity import Identity
 from trainer.formats.universal import INFO, universal_checkpoint_info
 from trainer.interchange.native import NativeFiles
 from trainer.interchange.to_native import write_native

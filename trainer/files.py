@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import socket
 import stat
 from pathlib import Path
@@ -75,7 +74,7 @@ def write_atomically(path: Path, text: str, runnable: bool = False) -> None:
 
     It is as open as its folder. runnable: it is a program.
     """
-    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     fd = create_file(beside, runnable)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:

@@ -227,6 +227,12 @@ def run_rank(
         traceback.print_exc()
         _leave_error_file(error)
         _end(1)  # its connections go with it, not while its libraries' exit handlers take their time
+    except SystemExit as left:
+        if not isinstance(left.code, str):
+            raise
+        traceback.print_exc()  # a module gave up, and said why: an error, for whoever looks for what ended the others
+        _leave_error_file(left)
+        _end(1)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -239,7 +245,7 @@ def run_rank(
         os._exit(0)
 
 
-def _leave_error_file(error: Exception) -> None:
+def _leave_error_file(error: BaseException) -> None:
     """Torch's error file, and only that: an exception that torch itself sees leaves a pickle in the node's /tmp too."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 

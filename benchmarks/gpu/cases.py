@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.kernels.adam import AdamBuffers, AdamSettings
+from trainer.kernels.adam import AdamBuffers
 from trainer.kernels.operations import Operations
 from trainer.kernels.timing import Buffers
+from trainer.kernels.ways import ADAM_SETTINGS, adam_by_torch
 
 _EPSILON = 1e-5
 
@@ -266,7 +267,6 @@ def _residuals(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]:
 
 def _adam(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]:
     count, item = sizes.weights, sizes.dtype.itemsize
-    settings = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.1, 10)
 
     def make() -> Buffers:
         weight, first = torch.randn(count, device=device), torch.randn(count, device=device)
@@ -274,29 +274,10 @@ def _adam(kernels: Any, device: torch.device, sizes: Sizes) -> list[Case]:
         return weight, gradient, first, second, torch.empty(count, device=device, dtype=sizes.dtype)
 
     def ours(*buffers: Tensor) -> None:
-        kernels.step([AdamBuffers(*buffers)], settings, 1.0)
-
-    def by_torch(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, half: Tensor) -> None:
-        step = torch.full((), float(settings.step - 1), device=device)
-        torch._fused_adamw_(
-            [weight],
-            [gradient.float()],
-            [first],
-            [second],
-            [],
-            [step],
-            lr=settings.learning_rate,
-            beta1=settings.beta1,
-            beta2=settings.beta2,
-            weight_decay=settings.weight_decay,
-            eps=settings.epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
-        half.copy_(weight)
+        kernels.step([AdamBuffers(*buffers)], ADAM_SETTINGS, 1.0)
 
     shape = f"{count:,} {_name(sizes.dtype)} gradients"
-    adam = Case("Adam, fp32 and 16-bit weight", shape, count * (24 + 2 * item), make, ours, by_torch, 0.90)
+    adam = Case("Adam, fp32 and 16-bit weight", shape, count * (24 + 2 * item), make, ours, adam_by_torch, 0.90)
     squares = Case(
         "squares of all gradients",
         shape,

@@ -21,7 +21,6 @@ from opsctl.nodes.judging import used_all_the_same
 from opsctl.nodes.policy import Policy
 from opsctl.nodes.watching import slow_evidence
 from opsctl.probe.answers import Answer
-from opsctl.probe.choosing import chosen
 from opsctl.probe.judging import Expected
 from opsctl.probe.judging import judge as judge_probe
 from opsctl.probe.report import NodeReport, Standing
@@ -48,10 +47,11 @@ class Exclusions:
 
     def __init__(self, names: Sequence[str], needed: int) -> None:
         self.policy = Policy(needed=needed)
-        self._names = names
+        self._in_service = {name: Node(name, "idle", "") for name in names}
         self._evidence: dict[str, list[NodeEvidence]] = {}
         self._ends: list[End] = []
         self._known: dict[str, Exclusion] = {}
+        self._stood: set[str] = set()  # of those known, when they were last looked at
         self.accused: set[str] = set()  # nodes of which anything was ever seen: of no others an end says anything
 
     def ended(self, attempt: Attempt) -> None:
@@ -99,20 +99,21 @@ class Exclusions:
 
     def standing(self, at: datetime) -> set[str]:
         """Nodes that are on the list now."""
-        return {name for name, one in self._known.items() if one.stands(at)}
+        return {name for name in self._stood if self._known[name].stands(at)}
 
     def stay_off(self, down: Collection[str], at: datetime) -> set[str]:
         """Nodes that a job is not to be given."""
-        ended = {name for name, one in self._known.items() if not one.stands(at)}
+        ended = {name for name in self._stood if not self._known[name].stands(at)}
+        self._stood -= ended
         self._judge(ended, at)
-        standing = [one for one in self._known.values() if one.stands(at)]
+        standing = [self._known[name] for name in sorted(self._stood)]
         if not standing:
             return set()
-        nodes = [Node(name, "down" if name in down else "idle", "") for name in self._names]
+        nodes = (self._in_service | {name: Node(name, "down", "") for name in down}).values()
         return {one.node for one in standing} - used_all_the_same(standing, nodes, self.policy).keys()
 
     def _judge(self, names: set[str], at: datetime) -> None:
-        """Judge those of which something is new: of the others time only takes away what speaks against them."""
+        """Judge those of which something is new, or whose time is over: of others time only takes away what is said."""
         names = {name for name in names if name}
         if not names:
             return
@@ -122,6 +123,7 @@ class Exclusions:
         for name in names:
             self._known.pop(name, None)
         self._known.update({one.node: one for one in found})
+        self._stood = (self._stood - names) | {one.node for one in found if one.stands(at)}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -141,13 +143,19 @@ def silence_of(limit_s: float, node: str) -> tuple[float, Verdict]:
 
 
 def found_slow(
-    nodes: Sequence[str], slow: Mapping[str, float], each_s: float, dice: random.Random, slower_percent: float
+    nodes: Sequence[str],
+    slow: Mapping[str, float],
+    due: Collection[str],
+    each_s: float,
+    dice: random.Random,
+    slower_node_percent: float,
 ) -> list[SlowNode]:
     """What the check for slow nodes finds in the newest timings of a training on `nodes`.
 
-    Each pipeline stage has STAGE of them. Only stages with a slow node are looked at: in the others there is none to be
-    found, and the check's tests say that it finds none.
+    Each pipeline stage has STAGE of them. Only stages with a slow node that is `due` are looked at: in those without a
+    slow one there is none to be found, and the check's tests say that it finds none.
     """
+    asked = frozenset(due)
     stages = [nodes[begin : begin + STAGE] for begin in range(0, len(nodes), STAGE)]
     return slow_nodes(
         (
@@ -161,26 +169,25 @@ def found_slow(
                 node=node,
             )
             for stage, there in enumerate(stages)
-            if not slow.keys().isdisjoint(there)
+            if not asked.isdisjoint(there)
             for stretch in range(PARTS)
             for rank, node in enumerate(there)
         ),
-        slower_percent,
+        slower_node_percent,
     )
 
 
 def probed(
-    nodes: Sequence[str], bad: Collection[str], slow: Mapping[str, float], wanted: int, dice: random.Random
-) -> tuple[list[str], tuple[NodeReport, ...]]:
-    """(the nodes that a job trains on after a quick probe, what the probe says of those that were looked at).
+    nodes: Sequence[str], bad: Collection[str], slow: Mapping[str, float], dice: random.Random
+) -> tuple[NodeReport, ...]:
+    """What a quick probe says of those that were looked at.
 
     Of the nodes that are as they should be only some are asked, enough to tell what is usual: the others say the same.
     """
     odd = [node for node in nodes if node in bad or node in slow]
     usual = [node for node in nodes if node not in bad and node not in slow][: max(_FEW, 3 * len(odd))]
     answers = [_answer(node, node in bad, slow.get(node, 1.0), dice) for node in (*odd, *usual)]
-    reports = judge_probe(answers, Expected()).nodes
-    return chosen(nodes, wanted, reports), reports
+    return judge_probe(answers, Expected()).nodes
 
 
 def _answer(node: str, is_bad: bool, ratio: float, dice: random.Random) -> Answer:

@@ -25,8 +25,8 @@ _COMES_S = 30 * MINUTE_S
 _MENDS_S, _SEARCH_S, _SEARCH_RESTARTS = HOUR_S, DAY_S, 6
 #: By how much a training has to be slower for a person to see it; after how long a silence he takes it to hang.
 _SEES_SLOWER, _SEES_HANG_S = 1.04, HOUR_S
-#: Looks at the same slow nodes by the check, before it is taken to stay with what it found.
-_LOOKS_AT_SLOW = 3
+#: Looks at the same slow node by the check at first; what none of them shows is looked at once a day from then on.
+_LOOKS_AT_SLOW, _LOOKS_A_DAY = 3, 24
 
 
 class Person:
@@ -37,7 +37,7 @@ class Person:
         self._dice = chance
         self._is_coming = self._is_searching = False
         self._slow: set[str] = set()  # nodes that the check has found and nobody has dealt with
-        self._looked_at: Counter[frozenset[str]] = Counter()
+        self._looked_at: Counter[str] = Counter()  # nodes, by the check
         run.told = self._tell
         for _ in range(1 + run.setting.keep_queued):
             run.queue.submit()
@@ -72,12 +72,17 @@ class Person:
         run, live = self.run, self.run.live
         if live is None or not live.is_training or live.hung_since is not None:
             return
-        slow = frozenset(name for name in self.cluster.slow if name in live.used)
-        if not slow or self._looked_at[slow] >= _LOOKS_AT_SLOW:
+        slow = [name for name in self.cluster.slow if name in live.used]
+        self._looked_at.update(slow)
+        due = {
+            name
+            for name in slow
+            if self._looked_at[name] <= _LOOKS_AT_SLOW or self._looked_at[name] % _LOOKS_A_DAY == 0
+        }
+        if not due:
             return
-        self._looked_at[slow] += 1
-        each_s = run.setting.seconds_per_iteration
-        for found in deciding.found_slow(live.nodes, self.cluster.slow, each_s, self._dice, self.way.slower_percent):
+        each_s, percent = run.setting.seconds_per_iteration, self.way.slower_node_percent
+        for found in deciding.found_slow(live.nodes, self.cluster.slow, due, each_s, self._dice, percent):
             if self.way.exclusion:
                 run.exclusions.slow(found, live.attempt.id, moment(self.env.now))
             self._slow.add(found.node)

@@ -23,7 +23,7 @@ class Way:
     hang_watch: bool = False
     slow_nodes: bool = False
     spare_share: float = 0.0  # further nodes of each job, of those that are trained on
-    slower_percent: float = WatchTable().slower_percent
+    slower_node_percent: float = WatchTable().slower_node_percent
     alerts: bool = False  # a person is told, and comes
     looks_every_s: float = math.inf  # a person who looks by himself
     seeks: bool = False  # and who looks for bad and slow nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainer.recipe.options import BY_KEY
 _BATCHES = {"train_micro_batch_size_per_gpu": "micro_batch_size", "train_batch_size": "global_batch_size"}
 _SCALING = {"loss_scale_window": "loss_scale_window", "hysteresis": "hysteresis", "min_loss_scale": "min_loss_scale"}
 _BUCKETS = {"reduce_bucket_size": "zero_reduce_bucket_size", "allgather_bucket_size": "zero_allgather_bucket_size"}
+_DIGITS = 18  # of whole numbers: more is said of nothing
 #: What follows from the options here, or is printed only.
 _FOLLOWS = frozenset(
     (
@@ -27,7 +29,10 @@ def take_engine(begun: Begun, text: str, line: int) -> None:
     """Let the file, whose text begins on `line`, count where it and the options speak of the same."""
     remark = f"line {line}: DeepSpeed's file"
     try:
-        said = json.loads(text)
+        said = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
+    except RecursionError:
+        begun.note(line, "DeepSpeed's file has brackets within brackets without end: none of it is taken")
+        return
     except ValueError as error:
         begun.note(line, f"DeepSpeed's file is no JSON once variables are put in ({error}): none of it is taken")
         return
@@ -46,9 +51,24 @@ def take_engine(begun: Begun, text: str, line: int) -> None:
         begun.set("trainer", "clip_grad", float(clip), remark)
     _precision(begun, said, line)
     _zero(begun, said.get("zero_optimization"), line)
-    rest = [name for name in said if name not in taken]
+    if isinstance(said.get("curriculum_learning"), Mapping) and said["curriculum_learning"].get("enabled"):
+        begun.note(line, "curriculum_learning in DeepSpeed's file: every sequence has its whole length here at once")
+    rest = [name for name in said if name not in taken and name != "curriculum_learning"]
     if rest:
         begun.note(line, f"of DeepSpeed's file nobody needs or knows here: {', '.join(rest)}")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
 
 
 def _precision(begun: Begun, said: Mapping[str, Any], line: int) -> None:

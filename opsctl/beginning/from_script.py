@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from opsctl.beginning.begun import Begun
 from opsctl.beginning.engine_file import take_engine
-from opsctl.beginning.launch import Launch, launches, left_out, setting_up
+from opsctl.beginning.launch import BRINGING, Launch, launches, left_out, setting_up
 from opsctl.beginning.sbatch_options import take_slurm
 from opsctl.beginning.shell_commands import Script
+from opsctl.beginning.shell_files import placed
 from opsctl.beginning.shell_script import read_script
-from opsctl.beginning.shell_values import is_known_but_for_variables, names_in
-from opsctl.beginning.shell_words import Unreadable
+from opsctl.beginning.shell_state import names_in
+from opsctl.beginning.shell_tokens import Unreadable
+from opsctl.beginning.shell_values import Values, is_known_but_for_variables, why_open
 from opsctl.beginning.traced import Traced
 from opsctl.beginning.trainer_words import SAID_APART, take_options
 from opsctl.errors import UsageError
-from opsctl.runs.values import variable_problem
+from opsctl.runs.values import is_launchers, variable_problem
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from opsctl.slurm.sbatch_lines import directives, header
+from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY
 
 #: What every run has to say of itself that a script may leave to the command line of sbatch.
@@ -30,12 +34,18 @@ _LAST_EPOCH = 0.95
 
 
 def from_script(
-    text: str, name: str, folder: str, given: dict[str, object], read_file: Callable[[str], str | None]
+    text: str,
+    name: str,
+    folder: str,
+    given: dict[str, object],
+    read_file: Callable[[str], str | None],
+    arguments: Sequence[str] | None = None,
 ) -> Begun:
     """The run `name` that the script trains; `folder` is the script's own. given: `[slurm]` as the caller says it.
 
-    read_file: the text of a file that the script names, None where it cannot be read. Raises UsageError where the
-    script starts no training, and where [slurm] lacks one of NEEDED.
+    read_file: the text of a file that the script names, None where it cannot be read. arguments: what the script is
+    called with, None where nobody says. Raises UsageError where the script starts no training, and where [slurm]
+    lacks one of NEEDED.
     """
     begun = Begun()
     try:
@@ -46,26 +56,53 @@ def from_script(
         _unread_directives(begun, text)
         for key, value in given.items():
             begun.set("slurm", key, value, "as given to opsctl init")
-        script = read_script(Traced.of(text), _set_by_slurm(begun, name))
+        script = read_script(Traced.of(text), _set_by_slurm(begun, name), arguments)
+    except RecursionError:
+        raise UsageError("the script cannot be read: its brackets and branches stand too deep in one another") from None
     except (Unreadable, ValueError) as error:
         raise UsageError(f"the script cannot be read: {error}") from None
     launch = _the_launch(begun, script)
+    values = launch.command.values
+    _refused(begun, script)
     _nodes_and_gpus(begun, launch)
     missing = [key for key in NEEDED if begun.value("slurm", key) is None]
     if missing:
         flags = " and ".join(f"--{key.replace('_', '-')}" for key in missing)
         raise UsageError(f"the script does not say {', '.join(missing)} in a way that can be read: give {flags}")
-    own = take_options(begun, launch.words, script.values, _working_folder(begun, launch, folder))
+    working = _working_folder(begun, launch, folder)
+    own = take_options(begun, launch.words, values, working)
     _own_options(begun, own)
     _margin(begun, own)
-    _engine(begun, script, own, folder, read_file)
+    _engine(begun, launch, own, working, read_file)
     if "deepspeed" in own and begun.value("data", "separate_last_epoch_threshold") is None:
         remark = "BigScience's Megatron-DeepSpeed; Megatron-LM has 0.80"
         begun.set("data", "separate_last_epoch_threshold", _LAST_EPOCH, remark)
     if begun.value("trainer", "zero_stage") == 0 and not begun.value("trainer", "bf16"):
         begun.set("trainer", "zero_stage", 1, "0 in the script: optimizer states are always sharded here")
     _environment(begun, script, launch)
+    _missing_arguments(begun, values, arguments)
+    for (line, by), names in values.used_behind.items():
+        begun.note(line, f"{by}; set before it and used behind: {', '.join(sorted(names))}")
+    if values.taken_unset:
+        begun.note(
+            0, f"taken to be unset, as the script asks for it and does not set it: {', '.join(values.taken_unset)}"
+        )
     return begun
+
+
+def _refused(begun: Begun, script: Script) -> None:
+    for line, what in script.refused:
+        begun.note(line, f"{what}: no shell reads a script with that: mend it, and read it again")
+    for line, what in script.told:
+        begun.note(line, what)
+
+
+def _missing_arguments(begun: Begun, values: Values, arguments: Sequence[str] | None) -> None:
+    if not values.missing:
+        return
+    names = ", ".join(f"${name}" for name in sorted(values.missing))
+    given = "" if arguments is None else f" more than the {len(arguments)} given:"
+    begun.note(0, f"the script asks for{given} {names}: give what it is called with, behind --")
 
 
 def _unread_directives(begun: Begun, text: str) -> None:
@@ -99,9 +136,9 @@ def _the_launch(begun: Begun, script: Script) -> Launch:
     # What is started behind the training is an evaluation or a generation with the same options.
     trainings = [one for one in found if one.name.startswith(_TRAINING)] or found
     launch = next((one for one in reversed(trainings) if one.is_sure), trainings[-1])
-    others = {one.program.line for one in found if one.words != launch.words}
-    for line in sorted(others):
+    for line in sorted({one.program.line for one in found} - {launch.program.line}):
         begun.note(line, f"another training is started here; taken is that of line {launch.program.line}")
+    _other_turns(begun, found, launch)
     if not launch.is_sure:
         begun.note(launch.program.line, "it is started under a condition that the script does not decide")
     program = launch.name
@@ -111,6 +148,30 @@ def _the_launch(begun: Begun, script: Script) -> Launch:
             f"{program}: the trainer trains as pretrain_gpt.py does; what this does besides is lost",
         )
     return launch
+
+
+def _other_turns(begun: Begun, found: list[Launch], launch: Launch) -> None:
+    """Of a training that a loop starts again and again, how its turns differ."""
+    turns = [one for one in found if one.program.line == launch.program.line]
+    options = [dict(_split(one)) for one in turns]
+    differing = [name for name in options[-1] if len({one.get(name) for one in options}) > 1]
+    if differing:
+        begun.note(
+            launch.program.line,
+            f"it is started {len(turns)} times, each with {', '.join(differing)} of its own: taken is the last",
+        )
+
+
+def _split(launch: Launch) -> Iterator[tuple[str, str]]:
+    """Each option of a training with the words behind it."""
+    name, values = "", list[str]()
+    for word in (*(one.text for one in launch.words), "--"):
+        if word.startswith("--"):
+            if name:
+                yield name, " ".join(values)
+            name, values = word, []
+        else:
+            values.append(word)
 
 
 def _nodes_and_gpus(begun: Begun, launch: Launch) -> None:
@@ -129,8 +190,11 @@ def _nodes_and_gpus(begun: Begun, launch: Launch) -> None:
 
 def _working_folder(begun: Begun, launch: Launch, folder: str) -> str:
     """Where the script is when it starts the trainer, as far as it can be told."""
-    into = launch.folder
+    into = launch.command.values.folder
     if into is None:
+        return folder
+    if into.text.startswith("$(pwd)"):
+        begun.note(into.line, f"where it goes from here is not known: relative paths are taken to start at {folder}")
         return folder
     if not is_known_but_for_variables(into.text):
         begun.note(into.line, f"cd {into.text}: not known; relative paths are taken to start at {folder}")
@@ -143,6 +207,9 @@ def _own_options(begun: Begun, own: dict[str, tuple[str, int]]) -> None:
     rest = [BY_KEY[key].name for key in own if key not in SAID_APART and not BY_KEY[key].notice]
     if rest:
         begun.note(0, f"opsctl sets these itself: {', '.join(rest)}")
+    for key in (one for one in EVALUATE_ONLY if one in own):
+        line = own[key][1]
+        begun.note(line, f"{BY_KEY[key].name}: the script trains nothing, and a run trains: see opsctl evaluate")
     if "save" in own:
         text, line = own["save"]
         begun.note(line, f"--save {text}: opsctl keeps checkpoints under [run] output")
@@ -169,7 +236,7 @@ def _margin(begun: Begun, own: dict[str, tuple[str, int]]) -> None:
 
 def _engine(
     begun: Begun,
-    script: Script,
+    launch: Launch,
     own: dict[str, tuple[str, int]],
     folder: str,
     read_file: Callable[[str], str | None],
@@ -177,11 +244,18 @@ def _engine(
     if "deepspeed_config" not in own:
         return
     path, line = own["deepspeed_config"]
-    written = script.files.get(path)
+    into, files = launch.command.values.folder, launch.command.files
+    place = placed(into, path)
+    written = files.known.get(place)
     if written is not None:
         take_engine(begun, written.text, written.line)
         return
-    text = None if "$" in path else read_file(path if path.startswith("/") else f"{folder}/{path}")
+    if place in files.lost:
+        begun.note(line, f"--deepspeed_config {path}: what line {files.lost[place]} makes of it is not known")
+        return
+    is_elsewhere = into is not None and not is_known_but_for_variables(into.text) and not path.startswith("/")
+    path_here = place if place.startswith("/") else posixpath.normpath(f"{folder}/{path}")
+    text = None if "$" in path_here or is_elsewhere else read_file(path_here)
     if text is None:
         begun.note(line, f"--deepspeed_config {path}: the script does not write it, and it cannot be read here")
     else:
@@ -190,35 +264,43 @@ def _engine(
 
 def _environment(begun: Begun, script: Script, launch: Launch) -> None:
     """`[run] environment` and `[env]`; what neither can hold becomes a script beside the run file."""
-    lines = [" ".join(_quoted(word.text) for word in command.words) for command in setting_up(script)]
-    unsure = {name for command in setting_up(script) if not command.is_sure for name in (command.name,)}
-    for command in setting_up(script):
-        if not command.is_sure:
-            begun.note(command.line, f"{command.name}: done under a condition that the script does not decide")
-    for command in left_out(script):
+    values = launch.command.values
+    commands = setting_up(script, launch)
+    places = {id(command): place for place, command in enumerate(script.commands)}
+    #: Place among the script's commands, whether it is one of them, and the line; what is exported stands before.
+    made = [(places[id(one)], 1, " ".join(_quoted(word.text) for word in one.words)) for one in commands]
+    last = max((places[id(one)] for one in commands if one.name in BRINGING), default=-1)
+    unsure = [command for command in commands if not command.is_sure]
+    for command in unsure:
+        begun.note(command.line, f"{command.name}: done under a condition that the script does not decide")
+    for command in left_out(script, launch):
         begun.note(command.line, f"{command.name}: of the script, nothing but the training is run")
-    exports = []
-    for name, line in script.exported.items():
-        value = script.values.text_of(name)
+    for name, line in values.exported.items():
+        value, behind = values.text_of(name), values.exported_behind.get(name, len(script.commands))
         if value is None:
-            begun.note(line, f"export {name}: {script.values.why_unknown(name)}")
+            begun.note(line, f"export {name}: {values.why_unknown(name)}")
         elif _belongs_to_the_command(value, launch):
             continue
-        elif name in script.added_to:
-            exports += [f"export {name}={_quoted(one.text)}" for one in script.added_to[name]]
+        elif is_launchers(name):
+            begun.note(line, f"{name} is set for every rank by Slurm and the launcher")
+        elif name in values.added_to:
+            made += [(place, 0, f"export {name}={_quoted(one.text)}") for place, one in values.added_to[name]]
         elif not is_known_but_for_variables(value.text):
-            begun.note(line, f"export {name}={value.text}: it is what a command prints")
+            begun.note(line, f"export {name}={value.text}: {why_open(value.text)}")
         elif name in names_in(value.text):
-            exports.append(f"export {name}={_quoted(value.text)}")
+            made.append((behind, 0, f"export {name}={_quoted(value.text)}"))
         elif problem := variable_problem(name, value.text):
             begun.note(line, problem.removeprefix("[env] "))
+        elif behind <= last:
+            made.append((behind, 0, f"export {name}={_quoted(value.text)}"))
         else:
             begun.set("env", name, value.text, f"line {line}")
-    sourced = re.fullmatch(r"(?:source|\.) (\S+)", lines[0]) if len(lines) == 1 and not exports and not unsure else None
+    lines = [line for _, _, line in sorted(made, key=lambda one: one[:2])]
+    sourced = re.fullmatch(r"(?:source|\.) (\S+)", lines[0]) if len(lines) == 1 and commands and not unsure else None
     if sourced:
-        begun.set("run", "environment", setting_up(script)[0].words[1].text, f"line {setting_up(script)[0].line}")
-    elif lines or exports:
-        begun.environment_script = lines + exports
+        begun.set("run", "environment", commands[0].words[1].text, f"line {commands[0].line}")
+    elif lines:
+        begun.environment_script = lines
         begun.set("run", "environment", "environment.sh", "beside this file; sourced on every node")
 
 

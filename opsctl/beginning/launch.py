@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from opsctl.beginning.shell_commands import Command, Script, handed_to_a_shell
+from opsctl.beginning.shell_commands import Command, Script
+from opsctl.beginning.shell_within import handed_to_a_shell
 from opsctl.beginning.traced import Traced
 from trainer.recipe.options import BY_KEY
 
-_PRINTING = frozenset(("echo", "printf", "cat", "tee", "mkdir", "ls", "rm", "cp", "ln"))
+_PRINTING = frozenset(("echo", "printf", "cat", "tee", "mkdir", "ls", "rm", "cp", "ln", "logger", "grep"))
 _LAUNCHERS_GPUS = frozenset(("nproc-per-node", "num-gpus"))
 _LAUNCHERS_NODES = frozenset(("nnodes", "num-nodes"))
 #: A program with fewer of the trainer's options is no training.
@@ -18,6 +19,8 @@ _LEAST_OPTIONS = 4
 #: What a training's script does to its shell before it starts.
 _SETTING_UP = frozenset(("source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "ulimit"))
 _OF_THE_SHELL = frozenset(("umask", "unset", "shopt"))
+#: What may look at variables, or set them over: what is exported before it has to stand before it.
+BRINGING = frozenset(("source", ".", "module", "ml", "conda", "mamba", "micromamba", "spack", "eval"))
 #: What leaves nothing behind that a training could miss, or is followed as it stands.
 _WITHOUT_TRACE = frozenset(
     (
@@ -50,6 +53,9 @@ _WITHOUT_TRACE = frozenset(
             "pwd",
             "unset",
             "eval",
+            "pushd",
+            "popd",
+            "dirs",
             "",
         ),
     )
@@ -62,10 +68,14 @@ class Launch:
 
     program: Traced
     words: tuple[Traced, ...]
-    folder: Traced | None  # where it is started
-    is_sure: bool
+    command: Command
     nodes: int | None
     gpus_per_node: int | None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the script decides that it is started."""
+        return self.command.is_sure
 
     @property
     def name(self) -> str:
@@ -75,11 +85,11 @@ class Launch:
 
 def launches(script: Script) -> list[Launch]:
     """Every command of the script that starts a training, in order."""
-    return [found for command in script.commands if (found := _launch(command)) is not None]
+    return [found for command in script.commands if (found := _launch(script, command)) is not None]
 
 
-def _launch(command: Command) -> Launch | None:
-    if command.name in _PRINTING:
+def _launch(script: Script, command: Command) -> Launch | None:
+    if command.name in _PRINTING or command.words[0].text in script.functions:  # what a function does is followed
         return None
     programs = [place for place, word in enumerate(command.words) if word.text.endswith(".py")]
     for place in programs:
@@ -90,8 +100,7 @@ def _launch(command: Command) -> Launch | None:
             return Launch(
                 command.words[place],
                 after,
-                command.folder,
-                command.is_sure,
+                command,
                 next((said[name] for name in _LAUNCHERS_NODES if name in said), None),
                 next((said[name] for name in _LAUNCHERS_GPUS if name in said), None),
             )
@@ -108,22 +117,32 @@ def _launcher_options(words: tuple[Traced, ...]) -> Iterator[tuple[str, int]]:
             yield name.removeprefix("--").replace("_", "-"), int(value)
 
 
-def setting_up(script: Script) -> list[Command]:
-    """The commands that make the environment of the training, in order."""
-    return [command for command in script.commands if len(command.words) > 1 and _sets_up(command, script)]
+def setting_up(script: Script, launch: Launch) -> list[Command]:
+    """The commands that make the environment of the training, in order: those before it, in no shell but its own."""
+    before = script.commands[: _place(script, launch)]
+    shells = {launch.command.shell[:depth] for depth in range(len(launch.command.shell) + 1)}
+    return [
+        command
+        for command in before
+        if command.shell in shells and len(command.words) > 1 and _sets_up(command, launch)
+    ]
 
 
-def _sets_up(command: Command, script: Script) -> bool:
+def _place(script: Script, launch: Launch) -> int:
+    return next(place for place, command in enumerate(script.commands) if command is launch.command)
+
+
+def _sets_up(command: Command, launch: Launch) -> bool:
     if command.name == "unset":  # what is exported behind it is set before the environment is made
-        return not any(word.text in script.exported for word in command.words)
+        return not any(word.text in launch.command.values.exported for word in command.words)
     if command.name == "eval":  # of what a command prints; a text that can be read is followed
         return any("$(" in word.text or "`" in word.text for word in command.words)
     return command.name in _SETTING_UP or command.name in _OF_THE_SHELL
 
 
-def left_out(script: Script) -> list[Command]:
+def left_out(script: Script, launch: Launch) -> list[Command]:
     """The commands that neither make the environment, nor start a training, nor are of use to the script alone."""
-    kept = {id(command) for command in setting_up(script)}
+    kept = {id(command) for command in setting_up(script, launch)}
     return [
         command
         for command in script.commands
@@ -131,8 +150,9 @@ def left_out(script: Script) -> list[Command]:
         and command.name not in _PRINTING
         and command.name not in _WITHOUT_TRACE
         and command.name not in script.functions
+        and (command.name != "exec" or len(command.words) > 1)
         and command.name.isprintable()
-        and "$" not in command.name
-        and _launch(command) is None
+        and "$" not in command.words[0].text
+        and _launch(script, command) is None
         and handed_to_a_shell(command.words) is None
     ]

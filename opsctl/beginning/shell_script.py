@@ -1,53 +1,92 @@
 """What a launch script would do, read without running any of it. Pure.
 
-Assignments are followed, conditions decided where the script itself decides them; what is set where nobody can tell
-whether it is done counts as not known. Commands are put down with their words, each with the lines it was written on.
+Assignments are followed, conditions decided where the script itself decides them, loops and functions gone through
+where it says with what; what is set where nobody can tell whether it is done is not known to who comes behind.
+Commands are put down with their words, each with the lines it was written on.
 """
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from opsctl.beginning.shell_commands import Command, Done, Script, carry_out, handed_to_a_shell
-from opsctl.beginning.shell_tests import truth_of
+from opsctl.beginning.shell_commands import (
+    Command,
+    Done,
+    Script,
+    assign_alone,
+    carry_out,
+    name_assigned,
+    split_prefix,
+)
+from opsctl.beginning.shell_conditions import arithmetic, both, case, condition_of_if, test
+from opsctl.beginning.shell_files import write
+from opsctl.beginning.shell_loops import NotFollowed, call, follow_for, follow_while
+from opsctl.beginning.shell_tokens import REDIRECTIONS, Operator, Part, Token, Unreadable, Word
 from opsctl.beginning.shell_values import Values
-from opsctl.beginning.shell_words import REDIRECTIONS, Operator, Token, Word, tokens_of
+from opsctl.beginning.shell_within import enter_a_shell, fed_to_a_shell, handed_to_a_shell, not_known_to_eval
+from opsctl.beginning.shell_words import tokens_of
 from opsctl.beginning.traced import Traced
 
 _ENDS_OF_COMMANDS = frozenset(("\n", ";", "&", "|", "|&", "&&", "||", ")", ";;"))
-#: A `bash -c` within a `bash -c`, and so on.
-_DEEPEST = 5
+#: A function within a function, a `bash -c` within a `bash -c`, and so on.
+_DEEPEST = 20
+#: The commands that plainly succeed, or fail; of any other nobody can tell.
+_TRUTHS = {"true": True, ":": True, "echo": True, "printf": True, "set": True, "unset": True, "false": False}
 
 
-def read_script(source: Traced, given: Mapping[str, str]) -> Script:
-    """Follow the script from its first line. given: variables that Slurm sets. Raises Unreadable."""
-    script = Script(Values(given))
-    _Run(script, tokens_of(source), Done.YES, 0).block(frozenset())
+def read_script(source: Traced, given: Mapping[str, str], arguments: Sequence[str] | None = None) -> Script:
+    """Follow the script from its first line. given: variables that Slurm sets. Raises Unreadable.
+
+    arguments: what the script is called with; None where nobody says.
+    """
+    script = Script(Values(given, arguments))
+    Walk(script, tokens_of(source), Done.YES).block(frozenset())
     return script
 
 
-class _Run:
-    """One walk over the tokens of a script, or of what a shell is handed with `-c`."""
+class Walk:
+    """One walk over the tokens of a script, of a function, or of what a shell is handed with `-c`."""
 
-    def __init__(self, script: Script, tokens: list[Token], done: Done, depth: int) -> None:
+    def __init__(
+        self, script: Script, tokens: list[Token], done: Done, depth: int = 0, shell: tuple[int, ...] = ()
+    ) -> None:
         self.script, self.tokens, self.at = script, tokens, 0
-        self._done, self.depth = done, depth
+        self.done_here, self.depth, self.shell = done, depth, shell
+        self.calling: tuple[str, ...] = ()  # the functions that this is gone through for
         self.values = script.values
-        self.has_left = False  # an `exit` has been gone through
+        self.leaving: str | None = None  # the command that was gone through: `exit`, `return`, `break`, `continue`
+        self.loops = 0  # that are followed around this place
+        self.loops_left = 0  # by a `break 2`
+        self.is_called = False  # it is a function's body
+        self.follows_loops = False  # else `break`, `continue` and `return` are passed over
+        self.truth: bool | None = True  # whether the last list of commands succeeds, None where nobody can tell
+        self.returned: bool | None = None  # what `return` says of the function that is read here
+        self.called: bool | None = None  # whether the last function that was called succeeds
 
     @property
     def done(self) -> Done:
         """Whether what is read now is gone through."""
-        return Done.NO if self.has_left else self._done
+        return Done.NO if self.leaving else self.done_here
 
-    @done.setter
-    def done(self, done: Done) -> None:
-        self._done = done
+    def within(self, tokens: list[Token], shell: tuple[int, ...] | None = None) -> Walk:
+        """A walk that begins here over other tokens. Raises Unreadable where it leads too deep."""
+        if self.depth == _DEEPEST:
+            line = tokens[0].line if tokens else 0
+            raise Unreadable(f"line {line}: what is called here is called within itself, over and over")
+        inner = Walk(self.script, tokens, self.done, self.depth + 1, self.shell if shell is None else shell)
+        inner.calling = self.calling
+        return inner
+
+    def new_shell(self) -> tuple[int, ...]:
+        """The name of a shell within this one."""
+        self.script.shells += 1
+        return (*self.shell, self.script.shells)
 
     # Looking ahead
 
     def peek(self) -> Token | None:
+        """The next token; None at the end."""
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
     def plain(self) -> str | None:
@@ -56,15 +95,21 @@ class _Run:
         return token.plain if isinstance(token, Word) and token.elements is None else None
 
     def is_operator(self, *texts: str) -> bool:
+        """Whether it is one of those operators."""
         token = self.peek()
         return isinstance(token, Operator) and token.text in texts
+
+    def step_over(self, *texts: str) -> None:
+        """Go on behind all such operators that come next."""
+        while self.is_operator(*texts):
+            self.at += 1
 
     # Lists of commands
 
     def block(self, ends: frozenset[str]) -> str | None:
         """Commands up to one of the plain words `ends`, which is stepped over and returned; None at the end."""
         while (token := self.peek()) is not None:
-            if isinstance(token, Operator) and token.text not in ("(", "(("):
+            if isinstance(token, Operator) and token.text not in ("(", "((", *REDIRECTIONS):
                 self.at += 1
                 if token.text in ends:
                     return token.text
@@ -76,226 +121,218 @@ class _Run:
             self.chain()
         return None
 
-    def chain(self) -> None:
-        """Commands joined by `&&` and `||`: a command counts as having worked, unless it is a test that fails."""
-        before = self.done
-        truth = self.statement()
+    def chain(self) -> bool | None:
+        """Commands joined by `&&` and `||`. Returns whether the last one succeeds; None where that is not known."""
+        before, state, leaving = self.done_here, self.values.copy(), self.leaving
+        truth = self.pipe()
         while self.is_operator("&&", "||"):
             wanted = self.is_operator("&&")
             self.at += 1
-            while self.is_operator("\n"):
-                self.at += 1
+            self.step_over("\n")
             follows = Done.UNSURE if truth is None else Done.YES if truth == wanted else Done.NO
-            self.done = _both(before, follows)
-            next_truth = self.statement()
-            truth = truth if follows is Done.NO else next_truth
-        self.done = before
+            self.done_here = both(before, follows)
+            with self.scope(follows):
+                next_truth = self.pipe()
+            truth = truth if follows is Done.NO else next_truth if follows is Done.YES else None
+        self.done_here = before
+        if self.is_operator("&"):  # the whole list is in a shell of its own
+            self.values.become(state)
+            self.leaving = leaving
+        self.truth = truth
+        return truth
+
+    def scope(self, follows: Done) -> AbstractContextManager[None]:
+        """For what is gone through, or not, where nobody can tell which."""
+        return self.script.perhaps() if follows is Done.UNSURE else nullcontext()
+
+    def pipe(self) -> bool | None:
+        """Statements joined by `|`, each in a shell of its own."""
+        before, leaving = self.values.copy(), self.leaving
+        is_negated = self.plain() == "!"
+        self.at += is_negated
+        truth = self.statement()
+        while self.is_operator("|", "|&"):
+            self.values.become(before)
+            self.at += 1
+            self.step_over("\n")
+            truth = self.statement()
+            self.values.become(before)
+            self.leaving = leaving
+        return truth if truth is None or not is_negated else not truth
 
     def statement(self) -> bool | None:
         """One command, simple or not. Returns whether it succeeds; None where that is not known."""
+        self.script.step(token.line if (token := self.peek()) else 0)
         word = self.plain()
-        if word == "if":
-            self.condition_of_if()
-        elif word == "case":
-            self.case()
-        elif word in ("for", "while", "until", "select"):
-            self.loop()
-        elif word == "{" or self.is_operator("("):
-            folder = self.values.folder
-            self.at += 1
-            self.block(frozenset(("}",) if word else (")",)))
-            if not word:
-                self.values.folder = folder  # what runs in brackets goes nowhere for who comes behind
-        elif word == "function":
+        if word in ("if", "case", "for", "while", "until", "select", "{") or self.is_operator("(", "(("):
+            truth = self.compound(word)
+            behind = self.at
+            self.redirections()
+            if self.done is not Done.NO and behind < self.at:
+                write(self.script.files, self.values, self.tokens[behind : self.at], [], self.tokens[behind].line)
+            return truth
+        if word == "function":
             self.function(2)
         elif self.is_function():
             self.function(1)
-        elif word in ("[[", "["):
-            return self.test()
-        elif self.is_operator("(("):
-            self.arithmetic()
-            return None
-        elif word == "!":
-            self.at += 1
-            truth = self.statement()
-            return None if truth is None else not truth
+        elif word in ("[[", "[", "test"):
+            return test(self)
         else:
-            self.simple()
+            return self.simple()
         return True
 
-    # Conditions
-
-    def condition_of_if(self) -> None:
-        before = self.done
-        taken: bool | None = False  # whether one branch has been gone through
-        word: str | None = "if"
-        while word in ("if", "elif"):
-            self.at += word == "if"
-            self.done = Done.NO if before is Done.NO or taken is True else before
-            truth = self.truth_until_then()
-            self.done = _branch(before, taken, truth)
-            taken = True if truth is True and taken is False else (None if truth is None and not taken else taken)
-            word = self.block(frozenset(("elif", "else", "fi")))
-        if word == "else":
-            self.done = _branch(before, taken, True)
-            self.block(frozenset(("fi",)))
-        self.done = before
-
-    def truth_until_then(self) -> bool | None:
-        """Whether what stands between `if` and `then` holds; None where the script does not tell."""
-        start, truth, tests = self.at, None, 0
-        while self.peek() is not None and self.plain() != "then":
-            if self.is_operator("(("):
-                self.arithmetic()
-                tests += 2
-            elif isinstance(self.peek(), Operator):
-                self.at += 1
-            elif self.plain() in ("[[", "[", "!"):
-                truth = self.statement()
-                tests += 1
-            else:
-                self.simple()
-                tests += 2
-        between = {one.text for one in self.tokens[start : self.at] if isinstance(one, Operator)}
-        self.at += 1
-        return truth if tests == 1 and not between & {"&&", "||", "|"} else None
-
-    def test(self) -> bool | None:
-        """`[[ ... ]]` and `[ ... ]`, stepped over."""
-        closing = "]]" if self.plain() == "[[" else "]"
-        self.at += 1
-        inside: list[Token] = []
-        while (token := self.peek()) is not None and self.plain() != closing:
-            inside.append(token)
+    def compound(self, word: str | None) -> bool | None:
+        """A statement of several lines, as it begins with `word`, or with a bracket."""
+        if word == "if":
+            condition_of_if(self)
+        elif word == "case":
+            case(self)
+        elif word in ("for", "select"):
+            follow_for(self)
+        elif word in ("while", "until"):
+            follow_while(self)
+        elif word == "{":
             self.at += 1
-        self.at += 1
-        return truth_of(inside, self.values)
-
-    def case(self) -> None:
-        before = self.done
-        self.at += 1
-        subject = self.peek()
-        text = self.values.text(subject.parts).text if isinstance(subject, Word) else "$"
-        self.at += 1
-        taken: bool | None = False
-        while self.peek() is not None and self.plain() != "esac":
-            patterns = []
-            if isinstance(self.peek(), Operator) and not self.is_operator("("):
-                self.at += 1
-                continue
-            if self.plain() == "in":
-                self.at += 1
-                continue
-            while (token := self.peek()) is not None and not self.is_operator(")"):
-                patterns += [self.values.text(token.parts).text] if isinstance(token, Word) else []
-                self.at += 1
-            self.at += 1
-            truth = None if "$" in text else any(fnmatch.fnmatchcase(text, one) for one in patterns)
-            self.done = _branch(before, taken, truth)
-            taken = True if truth is True and taken is False else (None if truth is None and not taken else taken)
-            ended = self.block(frozenset((";;", "esac")))
-            self.done = before
-            if ended == "esac":
-                self.done = before
-                return
-        self.at += 1
-        self.done = before
-
-    def loop(self) -> None:
-        """How often, and with what, is not followed."""
-        before, word = self.done, self.plain()
-        self.at += 1
-        name = self.peek() if word in ("for", "select") else None
-        self.done = _both(before, Done.UNSURE)
-        if name is None:
-            self.block(frozenset(("do",)))
+            self.block(frozenset("}"))
+            return self.truth
+        elif self.is_operator("("):
+            self.brackets()
+            return self.truth
         else:
-            while self.peek() is not None and self.plain() != "do":
-                if self.is_operator("(("):
-                    self.arithmetic()
-                else:
-                    self.at += 1
-            self.at += 1
-        if isinstance(name, Word) and name.plain and self.done is not Done.NO:
-            self.values.forget(name.plain, name.line)
-        self.block(frozenset(("done",)))
-        self.done = before
+            return arithmetic(self)
+        return None
 
-    def arithmetic(self) -> None:
-        """`((...))`, stepped over."""
-        token = self.peek()
+    def brackets(self) -> None:
+        """`( ... )`: a shell of its own, with its own end."""
         self.at += 1
-        if isinstance(token, Operator) and token.body is not None and self.done is not Done.NO:
-            self.values.reckon(token.body.parts[0].traced.text, token.line, self.done is Done.YES)
+        shell, leaving = self.shell, self.leaving
+        self.shell = self.new_shell()
+        with self.values.in_a_shell_of_its_own():
+            self.block(frozenset(")"))
+        self.shell, self.leaving = shell, leaving
 
     def is_function(self) -> bool:
+        """Whether a function's name, and so its body, comes next."""
         following = self.tokens[self.at + 1 : self.at + 3]
         return [one.text if isinstance(one, Operator) else "" for one in following] == ["(", ")"]
 
     def function(self, words: int) -> None:
-        """Its body is read where it is written: of a call, only what it may change is known."""
-        before, touched, commands = self.done, self.values.touched, len(self.script.commands)
-        name = self.tokens[self.at + words - 1]
+        """Keep its body for who calls it."""
+        before, name = self.done_here, self.tokens[self.at + words - 1] if self.at + words <= len(self.tokens) else None
         self.at += words
-        self.values.touched = set()
-        while self.is_operator("(", ")", "\n"):
-            self.at += 1
-        self.done = _both(before, Done.UNSURE)
+        self.step_over("(", ")", "\n")
+        start, self.done_here = self.at, Done.NO
         self.statement()
+        self.done_here = before
         if isinstance(name, Word) and name.plain and self.done is not Done.NO:
-            called = frozenset(one.name for one in self.script.commands[commands:])
-            self.script.functions[name.plain] = (frozenset(self.values.touched), called)
-        self.values.touched |= touched
-        self.done = before
+            self.script.functions[name.plain] = [self.tokens[start : self.at]]
 
     # Simple commands
 
-    def simple(self) -> None:
+    def simple(self) -> bool | None:
         """Assignments, words and redirections up to what ends the command."""
-        line = token.line if (token := self.peek()) else 0
+        begun, line = self.at, token.line if (token := self.peek()) else 0
         words: list[Word] = []
-        to: Word | None = None
-        body: Word | None = None
-        while (token := self.peek()) is not None:
-            if isinstance(token, Operator):
-                if token.text in _ENDS_OF_COMMANDS or token.text in ("(", "(("):
-                    break
+        while (token := self.peek()) is not None and not (
+            isinstance(token, Operator) and (token.text in _ENDS_OF_COMMANDS or token.text in ("(", "(("))
+        ):
+            if isinstance(token, Word):
+                words.append(token)
                 self.at += 1
-                following = self.peek()
-                if token.text in REDIRECTIONS and isinstance(following, Word):
-                    to = following if token.text in (">", ">>", ">|", "&>") else to
-                    body = token.body or body
-                    self.at += 1
-                continue
-            words.append(token)
-            self.at += 1
-        if self.at < len(self.tokens) and not words and to is None:
+            else:
+                self.redirections()
+        if self.is_operator("(") and words:
+            self.refuse(f"( behind {''.join(part.traced.text for part in words[-1].parts)}")
+        if self.at == begun and self.at < len(self.tokens):
             self.at += 1  # an operator where none can be, or the bracket of `( ... )`
         if self.done is Done.NO:
+            return True
+        return self.carry_out(words, line, self.tokens[begun : self.at])
+
+    def refuse(self, what: str) -> None:
+        """Put down what no shell reads; reading goes on."""
+        token = self.peek() or self.tokens[-1]
+        if not self.depth:
+            self.script.refused.append((token.line, what))
+
+    def redirections(self) -> None:
+        """Step over those that come next, each with its word."""
+        while self.is_operator(*REDIRECTIONS):
+            operator = self.tokens[self.at]
+            self.at += 1
+            if isinstance(self.peek(), Word):
+                self.at += 1
+            elif isinstance(operator, Operator):
+                self.at -= 1
+                self.refuse(f"{operator.text} with no file behind it")
+                self.at += 1
+
+    def carry_out(self, words: list[Word], line: int, found: list[Token]) -> bool | None:
+        """Do the command and what comes of it. Returns whether it succeeds. found: its tokens, `words` among them."""
+        prefix, rest = split_prefix(words)
+        redirections = [one for one in found if isinstance(one, Operator)]
+        if not rest:
+            assign_alone(self.script, prefix, self.done)
+            write(self.script.files, self.values, found, [], line)
+            return None if any(_runs(one) for word in prefix for one in word.parts) else True
+        while len(rest) > 1 and rest[0].plain in ("command", "builtin") and (rest[1].plain or "")[:1] != "-":
+            rest = rest[1:]
+        names = [name for word in prefix if (name := name_assigned(word))]
+        with self.values.for_one_command(names):
+            command = carry_out(self.script, rest, line, self.done, self.shell, prefix)
+            if command is not None:
+                self.follow(command, redirections)
+        is_function = command is not None and command.words[0].text in self.script.functions
+        write(self.script.files, self.values, found, () if command is None or is_function else command.words, line)
+        if command is None:
+            for name in names:
+                self.values.forget(name, line)  # of one that declares, whether it lasts hangs on what is declared
+            return True
+        return self.called if command.words[0].text in self.script.functions else _TRUTHS.get(command.name)
+
+    def follow(self, command: Command, redirections: list[Operator]) -> None:
+        """What comes of a command for what stands behind it: a script within it, a function, the end."""
+        name = command.words[0].text
+        if name in self.script.functions:
+            call(self, command, self.script.functions[name])
+        elif name in ("exit", "return", "break", "continue"):
+            said = command.words[1].text if len(command.words) > 1 else None
+            self.returned = self.truth if said is None else said == "0" if said.isdecimal() else None
+            self.leave(name, int(said) if said and said.isdecimal() else 1)
+        handed = handed_to_a_shell(command.words)
+        within, arguments = (handed.text, handed.arguments) if handed else (None, ())
+        fed = next((one.body for one in redirections if one.body is not None), None)
+        if within is None and fed is not None and fed_to_a_shell(command.words):
+            within = self.values.text(fed.parts)
+        if within is None:
             return
-        command = carry_out(self.script, words, line, self.done)
-        if command is not None:
-            self.follow(command)
-        if body is not None and to is not None:
-            self.script.files[self.values.text(to.parts).text] = self.values.text(body.parts)
+        if name == "eval":
+            if (what := not_known_to_eval(within.text)) is not None:
+                self.values.may_be_set_over(command.line, f"eval of {what}: what it does is not known")
+            walk = self.within(tokens_of(within))
+            walk.block(frozenset())
+            self.leaving = self.leaving or walk.leaving
+            return
+        with self.values.in_a_shell_of_its_own():
+            enter_a_shell(self.values, command.words, arguments)
+            self.within(tokens_of(within), self.new_shell()).block(frozenset())
 
-    def follow(self, command: Command) -> None:
-        """What comes of a command for what stands behind it: a script within it, or the end."""
-        if command.name == "exit" and command.is_sure and not self.depth:
-            self.has_left = True
-        within = handed_to_a_shell(command.words)
-        if within is not None and self.depth < _DEEPEST:
-            _Run(self.script, tokens_of(within), self.done, self.depth + 1).block(frozenset())
+    def leave(self, name: str, loops: int) -> None:
+        """`exit` and its kin. Raises NotFollowed where nobody can tell whether a loop or a function goes on."""
+        if name == "exit":
+            self.leaving = name if self.done is Done.YES else self.leaving
+            return
+        is_return = name == "return"
+        its_own = not (is_return or self.follows_loops)  # of a loop that is read as done any number of times
+        left = self.loops + self.is_called if is_return else min(loops - its_own, self.loops)
+        if not left or self.done is Done.NO:
+            return
+        if self.done is Done.UNSURE or not self.follows_loops:
+            raise NotFollowed(left)
+        self.leaving, self.loops_left = name, left
 
 
-def _both(one: Done, other: Done) -> Done:
-    if Done.NO in (one, other):
-        return Done.NO
-    return Done.UNSURE if Done.UNSURE in (one, other) else Done.YES
-
-
-def _branch(before: Done, taken: bool | None, truth: bool | None) -> Done:
-    """Whether a branch is gone through, after branches of which one was `taken`, when its condition is `truth`."""
-    if taken is True or truth is False:
-        return Done.NO
-    return _both(before, Done.YES if taken is False and truth is True else Done.UNSURE)
+def _runs(part: Part) -> bool:
+    """Whether it is what a command prints: then an assignment succeeds as that command does."""
+    text = part.traced.text
+    return part.is_expansion and (("$(" in text and not text.startswith("$((")) or "`" in text)

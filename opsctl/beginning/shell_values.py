@@ -5,102 +5,61 @@ What it does not tell stays as it is written, `${HOME}` or `$(date)`: a value wi
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from opsctl.beginning.shell_words import Part, Word, fields_of, tokens_of
+from opsctl.beginning.shell_patterns import Piece, braces, cut, pattern_of, replaced
+from opsctl.beginning.shell_state import VARIABLE, State, in_braces, is_argument
+from opsctl.beginning.shell_tokens import Part, Word
+from opsctl.beginning.shell_words import fields_of, inside_of
 from opsctl.beginning.traced import Traced, joined
 
-_VARIABLE = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*|\d+)\}|(?P<bare>[A-Za-z_]\w*|\d))")
 _WITH_OPERATOR = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*|\d+)(?P<operator>:?[-=+?])(?P<word>.*)\}", re.DOTALL)
 _ELEMENTS = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*)\[(?P<index>[@*]|\d+)\]\}")
 _ARITHMETIC = re.compile(r"\$\(\((?P<text>.*)\)\)", re.DOTALL)
-_NUMBER_SET = re.compile(
-    r"(?:\+\+|--)\s*(?P<stepped>[A-Za-z_]\w*)"
-    r"|(?P<name>[A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:\+\+|--|(?P<by>\*|/|%|\+|-|<<|>>|&|\||\^)?=(?!=))"
-)
 _FOLDER = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`|\$\{?PWD\}?")
-_MOST_DIGITS = 30  # of a number that is reckoned with
+_PATTERN = re.compile(r"[*?]|\[[^]]+\]")
+_LENGTH = re.compile(r"\$\{#(?P<name>[A-Za-z_]\w*)(?P<all>\[[@*]\])?\}")
+_CHANGED = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*|\d+)(?P<operator>##?|%%?|//?|\^\^|,,)(?P<word>.*)\}", re.DOTALL)
 
-Value = Traced | list[Traced]  # a list: an array
 
-
-class Values:
-    """The variables of one run through a script."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._known: dict[str, Value] = {name: Traced.on(text, 0) for name, text in given.items()}
-        #: Name -> line of what the script sets in a way that cannot be told: under a condition, in a loop.
-        self.unsure: dict[str, int] = {}
-        self.whole: set[str] = set()  # whatever is assigned to them is reckoned: `declare -i`
-        self.touched: set[str] = set()  # what has been assigned or forgotten
-        self.folder: Traced | None = None  # the last `cd`
-
-    def assign(self, name: str, value: Value, append: bool = False) -> None:
-        """`NAME=value`, or `NAME+=value`."""
-        self.touched.add(name)
-        self.unsure.pop(name, None)
-        before = self._known.get(name)
-        if append and isinstance(value, list):
-            value = [*(before if isinstance(before, list) else [before] if before else []), *value]
-        elif append and isinstance(before, Traced) and isinstance(value, Traced):
-            value = before + value
-        self._known[name] = value
-
-    def forget(self, name: str, line: int) -> None:
-        """From here on nobody can tell what `name` is."""
-        self.touched.add(name)
-        self._known.pop(name, None)
-        self.unsure[name] = line
-
-    def reckon(self, text: str, line: int, is_sure: bool) -> None:
-        """`((text))`: one assignment is followed; of more, and where nobody can tell, what is set is forgotten."""
-        found = list(_NUMBER_SET.finditer(text))
-        names = [match["stepped"] or match["name"] for match in found]
-        number = None
-        if len(found) == 1 and is_sure and found[0].start() == len(text) - len(text.lstrip()):
-            match, right = found[0], text[found[0].end() :]
-            if match[0].endswith("=") and "[" not in match[0]:
-                number = self._reckoned(f"{names[0]} {match['by']} ({right})" if match["by"] else right)
-        for name in names:
-            self.forget(name, line)
-        if number is not None:
-            self.assign(names[0], Traced.on(str(number), line))
-
-    def is_set(self, name: str) -> bool:
-        """Whether the script has set it, or Slurm does, to something that is known or not."""
-        return name in self._known or name in self.unsure
-
-    def why_unknown(self, name: str) -> str:
-        """Of a variable whose value nobody can tell, why."""
-        if name.isdigit():
-            return f"${name} is what the script is called with"
-        if name in self.unsure:
-            where = "in a loop or under a condition that is not known, or not followed"
-            return f"{name} is set in line {self.unsure[name]}, {where}"
-        return f"the script does not set {name}"
+class Values(State):
+    """The state, and what words are worth in it."""
 
     def text_of(self, name: str) -> Traced | None:
         """A variable's value, an array's with blanks between; None where nobody can tell it."""
-        value = self._known.get(name)
+        value = self.used(name)
         return joined(value, " ") if isinstance(value, list) else value
 
     def text(self, parts: Iterable[Part]) -> Traced:
         """The parts of a word as one text, as an assignment or double quotes make it."""
         return joined(self._of(part) for part in parts)
 
-    def fields(self, words: Iterable[Word]) -> list[Traced]:
-        """The words as a command gets them: what an unquoted expansion brings is cut at its blanks."""
+    def pieces(self, parts: Iterable[Part]) -> list[Piece]:
+        """The parts of a word as a pattern has them."""
+        return [(self._of(part).text, part.is_quoted) for part in parts]
+
+    def fields(self, words: Iterable[Word], finds_files: bool = True) -> list[Traced]:
+        """The words as a command gets them: what an unquoted expansion brings is cut at its blanks.
+
+        finds_files: an unquoted pattern stands for files that nobody knows, so it becomes `$(ls -d PATTERN)`.
+        """
         found: list[Traced] = []
         for word in words:
-            found += self._fields_of(word)
+            fields = self._fields_of(word)
+            may_be_one = finds_files and any(map(_may_have_a_pattern, word.parts))
+            found += [_files_of(one) for one in fields] if may_be_one else fields
         return found
 
     def _fields_of(self, word: Word) -> list[Traced]:
         elements = self._elements(word.parts)
         if elements is not None:
             return elements
+        if len(word.parts) == 1 and not (part := word.parts[0]).is_quoted and not part.is_expansion:
+            found = braces(part.traced.text)
+            if not found:
+                return [Traced.on(f"$(echo {part.traced.text})", word.line)]  # not known
+            return [part.traced] if len(found) < 2 else [Traced.on(one, word.line) for one in found]
         done: list[Traced] = []
         current, open_word = Traced(), False
         for part in word.parts:
@@ -108,8 +67,9 @@ class Values:
             if part.is_quoted or not part.is_expansion:
                 current, open_word = current + value, True
                 continue
-            if value.text == in_braces(part.traced).text:
-                current, open_word = current + value, True  # not known, so nobody knows its blanks
+            if value.text == in_braces(part.traced).text or self.is_cut_otherwise(value.text):
+                # Not known, so nobody knows its blanks; nor where it is cut at something else.
+                current, open_word = current + in_braces(part.traced), True
                 continue
             cut = [joined(one.traced for one in each.parts) for each in fields_of(value)]
             starts_anew, ends = value.text[:1].isspace(), value.text[-1:].isspace()
@@ -129,10 +89,16 @@ class Values:
     def _elements(self, parts: list[Part]) -> list[Traced] | None:
         """Those of an array, where that is all that the word is."""
         said = [part for part in parts if part.traced.text or part.is_expansion]
+        if len(said) == 1 and said[0].is_expansion and said[0].traced.text in ("$@", "${@}", "$*", "${*}"):
+            is_one = said[0].is_quoted and "*" in said[0].traced.text
+            is_cut = not (said[0].is_quoted or self.cuts_at_blanks)
+            return None if self.arguments is None or is_one or is_cut else list(self.arguments)
         match = _ELEMENTS.fullmatch(said[0].traced.text) if len(said) == 1 else None
-        if match is None or match["index"] not in "@*":
+        if match is None or match["index"] not in "@*" or (said[0].is_quoted and match["index"] == "*"):
             return None
-        value = self._known.get(match["name"])
+        if not (said[0].is_quoted or self.cuts_at_blanks):
+            return None
+        value = self.used(match["name"])
         if not isinstance(value, list):
             return None if value is None else [value]
         return list(value)
@@ -142,105 +108,136 @@ class Values:
             return part.traced
         written = part.traced
         if match := _FOLDER.fullmatch(written.text):
-            return self.folder or written
-        if match := _VARIABLE.fullmatch(written.text):
+            return Traced.on(self.folder.text, written.line) if self.folder else written
+        if match := VARIABLE.fullmatch(written.text):
             return self._variable(match["braced"] or match["bare"], written)
         if match := _ELEMENTS.fullmatch(written.text):
             return self._element(match["name"], match["index"], written)
         if match := _WITH_OPERATOR.fullmatch(written.text):
             return self._with_operator(match, written)
         if match := _ARITHMETIC.fullmatch(written.text):
-            number = self._reckoned(match["text"])
-            if number is None:
-                self.reckon(match["text"], written.line, False)
+            number = self.reckon(match["text"], written.line)
             return written if number is None else Traced.on(str(number), written.line)
+        if match := _LENGTH.fullmatch(written.text):
+            return self._length(match, written)
+        if match := _CHANGED.fullmatch(written.text):
+            return self._changed(match, written)
         return written
 
     def _variable(self, name: str, written: Traced) -> Traced:
-        value = self._known.get(name)
+        if is_argument(name):
+            return written if name == "*" and not self.cuts_at_blanks else self.argument(name, written)
+        value = self.used(name)
         if value is None:
             return in_braces(written)
         if isinstance(value, list):
             return value[0] if value else Traced()
         return value
 
+    def _length(self, match: re.Match[str], written: Traced) -> Traced:
+        value = self.used(match["name"])
+        if value is None:
+            return written
+        elements = value if isinstance(value, list) else [value]
+        length = len(elements) if match["all"] else len(elements[0]) if elements else 0
+        return Traced.on(str(length), written.line)
+
+    def _changed(self, match: re.Match[str], written: Traced) -> Traced:
+        """`${X%.*}` and its kin."""
+        value, operator = self.used(match["name"]), match["operator"]
+        if not isinstance(value, Traced) or is_open(value.text):
+            return written
+        parts = inside_of(written[match.start("word") : match.end("word")]).parts
+        found = None
+        if operator in ("^^", ",,"):
+            found = None if parts else value.text.upper() if operator == "^^" else value.text.lower()
+        elif operator in ("/", "//"):
+            found = self._replaced(value.text, parts, operator == "//")
+        elif pattern := self._pattern(parts):
+            found = cut(value.text, operator, pattern)
+        return written if found is None else Traced.on(found, written.line)
+
+    def _pattern(self, parts: Iterable[Part]) -> re.Pattern[str] | None:
+        pieces = self.pieces(parts)
+        return None if any(is_open(text) for text, _ in pieces) else pattern_of(pieces)
+
+    def _replaced(self, text: str, parts: list[Part], all_of_them: bool) -> str | None:
+        """`${X/pattern/by}`: the first `/` that is in no quotes and no expansion parts the two."""
+        split = (n for n, one in enumerate(parts) if "/" in one.traced.text and not (one.is_quoted or one.is_expansion))
+        place = next(split, len(parts))
+        before, behind = list(parts[:place]), list(parts[place + 1 :])
+        if place < len(parts):
+            written = parts[place].traced
+            slash = written.text.index("/")
+            before, behind = [*before, Part(written[:slash])], [Part(written[slash + 1 :]), *behind]
+        pattern, by = self._pattern(before), self.text(behind).text
+        is_anchored = bool(before) and before[0].traced.text[:1] in ("#", "%")
+        return None if pattern is None or is_anchored or is_open(by) else replaced(text, pattern, by, all_of_them)
+
     def _element(self, name: str, index: str, written: Traced) -> Traced:
-        value = self._known.get(name)
+        value = self.used(name)
         if not isinstance(value, list):
             return written if value is None else value
         if index in "@*":
-            return joined(value, " ")
+            return joined(value, " ") if self.cuts_at_blanks or index == "@" else written
         return value[int(index)] if int(index) < len(value) else Traced()
 
     def _with_operator(self, match: re.Match[str], written: Traced) -> Traced:
         """`${NAME:-word}` and its kin. What the caller's environment may have counts less than what the script says."""
         name, operator = match["name"], match["operator"]
-        value = self._known.get(name)
-        known = value if isinstance(value, Traced) else None
-        if name in self.unsure:
+        value = self.used(name)
+        known = value[0] if isinstance(value, list) and value else value if isinstance(value, Traced) else None
+        if name.isdigit() and self.arguments is not None and 0 < int(name) <= len(self.arguments):
+            known = self.arguments[int(name) - 1]
+        is_some = known is not None and (not is_open(known.text) or has_text(known.text))
+        if name in self.unsure or (known is not None and not is_some and ":" in operator):
             return written
-        has_one = known is not None and (bool(known.text) or ":" not in operator)
+        has_one = known is not None and name not in self.removed and (bool(known.text) or ":" not in operator)
         if operator[-1] == "?":
             return known if known is not None and has_one else in_braces(Traced.on("${" + name + "}", written.line))
+        if known is None and not self.is_taken_to_be_unset(name) and name not in (*self.kept_back, *self.known):
+            return written
         if has_one == (operator[-1] == "+"):
-            word = tokens_of(written[match.start("word") : match.end("word")])
-            chosen = self.text(word[0].parts) if word and isinstance(word[0], Word) else Traced()
+            chosen = self.text(inside_of(written[match.start("word") : match.end("word")]).parts)
         else:
             chosen = known or Traced()
         if operator[-1] == "=" and not has_one:
-            self.assign(name, chosen)
+            self.assign(name, chosen, line=written.line)
         return chosen
 
-    def _reckoned(self, text: str) -> int | None:
-        """Arithmetic in whole numbers; None where a name in it is not known, or it is more than `+ - * / % **`."""
 
-        def number(match: re.Match[str]) -> str:
-            value = self._known.get(match["name"])
-            known = value.text.strip() if isinstance(value, Traced) else ""
-            return f"({known})" if re.fullmatch(r"-?[\d_]+", known) else "?"
-
-        replaced = re.sub(r"\$?\{?(?P<name>[A-Za-z_]\w*)\}?", number, text)
-        try:
-            return _whole(ast.parse(replaced.strip(), mode="eval").body)
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-            return None
+def _may_have_a_pattern(part: Part) -> bool:
+    return not part.is_quoted and (part.is_expansion or re.search(r"[*?[]", part.traced.text) is not None)
 
 
-def names_in(text: str) -> list[str]:
-    """The variables that are left in a value because nobody knows them."""
-    return [match["braced"] or match["bare"] for match in _VARIABLE.finditer(text)]
+def _files_of(field: Traced) -> Traced:
+    without_expansions = re.sub(r"\$\{[^}]*\}", "", field.text)
+    is_one = not is_open(without_expansions) and _PATTERN.search(without_expansions)
+    return Traced.on(f"$(ls -d {field.text})", field.line) if is_one else field
+
+
+def is_open(text: str) -> bool:
+    """Whether something is left in a value that nobody knows."""
+    return "$" in text or "`" in text
+
+
+def has_text(text: str) -> bool:
+    """Whether a value is not empty, whatever the variables are that are left in it."""
+    rest = VARIABLE.sub("", text)
+    return rest != "" and not is_open(rest)
 
 
 def is_known_but_for_variables(text: str) -> bool:
     """Whether nothing but plain variables is left in a value."""
-    return "$" not in _VARIABLE.sub("", text) and "`" not in text
+    return "$" not in VARIABLE.sub("", text) and "`" not in text
 
 
-def in_braces(written: Traced) -> Traced:
-    """`${NAME}` for `$NAME`, so that what follows it cannot become part of the name."""
-    match = _VARIABLE.fullmatch(written.text)
-    return written if match is None else Traced.on("${" + (match["braced"] or match["bare"]) + "}", written.line)
-
-
-def _whole(node: ast.expr) -> int:
-    """As the shell reckons: division cuts towards zero. Raises ValueError for anything but numbers."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int) and len(str(node.value)) <= _MOST_DIGITS:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_whole(node.operand)
-    if isinstance(node, ast.BinOp):
-        left, right = _whole(node.left), _whole(node.right)
-        if isinstance(node.op, ast.Div):
-            quotient = abs(left) // abs(right)
-            return quotient if (left < 0) == (right < 0) else -quotient
-        if isinstance(node.op, ast.Mod):
-            return left - right * _whole(ast.BinOp(ast.Constant(left), ast.Div(), ast.Constant(right)))
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Pow) and 0 <= right <= 64:
-            return int(left**right)
-    raise ValueError("no arithmetic of whole numbers")
+def why_open(text: str) -> str:
+    """Of a value with more than variables left in it, why nobody knows it."""
+    if "$((" in text:
+        return "it is arithmetic that is not followed, or that no shell does: a number with _ in it is none to a shell"
+    if "$(ls -d " in text:
+        return "it is the files that are there when it is started"
+    if re.search(r"\$\{[^}]*[^}\w]", text):
+        return "it is an expansion that is not followed"
+    return "it is what a command prints"

@@ -6,66 +6,22 @@ Nothing is run or looked up here. Quotes are taken off; an expansion stays as it
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
+from opsctl.beginning.shell_tokens import REDIRECTIONS, Operator, Part, Token, Unreadable, Word
 from opsctl.beginning.traced import Traced
 
 _OPERATORS = (
     *("<<<", "<<-", "&>>", "<<", ">>", "<&", ">&", ">|", "<>", "&>", "&&", "||", "|&", ";;"),
     *(";", "&", "|", "(", ")", "<", ">"),
 )
-#: Those that take the next word for themselves.
-REDIRECTIONS = frozenset(("<<<", "<<-", "&>>", "<<", ">>", "<&", ">&", ">|", "<>", "&>", "<", ">"))
 _BLANK = " \t\r"
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _CLOSING = {"(": ")", "{": "}"}
+_CASE = re.compile(r"(?<![\w$-])(?:case\s+(?:\"[^\"\n]*\"|[^\s;]+)\s+in(?=\s)|esac(?!\w))")
 #: Where a stretch of plain text may end.
-_SPECIAL, _SPECIAL_IN_VALUES = re.compile(r"[\s\\'\"$`|&;()<>]"), re.compile(r"[\s\\'\"$`]")
-
-
-class Unreadable(ValueError):
-    """What no shell could read either; the text names the line."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A stretch of a word: text without its quotes, or an expansion as it is written: `$X`, `${X:-y}`, `$(date)`."""
-
-    traced: Traced
-    is_expansion: bool = False
-    is_quoted: bool = False
-
-
-@dataclass
-class Word:
-    """What blanks and operators end. `elements`: of an array that the word assigns, `NAME=( ... )`."""
-
-    line: int
-    parts: list[Part] = field(default_factory=list)
-    elements: list[Word] | None = None
-
-    @property
-    def plain(self) -> str | None:
-        """Its text where nothing of it is quoted or expanded: only such a word can be one of the shell's own."""
-        if any(part.is_quoted or part.is_expansion for part in self.parts):
-            return None
-        return "".join(part.traced.text for part in self.parts)
-
-
-@dataclass
-class Operator:
-    """What stands between words, a line's end too.
-
-    `body`: the lines of a here-document, its expansions as parts; of `((`, the arithmetic as it is written.
-    """
-
-    text: str
-    line: int
-    body: Word | None = None
-
-
-Token = Word | Operator
+_SPECIAL, _SPECIAL_IN_VALUES = re.compile(r"[\s\\'\"$`|&;()<>]"), re.compile(r"[\s$`]")
+_SPECIAL_INSIDE = re.compile(r"[\\'\"$`]")
 
 
 def tokens_of(source: Traced) -> list[Token]:
@@ -74,19 +30,29 @@ def tokens_of(source: Traced) -> list[Token]:
 
 
 def fields_of(value: Traced) -> list[Word]:
-    """A value's words where the shell puts it in unquoted: operators are text there.
+    """A value's words where the shell puts it in unquoted: quotes and operators are text there.
 
-    Quotes are taken off, which bash would leave where no `bash -c` follows.
+    What of it is an expansion that is not known stays in one piece.
     """
-    return _Reader(value, operators=False).words()
+    return _Reader(value, is_value=True).words()
+
+
+def inside_of(written: Traced) -> Word:
+    """What stands behind the operator of `${X:-...}` and `${X%...}`: blanks and operators are text there."""
+    found, reader = Word(written.line), _Reader(written)
+    reader.special = _SPECIAL_INSIDE
+    while reader.at < len(reader.text):
+        reader.part(found)
+    return found
 
 
 class _Reader:
     """Walks over the characters once."""
 
-    def __init__(self, source: Traced, operators: bool = True) -> None:
+    def __init__(self, source: Traced, is_value: bool = False) -> None:
         self.text, self.source, self.at = source.text, source, 0
-        self.operators = operators
+        self.is_value = is_value
+        self.special = _SPECIAL_IN_VALUES if is_value else _SPECIAL
         self.pending: list[int] = []  # tokens that open here-documents, whose lines follow the line's end
 
     @property
@@ -107,7 +73,7 @@ class _Reader:
                 inside = Word(self.line, [Part(self.source[self.at + 2 : end - 2], is_quoted=True)])
                 found.append(Operator("((", self.line, inside))
                 self.at = end
-            elif operator := self.operator_here():
+            elif not self.is_process() and (operator := self.operator_here()):
                 found.append(self.operator(operator, found))
             else:
                 found.append(self.word())
@@ -127,7 +93,7 @@ class _Reader:
     def skip_blanks(self, more: str = "") -> bool:
         """Go to the next token; whether there is one."""
         while self.at < len(self.text):
-            if self.text.startswith("\\\n", self.at):
+            if self.text.startswith("\\\n", self.at) and not self.is_value:
                 self.at += 2
             elif self.text[self.at] in _BLANK + more:
                 self.at += 1
@@ -140,9 +106,13 @@ class _Reader:
         return len(self.text) if end < 0 else end
 
     def operator_here(self) -> str | None:
-        if not self.operators:
+        if self.is_value:
             return None
         return next((one for one in _OPERATORS if self.text.startswith(one, self.at)), None)
+
+    def is_process(self) -> bool:
+        """Whether a command stands here for a file: `<(command)`, `>(command)`."""
+        return not self.is_value and self.text.startswith(("<(", ">("), self.at)
 
     def operator(self, text: str, before: list[Token]) -> Operator:
         """Step over it. The number of `2>` was read as a word and is taken back."""
@@ -162,10 +132,10 @@ class _Reader:
             character = self.text[self.at]
             if character in _BLANK + "\n":
                 break
-            if character == "(" and self.operators and _ARRAY.fullmatch(found.plain or ""):
+            if character == "(" and not self.is_value and _ARRAY.fullmatch(found.plain or ""):
                 found.elements = self.array()
                 break
-            if self.operators and character in "|&;()<>":
+            if not self.is_value and character in "|&;()<>" and not self.is_process():
                 break
             self.part(found)
         return found
@@ -173,29 +143,41 @@ class _Reader:
     def part(self, word: Word) -> None:
         """One more stretch of `word`, up to where its kind changes."""
         character, start = self.text[self.at], self.at
-        if character == "\\":
+        if not self.is_value and character == "\\":
             self.at += 2
             escaped = self.source[start + 1 : start + 2]
             if escaped.text != "\n":
                 word.parts.append(Part(escaped, is_quoted=True))
-        elif character == "'" or self.text.startswith("$'", self.at):
-            opened = start + (character == "$")
-            end = self.text.find("'", opened + 1)
-            if end < 0:
-                raise Unreadable(f"line {self.line}: the quote that is opened here has no end")
-            self.at = end + 1
-            word.parts.append(Part(self.source[opened + 1 : end], is_quoted=True))
-        elif character == '"' or self.text.startswith('$"', self.at):
+        elif not self.is_value and (character == "'" or self.text.startswith("$'", self.at)):
+            self.single_quoted(word, start + (character == "$"))
+        elif not self.is_value and (character == '"' or self.text.startswith('$"', self.at)):
             self.at += 1 + (character == "$")
             self.double_quoted(word, start)
-        elif (closed := self.expansion_end()) is not None:
+        elif (closed := self.closing(start + 1) if self.is_process() else self.expansion_end()) is not None:
             self.at = closed
             word.parts.append(Part(self.source[start:closed], is_expansion=True))
         else:
-            special = _SPECIAL if self.operators else _SPECIAL_IN_VALUES
-            found = special.search(self.text, start + 1)
-            self.at = found.start() if found else len(self.text)
-            word.parts.append(Part(self.source[start : self.at]))
+            self.plain_text(word)
+
+    def single_quoted(self, word: Word, opened: int) -> None:
+        begun = self.at
+        end = self.text.find("'", opened + 1)
+        while opened > begun and end > 0 and self.text[end - 1] == "\\" and self.text[end - 2] != "\\":
+            end = self.text.find("'", end + 1)
+        if end < 0:
+            raise Unreadable(f"line {self.line}: the quote that is opened here has no end")
+        self.at = end + 1
+        inside = self.source[opened + 1 : end]
+        # What `$'...\t...'` stands for is not followed, so that the whole stays as it is written.
+        is_open = opened > begun and "\\" in inside.text
+        word.parts.append(Part(self.source[begun : self.at] if is_open else inside, is_open, is_quoted=True))
+
+    def plain_text(self, word: Word) -> None:
+        """Up to the next character that may be more than text."""
+        start = self.at
+        found = self.special.search(self.text, start + 1)
+        self.at = found.start() if found else len(self.text)
+        word.parts.append(Part(self.source[start : self.at]))
 
     def double_quoted(self, word: Word, opened: int) -> None:
         word.parts.append(Part(Traced(), is_quoted=True))  # "" is a word too
@@ -245,6 +227,7 @@ class _Reader:
     def closing(self, opened: int) -> int:
         """Behind the bracket that closes the one at `opened`; those within quotes count for nothing."""
         depth, at = 0, opened
+        cases: list[int] = []  # how deep each `case` stands, of which a pattern's end closes nothing
         opening, closing = self.text[opened], _CLOSING[self.text[opened]]
         while at < len(self.text):
             character = self.text[at]
@@ -254,7 +237,10 @@ class _Reader:
                 at = end
             elif character == opening:
                 depth += 1
-            elif character == closing:
+            elif opening == "(" and character in "ce" and (word := _CASE.match(self.text, at)):
+                cases = cases[:-1] if character == "e" else [*cases, depth]
+                at = word.end() - 1
+            elif character == closing and depth not in cases[-1:]:
                 depth -= 1
                 if not depth:
                     return at + 1
@@ -272,7 +258,7 @@ class _Reader:
                 return found
             if self.text[self.at] == "#":
                 self.at = self.end_of_line()
-            elif self.operator_here():
+            elif self.operator_here() and not self.is_process():
                 break
             else:
                 found.append(self.word())
@@ -316,7 +302,11 @@ def _expanding(body: Traced) -> Word:
             word.parts.append(Part(body[begun : reader.at], is_quoted=True))
             word.parts.append(Part(body[reader.at : end], is_expansion=True, is_quoted=True))
             reader.at = begun = end
+        elif reader.text[reader.at] == "\\" and reader.text[reader.at + 1 : reader.at + 2] in ("$", "`", "\\", "\n"):
+            word.parts.append(Part(body[begun : reader.at], is_quoted=True))
+            begun = reader.at + 1 + (reader.text[reader.at + 1] == "\n")
+            reader.at += 2
         else:
-            reader.at += 2 if reader.text[reader.at] == "\\" else 1
+            reader.at += 1
     word.parts.append(Part(body[begun:], is_quoted=True))
     return word

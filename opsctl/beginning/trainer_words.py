@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 
 from opsctl.beginning.begun import Begun
-from opsctl.beginning.shell_values import Values, is_known_but_for_variables, names_in
+from opsctl.beginning.shell_state import is_argument, names_in
+from opsctl.beginning.shell_values import Values, is_known_but_for_variables, is_open, why_open
 from opsctl.beginning.traced import Traced
 from opsctl.runs.expansion import PATH_OPTIONS, WEIGHTED_OPTIONS
 from opsctl.runs.options import option_names, option_problem, why_refused
 from trainer.formats.data_sources import with_prefixes
 from trainer.recipe.data_options import is_number
+from trainer.recipe.only_evaluating import EVALUATE_ONLY
 from trainer.recipe.options import BY_KEY, OptionsError, given
 
 #: Of what opsctl sets itself, what is worth more than a word.
-SAID_APART = frozenset(("save", "load", "exit_duration_in_mins", "deepspeed_config"))
+SAID_APART = frozenset(("save", "load", "exit_duration_in_mins", "deepspeed_config", *EVALUATE_ONLY))
 
 
 def take_options(begun: Begun, words: Sequence[Traced], values: Values, folder: str) -> dict[str, tuple[str, int]]:
@@ -31,8 +33,9 @@ def take_options(begun: Begun, words: Sequence[Traced], values: Values, folder: 
         if unknown:
             begun.note(line, f"{shown}: {unknown}")
             continue
+        evaluates = _key(option[0]) in EVALUATE_ONLY
         try:
-            found = given([one.text for one in option])
+            found = given([one.text for one in (option[:1] if evaluates else option)])
         except OptionsError as error:
             begun.note(line, str(error))
             continue
@@ -47,7 +50,7 @@ def take_options(begun: Begun, words: Sequence[Traced], values: Values, folder: 
             else:
                 placed = _placed(key, value, folder)
                 alone = placed[0] if isinstance(placed, list) and len(placed) == 1 else placed
-                begun.set(BY_KEY[key].table, key, alone, f"line {line}")
+                begun.set(BY_KEY[key].table, key, alone, f"line {line}" if line else "as the script is called")
     if without_effect:
         begun.note(0, f"change nothing here, so they are left out: {', '.join(dict.fromkeys(without_effect))}")
     _in_the_tables_order(begun)
@@ -66,6 +69,8 @@ def _options(words: Sequence[Traced], begun: Begun, values: Values) -> Iterator[
             option.append(word)
         elif names := names_in(word.text):
             begun.note(word.line, f"{word.text}: {values.why_unknown(names[0])}, so what it adds is not known")
+        elif is_open(word.text):
+            begun.note(word.line, f"{word.text}: {why_open(word.text)}, so what it adds is not known")
         else:
             begun.note(word.line, f"{word.text}: belongs to no option")
     if option:
@@ -81,6 +86,8 @@ def _most_values(name: Traced) -> float:
     option = BY_KEY.get(_key(name))
     if option is None or option.nargs == "+":
         return math.inf
+    if option.key in EVALUATE_ONLY:
+        return 1  # the fork has a value behind it, of which even False means yes
     if option.type is bool or "=" in name.text:
         return 0
     return option.nargs if isinstance(option.nargs, int) else 1
@@ -94,12 +101,12 @@ def _unknown(option: list[Traced], values: Values) -> str | None:
     """Why nobody can tell this option's values from the script alone; None where all is told."""
     known = BY_KEY.get(_key(option[0]))
     for word in option if known else ():
+        if not is_known_but_for_variables(word.text):
+            return why_open(word.text)
         names = names_in(word.text)
-        not_the_environments = next((name for name in names if name.isdigit() or name in values.unsure), None)
+        not_the_environments = next((name for name in names if is_argument(name) or values.is_set(name)), None)
         if not_the_environments:
             return values.why_unknown(not_the_environments)
-        if not is_known_but_for_variables(word.text):
-            return "it is what a command prints"
         if names and known is not None and known.type is not str:
             return values.why_unknown(names[0])
     return None

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, structs
 
-from opsctl.carbon.found import find
-from opsctl.carbon.report import Asked, CarbonReport, report_of
-from opsctl.carbon.screen import short_line
 from opsctl.errors import OpsctlError
 from opsctl.moments import iso, now
 from opsctl.records.state_files import read_state, write_state
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import CarbonTable
 from trainer.formats.json_text import Moment
+
+if TYPE_CHECKING:
+    from opsctl.carbon.report import CarbonReport
 
 #: A look reads no more than this: some 30 ms of a disk that is near. Of more it tells what the last report found.
 MOST_FILES = 200
@@ -50,6 +51,11 @@ def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySee
 
 def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
     """The sum of the trackers' records in a folder; None where there are none. Raises TooMany."""
+    if not os.path.lexists(folder):  # what reads and adds up records is not even imported
+        return None
+    from opsctl.carbon.found import find
+    from opsctl.carbon.report import Asked, report_of
+
     found = find([folder], MOST_FILES)
     if found is None:
         raise TooMany
@@ -63,11 +69,15 @@ def energy_in(folder: Path, table: CarbonTable) -> EnergySeen | None:
 
 def seen_in(report: CarbonReport) -> EnergySeen:
     """What a look tells of a report."""
+    from opsctl.carbon.screen import short_line
+
     return EnergySeen(kwh=report.kwh, kg=report.kg, node_hours=report.measured_node_hours, told=short_line(report))
 
 
 def remember(paths: RunPaths, report: CarbonReport) -> None:
     """Keep a report of the run's trackers for looks at more records than they read; no matter where that cannot be."""
+    from opsctl.carbon.screen import short_line
+
     moment = now()
     seen = structs.replace(seen_in(report), at=moment, told=f"{short_line(report)}, as of {iso(moment, 'minutes')}")
     with contextlib.suppress(OSError):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from opsctl.runs.expanded import ExpandedRun
+from trainer.formats.changes import ALLOW
 from trainer.formats.data_identity import data_facts
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.formats.manifest import Found
-from trainer.formats.resumable import Identity, schedule_to_resume_with
+from trainer.formats.resumable import begins_anew, schedule_to_resume_with
+from trainer.formats.shuffled_anew import shuffled_anew
 from trainer.formats.starting import found_at_start
+from trainer.formats.training_identity import Identity
 from trainer.recipe.layout import Layout
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.options import Options
@@ -33,7 +36,7 @@ def resumption_problem(run: ExpandedRun) -> str | None:
         schedule_to_resume_with(found.folder, manifest, identity, LearningRateSchedule.of(options), options)
     except (CheckpointError, ValueError) as error:
         return str(error)
-    return None
+    return _another_order(found, options)
 
 
 def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
@@ -53,6 +56,23 @@ def _to_go_on_from(run: ExpandedRun) -> Found | None:
     options, own = run.options, run.paths.checkpoints
     is_elsewhere = options.load_step is not None and options.load != options.save
     return found_at_start(options.replace(load=options.load if is_elsewhere else str(own), save=str(own)))
+
+
+def _another_order(found: Found, options: Options) -> str | None:
+    """Why the trainer would find another order of the samples than the checkpoint's, where that is to be told here."""
+    allowed = options["allow_changed"] or ()
+    if begins_anew(found.manifest, options) or "sample_order" in allowed:
+        return None
+    try:
+        why = shuffled_anew(found.manifest, options)
+    except (DataError, OSError):  # not to be seen on this machine
+        return None
+    if why is None:
+        return None
+    return (
+        f"{found.folder} is of another training: the order of the samples changes, {why}: give a length that needs as "
+        f"many passes as the checkpoint's, or {ALLOW} sample_order to go on with the new order"
+    )
 
 
 def _data_seen_from_here(options: Options) -> dict[str, Any]:

@@ -64,8 +64,14 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
     seen = _run(run)
     known = channels_of(alert_settings(seen))
     wanted = [one for one in known if channel is None or channel in one.name]
+    if not known:
+        raise OpsctlError(
+            'there is no channel yet: write channels = ["mailto://SERVER?from=ADDRESS&to=ADDRESS"] or '
+            'channels = ["file:FILE"], with a Slack or other address in FILE, under [alerts] of your profile '
+            "(~/.config/opsctl/profile.toml) or of the run file"
+        )
     if not wanted:
-        listed = ", ".join(one.name for one in known) or "none: write channels = [...] under [alerts] of your profile"
+        listed = ", ".join(one.name for one in known)
         raise OpsctlError(f"no such channel; those that there are: {listed}")
     if dry_run:
         for one in wanted:

@@ -34,7 +34,7 @@ def command(
     from opsctl.output import message, print_json, printable, show_lines
     from opsctl.records.cluster import choose_cluster, record_of
     from opsctl.records.run_view import glance
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
     from opsctl.triage.closing import judge_lost
 
     if since is not None and not report:

@@ -67,7 +67,7 @@ def _is_queued(run: RunView, cluster: str | None) -> bool | None:
     from opsctl.errors import OpsctlError
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.own_jobs import recorded
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     try:
         slurm = client_for(choose_cluster(cluster, run.paths))

@@ -200,7 +200,7 @@ def _slurm_kwh(view: RunView, attempts: list[Attempt], cluster: str | None) -> f
     """What Slurm has counted of the attempts' jobs, in kWh; None, and a word, where it has counted nothing."""
     from opsctl.output import message
     from opsctl.records.cluster import choose_cluster
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     counted = client_for(choose_cluster(cluster, view.paths)).energy_j({one.job_id for one in attempts})
     if not counted:

@@ -284,7 +284,7 @@ def _cron(folder: Path | None, cluster: str | None, patient: bool = False) -> Cr
     from opsctl.records.cron import CronPaths
     from opsctl.records.register import cron_folder
     from opsctl.runs.profile import cron_table, jobs_table
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     where = choose_cluster(cluster, None)
     paths = CronPaths(folder.absolute() if folder else cron_folder())

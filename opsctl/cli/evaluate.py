@@ -220,7 +220,7 @@ def _ask_run(
     from opsctl.output import show_text
     from opsctl.records.cluster import choose_cluster
     from opsctl.runs.profile import jobs_table
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     if seen.loaded is None:
         raise OpsctlError(f"{seen.problem}: a job needs the run file")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from opsctl.nodes.excluded import Exclusion
     from opsctl.nodes.keeping import Wanted
     from opsctl.records.run_view import RunView
-    from opsctl.slurm.client import SlurmControl
+    from opsctl.slurm.client import SlurmControl, SlurmLooks
 
 
 @click.group()
@@ -42,14 +42,14 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
 
     if not why.strip():
         raise click.UsageError("--why is empty: say what is wrong with them")
-    seen, client, wanted = _asked(run, cluster)
+    seen, client, looks, wanted = _asked(run, cluster)
     names = list(dict.fromkeys(one for folded in nodes for one in client.nodes_of(folded)))
     end = moment_ahead(until, now()) if until else now() + PERSONS
     place = place_of(seen.paths, nodes_table())
-    known = {node.name for node in client.nodes()}
+    known = {node.name for node in looks.nodes()}
     if unknown := [name for name in names if name not in known]:
         raise OpsctlError(f"Slurm has no node {', '.join(unknown)}: sinfo lists them; nothing was excluded")
-    partition, there = wanted.nodes_for(client)
+    partition, there = wanted.nodes_for(looks)
     listed = {one.node for one in read_excluded(place).in_force(now()) if one.is_a_persons} | set(names)
     serving = [node.name for node in there if not node.is_out_of_service]
     left = [name for name in serving if name not in listed]
@@ -60,7 +60,7 @@ def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cl
         )
     keeping.add(place, names, why.strip(), end)
     message(f"excluded until {iso(end, 'minutes')}: {', '.join(names)}")
-    _apply(seen, client, wanted)
+    _apply(seen, client, looks, wanted)
 
 
 @command.command()
@@ -76,11 +76,11 @@ def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None
     from opsctl.output import message
     from opsctl.runs.profile import nodes_table
 
-    seen, client, wanted = _asked(run, cluster)
+    seen, client, looks, wanted = _asked(run, cluster)
     names = list(dict.fromkeys(one for folded in nodes for one in client.nodes_of(folded)))
     keeping.remove(place_of(seen.paths, nodes_table()), names, ends_of(attempts.read(seen.paths)))
     message(f"no longer excluded: {', '.join(names)}")
-    _apply(seen, client, wanted)
+    _apply(seen, client, looks, wanted)
 
 
 @command.command("list")
@@ -117,22 +117,25 @@ def _lines(one: Exclusion) -> list[str]:
     return [first, *(f"    {line}" for line in one.evidence)]
 
 
-def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl, Wanted]:
+def _asked(run: str | None, cluster: str | None) -> tuple[RunView, SlurmControl, SlurmLooks, Wanted]:
+    """The run, its Slurm, the same asked each question once (a thousand nodes are 50 ms of sinfo), what it wants."""
     from opsctl.nodes.keeping import Wanted, wanted_by
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.asked_once import AskedOnce
+    from opsctl.slurm.backends import client_for
 
     seen = view(run)
     file = seen.file
     wanted = wanted_by(seen.paths, file.slurm) if file is not None else Wanted(None, 1)
-    return seen, client_for(choose_cluster(cluster, seen.paths)), wanted
+    client = client_for(choose_cluster(cluster, seen.paths))
+    return seen, client, AskedOnce(lambda: client), wanted
 
 
-def _apply(seen: RunView, client: SlurmControl, wanted: Wanted) -> None:
+def _apply(seen: RunView, client: SlurmControl, looks: SlurmLooks, wanted: Wanted) -> None:
     """Say what changes in the queue; that something cannot be changed there is said, and the list stands."""
     from opsctl.nodes.keeping import keep_and_apply
     from opsctl.output import message
 
-    for line in keep_and_apply(seen.paths, client, wanted):
+    for line in keep_and_apply(seen.paths, client, wanted, looks):
         message(line)

@@ -5,23 +5,34 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shlex
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from opsctl.cli.new_run import make_run, say_next
 from opsctl.cli.plan import Number
 from opsctl.cli.selection import cluster_option
 
 DEFAULT_EXAMPLE = "demo"
 
 
+def _duration(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """The text as it is. Raises click.UsageError where Slurm reads no duration in it."""
+    from opsctl.slurm.durations import DURATION_RULE, parse_duration_s
+
+    try:
+        if text is not None:
+            parse_duration_s(text)
+    except ValueError:
+        raise click.UsageError(f"--time {text}: not {DURATION_RULE}") from None
+    return text
+
+
 @click.command(name="init")
 @click.argument("name")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS...]", type=click.UNPROCESSED)
 @click.option(
     "--from",
     "example",
@@ -40,20 +51,31 @@ DEFAULT_EXAMPLE = "demo"
 @click.option("--gpus-per-node", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
 @click.option("--partition", metavar="P", help="Slurm's partition.")
 @click.option("--account", metavar="A", help="The account that is charged.")
-@click.option("--time", metavar="T", help="The limit of each job, a Slurm duration.")
+@click.option("--time", metavar="T", help="The limit of each job, a Slurm duration.", callback=_duration)
 @click.option("--yes", is_flag=True, help="Ask nothing, also at a terminal.")
 @cluster_option
-def command(name: str, example: str | None, rehearsal: bool, script: str | None, yes: bool, **said: Any) -> None:
+def command(
+    name: str,
+    arguments: tuple[str, ...],
+    example: str | None,
+    rehearsal: bool,
+    script: str | None,
+    yes: bool,
+    **said: Any,
+) -> None:
     """Make the folder NAME with a run file: by a few questions, from an example, or from a launch script.
 
     At a terminal it asks, and every question has an answer that Enter takes; with any option, or where no person is, it
     asks nothing. An example's own name implies it: `opsctl init tr11-176B-ml`. A rehearsal has its own name, output
-    folder and kill switch; sizes and lengths are scaled, which is said, and everything else is the run's.
+    folder and kill switch; sizes and lengths are scaled, which is said, and everything else is the run's. ARGUMENTS
+    are those of a launch script: `opsctl init a-run --from-script sweep.slurm -- 1e-4 0.1`.
     """
     folder, run_name = _wanted_folder(name)
     cluster = said.pop("cluster")
     said = {key: value for key, value in said.items() if value is not None}
     _refuse_mixtures(example, rehearsal, script, said)
+    if arguments and script is None:
+        raise click.UsageError(f"{arguments[0]}: one name makes one run; arguments are those of a --from-script")
     if rehearsal:
         from opsctl.cli.rehearsal import check_rehearsal, rehearsal_text
 
@@ -63,7 +85,7 @@ def command(name: str, example: str | None, rehearsal: bool, script: str | None,
     if script is not None:
         from opsctl.cli.init_script import make_from_script
 
-        make_from_script(folder, run_name, Path(script), said)
+        make_from_script(folder, run_name, Path(script), said, arguments)
         return
     examples = _examples()
     asks = not (yes or said or example or run_name in examples) and _person_is_here()
@@ -99,54 +121,8 @@ def _refuse_mixtures(example: str | None, rehearsal: bool, script: str | None, s
         raise click.UsageError(f"--{wrong.replace('_', '-')}: {why}")
 
 
-def make_run(
-    folder: Path,
-    run_name: str,
-    text: str,
-    beside: Mapping[str, str] | None = None,
-    check: Callable[[Path], object] | None = None,
-) -> None:
-    """The folder with the run file and the files `beside` it, name -> text, where `check` lets that be.
-
-    Raises OpsctlError where anything is already.
-    """
-    from opsctl.errors import OpsctlError
-    from opsctl.records.locate import RUN_FILE_NAME, remember_run
-    from opsctl.records.state_files import fsync_folder, write_atomically
-
-    if os.path.lexists(folder):
-        raise OpsctlError(f"{folder} already exists: choose another name, or edit {folder / RUN_FILE_NAME}")
-    # Made beside and renamed, so that no half-made run is ever found under the name.
-    half = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        half.mkdir(parents=True)
-        for file_name, contents in {RUN_FILE_NAME: text, **(beside or {})}.items():
-            write_atomically(half, half / file_name, contents)
-        if check is not None:
-            check(half / RUN_FILE_NAME)
-        half.rename(folder)
-        fsync_folder(folder.parent, folder.parent)
-    except BaseException:
-        shutil.rmtree(half, ignore_errors=True)
-        raise
-    remember_run(run_name, folder / RUN_FILE_NAME)
-
-
 def _say_how_to_rehearse(folder: Path) -> None:
     say_next(folder, [("", "opsctl plan"), ("", "opsctl submit")])
-
-
-def say_next(folder: Path, steps: Iterable[tuple[str, str]]) -> None:
-    """The run file's path on stdout; the next commands on stderr, whole, each after what it is for."""
-    from opsctl.output import message, show
-    from opsctl.records.locate import RUN_FILE_NAME
-
-    show(str(folder / RUN_FILE_NAME))
-    message("next:")
-    for why, step in (("", f"cd {shlex.quote(os.path.relpath(folder))}"), *steps):
-        if why:
-            message(f"  # {why}")
-        message(f"  {step}")
 
 
 def with_run_name(text: str, name: str) -> str:
@@ -194,7 +170,7 @@ def _say_what_next(folder: Path, example: str) -> None:
 
     if example == "demo":
         steps = [
-            ("a real Slurm on this machine", "opsctl local-cluster up --nodes 4 --gpus 2"),
+            ("a real Slurm on this machine; one that is up stays as it is", "opsctl local-cluster up"),
             ("a corpus: the Python standard library's own sources", _PREPARE),
         ]
     else:

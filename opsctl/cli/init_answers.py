@@ -27,16 +27,18 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
     """
     from opsctl.beginning.begun import run_text
     from opsctl.beginning.suggested import suggested
-    from opsctl.cli.init import make_run, say_next
+    from opsctl.cli.new_run import make_run, say_next
     from opsctl.errors import OpsctlError, UsageError
     from opsctl.output import message
     from opsctl.runs.load import load_run_file
 
     if folder.exists():
         raise OpsctlError(f"{folder} already exists: choose another name")
-    found, accounts = _offers(cluster, asks)
+    found, accounts, problem = _offers(cluster)
     if asks and not _wants_a_model(bool(found)):
         return False
+    if asks and problem:  # only now is it anything to him: the demo asks Slurm nothing yet
+        message(problem)
     while True:
         wanted = _wanted(found, accounts, said, _Asking(asks))
         try:
@@ -70,10 +72,9 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
     return True
 
 
-def _offers(cluster: str | None, asks: bool) -> tuple[list[Offer], list[str]]:
-    """What Slurm has; nothing where it does not answer, which a person is told."""
+def _offers(cluster: str | None) -> tuple[list[Offer], list[str], str]:
+    """What Slurm has: partitions with GPUs, accounts; nothing where it does not answer, and why it does not."""
     from opsctl.errors import SlurmError
-    from opsctl.output import message
     from opsctl.records.cluster import choose_cluster
     from opsctl.slurm.client import Deadline
     from opsctl.slurm.offers import accounts, offers
@@ -81,11 +82,9 @@ def _offers(cluster: str | None, asks: bool) -> tuple[list[Offer], list[str]]:
     chosen, deadline = choose_cluster(cluster, None), Deadline(_SLURM_S)
     try:
         found = [one for one in offers(chosen, deadline) if one.gpus_per_node]
-        return found, accounts(chosen, deadline)
+        return found, accounts(chosen, deadline), ""
     except SlurmError as error:
-        if asks:
-            message(f"{error}")
-        return [], []
+        return [], [], str(error)
 
 
 class _Asking:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,16 @@ from typing import Any
 _LARGEST = 4 << 20
 
 
-def make_from_script(folder: Path, run_name: str, script: Path, said: dict[str, Any]) -> None:
-    """Make the run. said: keys of `[slurm]` as the caller has them. Raises UsageError, OpsctlError."""
+def make_from_script(
+    folder: Path, run_name: str, script: Path, said: dict[str, Any], arguments: Sequence[str] = ()
+) -> None:
+    """Make the run. said: keys of `[slurm]` as the caller has them. Raises UsageError, OpsctlError.
+
+    arguments: what the script is called with; without any, nobody says.
+    """
     from opsctl.beginning.begun import run_text
     from opsctl.beginning.from_script import from_script
-    from opsctl.cli.init import make_run, say_next
+    from opsctl.cli.new_run import make_run, say_next
     from opsctl.errors import UsageError
     from opsctl.output import message
     from opsctl.runs.load import load_run_file
@@ -22,9 +29,12 @@ def make_from_script(folder: Path, run_name: str, script: Path, said: dict[str, 
     text = _text(place)
     if text is None:
         raise UsageError(f"{script} cannot be read, or is no script: a text file of at most {_LARGEST >> 20} MiB")
-    begun = from_script(text, run_name, str(place.parent), said, lambda path: _text(Path(path)))
+    begun = from_script(
+        text, run_name, str(place.parent), said, lambda path: _text_of_file(Path(path)), arguments or None
+    )
+    called = f", as called with {shlex.join(arguments)}" if arguments else ""
     head = (
-        f"{run_name}: read from {place} by opsctl init --from-script, which has run nothing of it.",
+        f"{run_name}: read from {place}{called} by opsctl init --from-script, which has run nothing of it.",
         "Behind each value stands the line that it is from; at the end stands what was not taken.",
     )
     beside = {}
@@ -55,3 +65,8 @@ def _text(path: Path) -> str | None:
     if len(raw) > _LARGEST or b"\0" in raw:
         return None
     return raw.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _text_of_file(path: Path) -> str | None:
+    """The same of a file that the script names, which may be one that never ends."""
+    return _text(path) if path.is_file() else None

@@ -40,7 +40,7 @@ def list_(ctx: click.Context, show_all: bool, as_json: bool) -> None:
     from opsctl.errands.settling import look
     from opsctl.moments import now
     from opsctl.output import message, print_json, show_lines
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     place = errands()
     chosen = [one for one in place.all() if show_all or one.ended_at is None or now() - one.ended_at < _SHOWN]
@@ -72,7 +72,7 @@ def logs(ctx: click.Context, which: str, follow: bool) -> None:
     from opsctl.errands.records import errands
     from opsctl.errands.settling import look
     from opsctl.output import message, show
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     place = errands()
     name = place.find(which).errand
@@ -108,7 +108,7 @@ def cancel(which: str, dry_run: bool) -> None:
     from opsctl.errands.settling import settle
     from opsctl.errors import OpsctlError
     from opsctl.output import show
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     place = errands()
     name = place.find(which).errand
@@ -137,7 +137,7 @@ def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> 
     from opsctl.errands.settling import look
     from opsctl.errors import OpsctlError
     from opsctl.output import show
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     if bool(which) == ended:
         raise click.UsageError("name the ones to forget, or give --ended")
@@ -171,7 +171,7 @@ def exec_(errand: str, number: int) -> int:
     from opsctl.errands.at_work import execute
     from opsctl.errands.records import errands
     from opsctl.errors import OpsctlError
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     place, job_id = errands(), os.environ.get("SLURM_JOB_ID", "")
     found = place.read(errand)

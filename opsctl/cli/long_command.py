@@ -111,7 +111,7 @@ def _send(command: LongCommand, ctx: click.Context, given: dict[str, Any]) -> No
     from opsctl.output import message, print_json, show, show_text
     from opsctl.records.cluster import choose_cluster
     from opsctl.runs.profile import jobs_table
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     refuse_job_in_a_job()
     run, params = _run_of(ctx.params), ctx.params

@@ -77,6 +77,7 @@ def report(nodes: tuple[str, ...], is_to_be_sent: bool, run: str | None, cluster
         if not nodes:
             seen = [one for one in seen if one.score > 0.01]
             seen = [one for one in seen if reporting.already_told(one.node, evidence.get(one.node, []), sent) is None]
+        reporting.refuse_healthy(seen, evidence)
         if not seen:
             raise OpsctlError("nothing new speaks against any node: nothing to report")
         names = tuple(one.node for one in seen)
@@ -113,7 +114,7 @@ def _seen(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> tuple
     from opsctl.nodes.looking import look
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     seen = view(run)
     client = client_for(choose_cluster(cluster, seen.paths))

@@ -85,7 +85,7 @@ def _all(cluster: str | None, from_when: Callable[[str], datetime]) -> list[Fact
     from opsctl.records.shared_answers import looking_at
     from opsctl.status.on_call import Facts
     from opsctl.status.on_call_records import read_facts
-    from opsctl.status.reading import OF_MANY
+    from opsctl.status.rows import OF_MANY
     from opsctl.watch.all_runs import look_at_all
 
     looks = look_at_all(all_runs(), lambda paths: choose_cluster(cluster, paths), looking_at, OF_MANY)

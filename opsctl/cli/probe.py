@@ -114,7 +114,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
     from opsctl.job.allocation import read_allocation
     from opsctl.job.probe_setting import setting_for
     from opsctl.probe.running import probe
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
     from trainer.formats.probe import EFFORTS
 
     client = client_for(where, patient=True)  # between two questions lie the nodes' own tests

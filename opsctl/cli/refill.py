@@ -123,7 +123,7 @@ class _Refill:
         from functools import partial
 
         from opsctl.slurm.asked_once import AskedOnce
-        from opsctl.slurm.commands import client_for
+        from opsctl.slurm.backends import client_for
 
         return self._looks.setdefault(cluster, AskedOnce(partial(client_for, cluster)))
 

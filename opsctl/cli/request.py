@@ -312,4 +312,4 @@ def _line(one: PrintedRequest) -> str:
     what = f"{one.action or '?'}{f' {one.tasks}' if one.tasks else ''}{f' of job {one.job}' if one.job else ''}"
     why = f" ({one.why})" if one.why else ""
     came = f"{one.outcome}: {one.words}; by {one.by}" if one.state == "answered" else one.state
-    return printable(f"{iso(one.asked_at) or '?'}  {one.id}  {one.asked_by} asks to {what}{why}: {came}")
+    return printable(f"{iso(one.asked_at) or '?'}  {one.id}  {one.asked_by} asked for {what}{why}: {came}")

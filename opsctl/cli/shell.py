@@ -59,7 +59,7 @@ def command(
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.render.shell import into_job, new_job
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     _refuse_mixed({"--nodes": nodes, "--time": time, "--partition": partition}, into, node)
     seen = view(pick(run_argument, run))

@@ -118,7 +118,7 @@ class _Look:
         from opsctl.records.register import all_runs
         from opsctl.records.shared_answers import looking_at
         from opsctl.status.all_runs import all_lines, printed_row
-        from opsctl.status.reading import OF_MANY, rows_of
+        from opsctl.status.rows import OF_MANY, rows_of
         from opsctl.watch.all_runs import look_at_all
 
         client = partial(looking_at, is_fresh=self.is_fresh)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from opsctl.attempts.events import Attempt
+    from opsctl.records.cancels import Cancel
     from opsctl.runs.paths import RunPaths
     from opsctl.triage.findings import SlurmWord
     from opsctl.triage.report import Triage
@@ -103,7 +104,8 @@ def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Tria
     verdict = decide(facts, rules)
     if not verdict.is_known and attempt.verdict is not None and attempt.verdict.is_known:
         verdict = attempt.verdict  # what it was told from then is no longer there
-    return triage_of_attempt(attempt, facts, verdict, str(paths.main_log), _saved_at(paths, attempt))
+    saved_at = _saved_at(paths, attempt)
+    return triage_of_attempt(attempt, facts, verdict, str(paths.main_log), saved_at, _cancel_of(paths, attempt))
 
 
 def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmWord:
@@ -112,7 +114,7 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
     from opsctl.errors import OpsctlError, SlurmError
     from opsctl.output import message
     from opsctl.records.cluster import choose_cluster, record_of
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
     from opsctl.triage.findings import SlurmWord
 
     try:
@@ -139,3 +141,18 @@ def _saved_at(paths: RunPaths, attempt: Attempt) -> datetime | None:
 
     iteration = attempt.checkpoint_at_end
     return None if iteration is None else saved_at(paths.checkpoints / tag_of(iteration))
+
+
+def _cancel_of(paths: RunPaths, attempt: Attempt) -> Cancel | None:
+    """Who cancelled its job, as the run has it on record; None where nobody did by opsctl, or that cannot be read."""
+    from opsctl.output import message
+    from opsctl.records.cancels import cancelling, read_cancels
+
+    if attempt.opened_at is None or attempt.closed_at is None:
+        return None
+    try:
+        cancels = read_cancels(paths)
+    except OSError as error:
+        message(f"opsctl: who cancelled what cannot be read: {paths.cancels}: {error.strerror or error}")
+        return None
+    return cancelling(cancels, attempt.display_id, attempt.opened_at, attempt.closed_at)

@@ -208,7 +208,7 @@ def _see_to_nodes(run: RunView, snapshot: Snapshot, detectors: Sequence[Detector
     from opsctl.output import message
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.node_evidence import append_node_evidence, read_node_evidence
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
     from opsctl.watch import registry
     from opsctl.watch.detectors.slow_node import slow_nodes
     from opsctl.watch.runner import settings_of
@@ -217,7 +217,7 @@ def _see_to_nodes(run: RunView, snapshot: Snapshot, detectors: Sequence[Detector
     if not how.goes_into_log or len(detectors) < len(registry.DETECTORS) or not snapshot.was_submitted or file is None:
         return
     try:
-        for slow in slow_nodes(snapshot.timings, settings_of(run).watch.slower_percent):
+        for slow in slow_nodes(snapshot.timings, settings_of(run).watch.slower_node_percent):
             known = read_node_evidence(run.paths)
             new = slow_evidence(slow.node, slow.ratio, slow.words, snapshot.timed_attempt, slow.at or now(), known)
             if new is not None:

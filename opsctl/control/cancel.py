@@ -14,8 +14,8 @@ from opsctl.records.cancels import record_cancel
 from opsctl.records.identity import refuse_a_copy
 from opsctl.records.state_files import locked
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 

@@ -25,9 +25,9 @@ from opsctl.records.requests import OF_A_JOB, Action, Asked, Audited, Outcome, R
 from opsctl.records.state_files import locked
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.arrays import one_at_a_time, tasks_of
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmControl
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 
@@ -66,7 +66,7 @@ def carry_out(paths: RunPaths, folder: Path, cluster: Cluster) -> list[Audited]:
 
         def queue() -> Queue:
             client = client_for(cluster)
-            jobs = [job for job in recorded(paths).own(client.jobs()) if job.user == me and _is_of(job, folder)]
+            jobs = [job for job in recorded(paths).own(client.jobs(users=[me])) if _is_of(job, folder)]
             return Queue(paths, cluster, client, jobs)
 
         return settle(carrier, paths, me, queue)

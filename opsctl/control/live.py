@@ -21,9 +21,9 @@ from opsctl.records.revision import slurm_part
 from opsctl.records.revisions import newest_whole
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient, SlurmLooks
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
 
 

@@ -22,9 +22,9 @@ from opsctl.records.state_files import locked
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.arrays import one_at_a_time
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from trainer.formats.starting import parse_to_start
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import OptionsError

@@ -125,7 +125,7 @@ def refill(paths: RunPaths, cluster: Cluster, client: SlurmLooks, dry_run: bool 
 
 def _refilled(paths: RunPaths, cluster: Cluster) -> Refilled:
     """Look again and submit. The caller holds the run's lock."""
-    from opsctl.slurm.commands import client_for
+    from opsctl.slurm.backends import client_for
 
     client = client_for(cluster)
     files = read_files(paths)

@@ -29,8 +29,8 @@ from opsctl.records.identity import refuse_a_copy
 from opsctl.records.requests import MOST_TASKS, OF_A_JOB, Action, Audited, Request, in_a_line
 from opsctl.records.trusted import opened_folder
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 from trainer.recipe.options import Options

@@ -26,9 +26,9 @@ from opsctl.records.revisions import changed_values, contents, newest, publish, 
 from opsctl.records.state_files import locked
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.states import Reason
 from opsctl.slurm.types import Job
 

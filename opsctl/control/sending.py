@@ -233,7 +233,7 @@ def _sbatch(client: SlurmClient, script: str, token: str) -> int:
 def _looked_up(client: SlurmClient, token: str, error: SlurmUnreachable) -> int:
     """The id of a submission whose answer never came."""
     try:
-        jobs = client.jobs()
+        jobs = client.jobs(users=[account_name()])  # a moment, where all of a full queue take longer than is left
     except SlurmUnreachable:
         raise _Undecided(
             "Slurm stopped answering while it was asked to take the chain: whether it has it is not known; "

@@ -22,9 +22,9 @@ from opsctl.records.rehearsals import never_rehearsed
 from opsctl.records.state_files import FULL_DISK, locked
 from opsctl.runs.load import LoadedRun
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 
 #: How long a command waits for somebody else's submit, revise or cancel of the same run, in seconds.
 LOCK_WAIT_S = 20.0

@@ -39,10 +39,11 @@ def _demo(folder: Path, keep: bool) -> int:
     try:
         folder.mkdir(parents=True)
         clear_the_stage()
+        say("Two minutes or so. Behind each $ is what a person types; what a command says to type next, the demo does.")
         Demo(folder).play()
         code, stays_up = 0, keep
         say(f"\nDone in {time.monotonic() - started:.0f} s. The run is in {folder / 'demo'};")
-        say("logs/, checkpoints/ and tensorboard/ are under its output/.")
+        say("its page is output/report/index.html, for any browser; logs/ and checkpoints/ are under output/ too.")
     except (DemoFailed, OpsctlError, subprocess.SubprocessError) as failure:
         code, stays_up = 1, keep
         say(f"\nthe demo stopped: {failure}")
@@ -58,7 +59,7 @@ def _demo(folder: Path, keep: bool) -> int:
         say_how_to_play(folder)
     elif code == 0:
         say("The cluster is down again. `opsctl demo --keep` (`make demo KEEP=1`) leaves it up to play with.")
-        say("`opsctl init NAME` starts a run of your own.")
+        say(f"`{_activation()}opsctl` says what to do next, anywhere.")
     return code
 
 

@@ -33,6 +33,7 @@ class Demo(Stage):
         self.try_a_second_chain()
         self.stop_it_through_the_kill_switch()
         self.go_on()
+        self.make_the_page()
 
     def bring_up_the_cluster(self) -> None:
         """Leaves a ready cluster named CLUSTER, beside the user's others."""
@@ -116,3 +117,8 @@ class Demo(Stage):
             raise DemoFailed(f"the training was saved at iteration {saved} and went on at {after[0].iteration}")
         say(f"   saved at iteration {saved}, went on with iteration {after[0].iteration}, loss {after[0].loss:.3f}")
         self.opsctl("status")
+
+    def make_the_page(self) -> None:
+        """Leaves the run's page under the output folder."""
+        title("The run's page: the curves, what happened, where the time went")
+        self.opsctl("report")

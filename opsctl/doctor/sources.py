@@ -41,8 +41,8 @@ from opsctl.records.run_view import RunView
 from opsctl.records.trusted import who_else_can_write
 from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.profile import profile, profile_files
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.process import run_slurm
 from opsctl.walks.file_system import FileSystems
 from opsctl.watch.cron_seen import cron_seen

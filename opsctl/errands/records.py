@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +110,7 @@ def parse_errand_comment(text: str) -> tuple[str, int] | None:
 
 def new_name() -> str:
     """A name that is no job's number: e and seven digits."""
-    return f"e{secrets.token_hex(4)[1:]}"
+    return f"e{os.urandom(4).hex()[1:]}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from opsctl.errands.records import errands
 from opsctl.errors import file_problem
 from opsctl.evaluation.records import MOST_TRIES, Evaluated, read, standing
 from opsctl.moments import iso
@@ -54,6 +53,9 @@ def _over(paths: RunPaths, lines: list[Evaluated]) -> set[int]:
 
 def _has_ended(name: str) -> bool:
     """False too of another's errand, which only they know."""
+    # Few runs are evaluated by errands, and every status asks.
+    from opsctl.errands.records import errands
+
     errand = errands().read(name)
     return errand is not None and not errand.is_open
 

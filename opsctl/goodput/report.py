@@ -193,7 +193,7 @@ def interval_line(found: PrintedSaveInterval) -> str:
         if found.failures >= ENOUGH_FAILURES:
             why = "the log does not show what a save and an iteration take"
         else:
-            why = f"{found.failures} failures are too few to say, from {ENOUGH_FAILURES} on"
+            why = f"failures so far {found.failures}: too few to say, from {ENOUGH_FAILURES} on"
         return f"best save interval: {why}{now}"
     lost_now = "" if found.lost_percent_now is None else f", which loses {found.lost_percent_now:.1f} %"
     return (

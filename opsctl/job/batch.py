@@ -47,9 +47,9 @@ from opsctl.records.rehearsals import record_rehearsal
 from opsctl.records.state_files import make_folder
 from opsctl.records.trusted import present_name
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.triage.closing import judge_lost
 from trainer.formats.leave_lines import Reason, leave_line, nothing_left_line
 from trainer.formats.rollbacks import Rollback
@@ -230,7 +230,7 @@ def _train_with_lease(task: Task, signals: Signals, desk: RequestDesk, keeper: K
     if back:
         task.log.say(alert_line(f"{task.name}: {back}"))
     try:
-        desk.task = task = on_good_nodes(task, attempt, folder, lambda: _is_to_leave(task, signals, desk))
+        desk.task = task = on_good_nodes(task, attempt, desk.attempt, folder, lambda: _is_to_leave(task, signals, desk))
         step_end, note = run_step(task, signals, folder, keeper, desk)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.

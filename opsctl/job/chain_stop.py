@@ -50,7 +50,9 @@ def stop_chain(task: Task, attempts: Sequence[Attempt]) -> int:
     known = recorded(task.paths)
     cancel_pending(
         task,
-        lambda: chains_to_cancel(known.own(task.client.jobs()), attempts, task.allocation.user, known.chains),
+        lambda: chains_to_cancel(
+            known.own(task.client.jobs(users=[task.allocation.user])), attempts, task.allocation.user, known.chains
+        ),
     )
     record_short(task, Ending.BRAKE, 1)
     message(f"opsctl: {said}; when it is mended, opsctl submit starts afresh")

@@ -25,8 +25,8 @@ from opsctl.records.cron import CronChain, CronPaths, Heartbeat, heartbeat, read
 from opsctl.records.register import cron_folder
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import cron_table, jobs_table
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.durations import format_duration
 
 #: The key of the check that finds the same.

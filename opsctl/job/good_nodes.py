@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -14,27 +15,38 @@ from opsctl.errors import OpsctlError
 from opsctl.job.probe_setting import setting_for
 from opsctl.job.task import Task
 from opsctl.logs.pulse import alert_line
+from opsctl.moments import iso, now
 from opsctl.nodes.keeping import keep_and_apply, wanted_by
 from opsctl.probe.choosing import best_first, chosen
 from opsctl.probe.evidence import put_on_record
-from opsctl.probe.report import Standing
+from opsctl.probe.report import ProbeReport, Standing
 from opsctl.probe.running import Setting, probe
 from opsctl.probe.words import summary
 from opsctl.records.state_files import write_state
-from opsctl.slurm.commands import client_for
+from opsctl.slurm.backends import client_for
 from trainer.formats.probe import EFFORTS
 
 PROBE_FILE = "probe.json"
+#: For so long a job's nodes count as tested.
+TESTED_FOR = timedelta(days=1)
 
 
-def on_good_nodes(task: Task, attempt: Attempt, folder: Path, is_to_leave: Callable[[], bool]) -> Task:
-    """The task on the nodes that it is to be trained on, bad ones no longer among its job's. folder: the attempt's.
+def on_good_nodes(
+    task: Task, attempt: Attempt, before: Attempt | None, folder: Path, is_to_leave: Callable[[], bool]
+) -> Task:
+    """The task on the nodes that it is to be trained on, bad ones no longer among its job's.
 
-    A probe that could not be made is told and keeps nobody from training, nor do nodes that are only slow. Raises
-    OpsctlError where too few are left without the bad ones.
+    before: the attempt that this job made before. folder: the attempt's. A probe that could not be made is told and
+    keeps nobody from training, nor do nodes that are only slow. Raises OpsctlError where too few are left without the
+    bad ones.
     """
     effort = task.revision.file.slurm.effort if not task.revision.damage else "off"
     if effort == "off" or is_to_leave():
+        return task
+    known = task.probed
+    if known is not None and known.effort == effort and not is_to_be_tested(known.at, before, now()):
+        task.log.say(f"opsctl: the nodes are not tested again: they were at {iso(known.at, 'minutes')}, in this job")
+        _write(task, known, task.nodes, folder)
         return task
     try:
         found = probe(_setting(task), EFFORTS[effort], is_to_leave)
@@ -52,12 +64,7 @@ def on_good_nodes(task: Task, attempt: Attempt, folder: Path, is_to_leave: Calla
     bad = [one.node for one in found.of(Standing.BAD)]
     picked = chosen(task.allocation.nodes, wanted, found.nodes)
     used = picked if len(picked) == wanted else []
-    spare = [node for node in task.allocation.nodes if node not in used]
-    try:
-        report = msgspec.structs.replace(found, trained_on=tuple(used), spare=tuple(spare))
-        write_state(task.paths.output, folder / PROBE_FILE, report)
-    except OSError as error:
-        task.log.say(f"opsctl: {folder / PROBE_FILE} cannot be written: {error.strerror}")
+    spare = _write(task, found, used, folder)
     if not used:
         raise OpsctlError(
             f"{len(picked)} nodes are left and {wanted} are needed; bad: {', '.join(bad)}; give [slurm] spare for such "
@@ -74,8 +81,31 @@ def on_good_nodes(task: Task, attempt: Attempt, folder: Path, is_to_leave: Calla
         allocation=replace(task.allocation, nodes=fit),
         spare=len(fit) - wanted,
         picked=tuple(used),
-        best_first=tuple(best_first(fit, found.nodes)),
+        probed=found,
     )
+
+
+def is_to_be_tested(tested_at: datetime | None, before: Attempt | None, at: datetime) -> bool:
+    """Whether a job's nodes are tested at `at`. Pure.
+
+    tested_at: when its nodes were last. before: the attempt that it made before. Not again where hardware is known to
+    have ended that one, which is gone, and the others were found fit less than TESTED_FOR ago: every restart would cost
+    the minute of all nodes. What a network or a collective died of may be another node than the one that said so.
+    """
+    if tested_at is None or before is None or at - tested_at >= TESTED_FOR:
+        return True
+    return not struck(before) or struck(before) != struck(before, of_hardware=True)
+
+
+def _write(task: Task, found: ProbeReport, used: Sequence[str], folder: Path) -> list[str]:
+    """Put the report into the attempt's folder, with who is trained on. Returns who is not."""
+    spare = [node for node in task.allocation.nodes if node not in used]
+    try:
+        report = msgspec.structs.replace(found, trained_on=tuple(used), spare=tuple(spare))
+        write_state(task.paths.output, folder / PROBE_FILE, report)
+    except OSError as error:
+        task.log.say(f"opsctl: {folder / PROBE_FILE} cannot be written: {error.strerror}")
+    return spare
 
 
 def _setting(task: Task) -> Setting:
@@ -96,7 +126,7 @@ def without_lost_nodes(task: Task, ended: Attempt | None) -> Task | None:
     if left is None:
         return None
     spare = task.spare - (len(task.allocation.nodes) - len(left))
-    by_standing = [node for node in task.best_first or left if node in left]
+    by_standing = best_first(left, task.probed.nodes if task.probed is not None else ())
     goes_on = set(sorted(by_standing, key=lambda node: node not in task.nodes)[: len(task.nodes)])
     picked = tuple(node for node in left if node in goes_on)
     return replace(task, allocation=replace(task.allocation, nodes=left), spare=spare, picked=picked)
@@ -107,9 +137,8 @@ def nodes_left(allocated: Sequence[str], used: Sequence[str], spare: int, ended:
 
     spare: how many of the allocated ones are not needed. None where the attempt died of no node, or of too many.
     """
-    lost = struck(ended) & set(used) if spare else frozenset()
-    left = tuple(node for node in allocated if node not in lost)
-    return left if lost and len(allocated) - len(left) <= spare else None
+    lost = {node for node in struck(ended) if node in used} if spare else set()
+    return tuple(node for node in allocated if node not in lost) if 0 < len(lost) <= spare else None
 
 
 def replacement_line(before: Task, after: Task) -> str:

@@ -13,9 +13,9 @@ from opsctl.probe.judging import Expected
 from opsctl.probe.running import Setting
 from opsctl.render.shell import ShellRequest, shell_script
 from opsctl.runs.schema import RunFile
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 
 
 def setting_for(

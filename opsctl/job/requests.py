@@ -30,7 +30,7 @@ from opsctl.records.carrier import Carrier
 from opsctl.records.cluster import cluster_to_submit_to
 from opsctl.records.requests import OF_A_JOB, Action, Asked, Outcome, Request, in_a_line
 from opsctl.records.state_files import write_state
-from opsctl.slurm.commands import client_for
+from opsctl.slurm.backends import client_for
 from trainer.formats.attempt_records import SAVE_REQUEST, SaveRequest
 
 #: How often the folder of requests is looked into, seconds.

@@ -23,7 +23,7 @@ from opsctl.job.stop import Signals
 from opsctl.job.task import Task
 from opsctl.moments import now
 from opsctl.records.attempt_folder import exit_report
-from opsctl.slurm.commands import client_for
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.durations import parse_duration_s
 from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT, SAVE_REQUEST
 from trainer.formats.lease import Holder

@@ -13,12 +13,13 @@ from opsctl.checkpoints.progress import is_finished
 from opsctl.errors import OpsctlError
 from opsctl.job.allocation import Allocation, read_allocation
 from opsctl.job.main_log import MainLog
+from opsctl.probe.report import ProbeReport
 from opsctl.records.revision import Revision, no_revision
 from opsctl.records.revisions import newest_for_task
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from trainer.recipe.options import Options, OptionsError
 
 _ONLY_OWNERS = "[run] publish = \"owner\" takes only those of the run's owner and of the task's own account"
@@ -39,7 +40,7 @@ class Task:
     log: MainLog
     spare: int = 0  # nodes of the allocation beyond those that are trained on
     picked: tuple[str, ...] = ()  # the nodes chosen among the allocation's, in its order; empty: its first ones
-    best_first: tuple[str, ...] = ()  # the allocation's nodes as the last probe ranks them; empty: none was made
+    probed: ProbeReport | None = None  # the last test of this job's nodes; None: none was made
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.rarely_asked import RarelyAsked
 from opsctl.status.all_runs import Row, all_lines
 from opsctl.status.one_run import look_at_run
-from opsctl.status.reading import OF_MANY, rows_of
+from opsctl.status.rows import OF_MANY, rows_of
 from opsctl.watch.all_runs import look_at_all
 from opsctl.watch.runner import in_words, settings_of
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from opsctl.live.told_lines import told_line
 from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
@@ -40,6 +42,8 @@ _DRAWN_MOST, _DRAWN_LEAST = 60, 8
 _NARROW = 40
 #: An end that is further off is told by its date.
 _FAR = timedelta(hours=20)
+#: Lines that the words of a finding take at most.
+_FINDING_LINES = 3
 #: Lines of the log that count as lately.
 _LATELY = 200
 
@@ -134,7 +138,7 @@ def _sections(shown: Shown, now: datetime, width: int, colour: bool) -> list[Sec
         sections[-1] = replace(sections[-1], rank=2, least=1)
     if not shown.last_lines:
         return sections
-    log = tuple(printable(line.replace("\t", " ")) for line in shown.last_lines)
+    log = tuple(told_line(line, width) for line in shown.last_lines)
     return [*sections, Section(12, 1, (paint("─" * width, _DIM, colour),)), Section(12, 4, log, is_log=True)]
 
 
@@ -171,10 +175,17 @@ def _findings(status: RunStatus, width: int, colour: bool) -> list[str]:
     for one in status.found:
         code = YELLOW if one.severity is Severity.WARNING else RED
         word = paint(f"{one.severity.name.lower():<{LABEL_WIDTH}}", f"1;{code}", colour)
-        lines.append(word + printable(one.finding.text.replace("\n", " ")))
-        if story := one.story(now):
-            lines.append(" " * LABEL_WIDTH + paint(cut(printable(story), max(1, width - LABEL_WIDTH)), _DIM, colour))
+        first, *more = _wrapped(one.finding.text, width)
+        lines += [word + first, *(" " * LABEL_WIDTH + line for line in more)]
+        lines += [" " * LABEL_WIDTH + paint(line, _DIM, colour) for line in _wrapped(one.story(now), width) if line]
     return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """At least one line beside the labels: what is wrong and what to do is not to be guessed from its beginning."""
+    room = max(1, width - LABEL_WIDTH)
+    found = textwrap.wrap(printable(text.replace("\n", " ")), room, max_lines=_FINDING_LINES, placeholder=" …")
+    return [cut(line, room) for line in found] or [""]
 
 
 def _bars(overview: Overview, saves: SaveSchedule | None, width: int, colour: bool) -> list[str]:
@@ -288,4 +299,4 @@ def _row(label: str, text: str, width: int, colour: bool) -> str:
 
 
 def _drawn_width(width: int) -> int:
-    return max(_DRAWN_LEAST, min(_DRAWN_MOST, (width - LABEL_WIDTH) // 4)) if width >= _NARROW else 0
+    return max(_DRAWN_LEAST, min(_DRAWN_MOST, (width - LABEL_WIDTH) // 5)) if width >= _NARROW else 0

@@ -50,6 +50,8 @@ def split_logger(text: str) -> tuple[datetime | None, str]:
 def parse_line(line: str) -> Record | None:
     """The record in this line, or None. Line ends inside it, where a mail program wrapped it, are taken out."""
     _, text = split_prefix(line.replace("\n", "").rstrip("\r"))
+    if "\n" in line:
+        text = closed(text)
     if pulse.is_watchdogs(text):
         return pulse.parse_pulse(text) or pulse.parse_said_at(text)
     at, text = split_logger(text)
@@ -66,6 +68,11 @@ def parse_line(line: str) -> Record | None:
         or parse_skipped(text)
         or parse_setting(text)
     )
+
+
+def closed(text: str) -> str:
+    """A line that was put together again: what broke it may have taken the `|` after an iteration's last part."""
+    return f"{text} |" if is_of_an_iteration(text) and not text.rstrip().endswith("|") else text
 
 
 def parse_lines(lines: Iterable[str]) -> Iterable[Record]:

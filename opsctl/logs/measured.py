@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from opsctl.logs import attempt_lines
-from opsctl.logs.lines import parse_lines
+from opsctl.logs.alike import example_of, read_alike
+from opsctl.logs.lines import parse_line, parse_lines
 from opsctl.logs.records import Alert, Measured, Pulse, Record
 from opsctl.logs.tail import last_lines, lines_backwards
 from opsctl.records.trusted import open_file
@@ -150,15 +151,29 @@ def _is_followed(fd: int) -> bool:
 
 
 def _records(fd: int, iterations: int | None = None) -> list[Record]:
-    """The records in the log's end, in its order; no more than so many `iterations` when given."""
+    """The records in the log's end, in its order; no more than so many `iterations` when given.
+
+    An iteration's line at the very end that nothing closes yet is still being written: it is left for the next look.
+    """
     found: list[Record] = []
-    seen = 0
-    for record in parse_lines(lines_backwards(fd, TAIL_BYTES, _MARKS)):
+    seen, example = 0, ""
+    for line in lines_backwards(fd, TAIL_BYTES, _MARKS):
+        record = read_alike(line, example) or parse_line(line)
+        if record is None or (not found and _is_being_written(record, line)):
+            continue
         found.append(record)
-        seen += isinstance(record, TrainingLine)
+        if isinstance(record, TrainingLine):
+            seen += 1
+            example = example or example_of(line)
         if seen == iterations:
             break
     return found[::-1]
+
+
+def _is_being_written(record: Record, line: str) -> bool:
+    # torchtitan's lines, which say no total, have nothing at their end.
+    is_megatrons = isinstance(record, TrainingLine) and record.total_iterations > 0
+    return is_megatrons and not line.rstrip().endswith("|")
 
 
 def _window(records: Sequence[Record]) -> list[TrainingLine]:

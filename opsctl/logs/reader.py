@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from functools import lru_cache
 
 import msgspec
 
 from opsctl.logs import attempt_lines, other_lines
+from opsctl.logs.alike import example_of, read_alike
 from opsctl.logs.attempt_lines import AttemptStart, parse_attempt_start
 from opsctl.logs.line_text import LONGEST_LINE_BYTES, text_of, without_nuls
-from opsctl.logs.lines import parse_line, split_logger, split_prefix
+from opsctl.logs.lines import closed, parse_line, split_prefix
 from opsctl.logs.records import Record, SaveEnded, Setting
 from trainer.formats import guard_lines, log_lines
 from trainer.formats.log_lines import CheckpointSaved
-from trainer.formats.training_line import Layout, TrainingLine
+from trainer.formats.training_line import TrainingLine
 
 _ITERATION = b"iteration"
 #: This, or one of these, is in every line that says something.
@@ -55,7 +55,7 @@ class LogReader(msgspec.Struct, kw_only=True):
         for line in data.removesuffix(b"\n").split(b"\n") if data else ():
             if self.begun or _ITERATION in line or any(mark in line for mark in _MARKS):
                 text = text_of(without_nuls(line[:LONGEST_LINE_BYTES]))
-                alike = self._like_the_last(text)
+                alike = read_alike(text, self.example)
                 if alike is not None:
                     yield from self._ended()
                     yield self._with_what_is_known(alike)
@@ -64,17 +64,9 @@ class LogReader(msgspec.Struct, kw_only=True):
 
     def rest(self) -> Iterator[Found]:
         """The record that `begun` is as it stands: for the end of a log, and for who shows the newest one now."""
-        record = parse_line(self.begun) if self.begun else None
+        record = parse_line(closed(self.begun) if self.pieces > 1 else self.begun) if self.begun else None
         if record is not None:
             yield self._with_what_is_known(record)
-
-    def _like_the_last(self, text: str) -> TrainingLine | None:
-        """The iteration's line that looks as the one before it did."""
-        if not self.example or not text.endswith(("|", " ")):
-            return None
-        _, said = split_prefix(text)
-        at, said = split_logger(said)
-        return _layout(self.example).read(said, at)
 
     def _line(self, text: str) -> Iterator[Found]:
         if self.begun:
@@ -99,7 +91,7 @@ class LogReader(msgspec.Struct, kw_only=True):
     def _ended(self) -> Iterator[Found]:
         yield from self.rest()
         if self._is_whole(self.begun):
-            self.example = split_logger(split_prefix(self.begun)[1])[1]
+            self.example = example_of(self.begun)
         self.begun, self.pieces = "", 0
 
     def _joined(self, text: str) -> str:
@@ -166,11 +158,6 @@ class LogReader(msgspec.Struct, kw_only=True):
             seconds_per_iteration=each_s,
             samples_per_second=batch / each_s if batch and each_s else None,
         )
-
-
-@lru_cache(maxsize=16)
-def _layout(example: str) -> Layout:
-    return Layout(example)
 
 
 def _parts_known(text: str) -> tuple[int, int]:

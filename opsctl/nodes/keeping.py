@@ -192,11 +192,14 @@ def remove(place: Place, nodes: Sequence[str], ends: Iterable[End] = ()) -> list
     return ended
 
 
-def keep_and_apply(paths: RunPaths, slurm: SlurmControl, wanted: Wanted) -> list[str]:
-    """Both, for who looks regularly or has just ended badly; lines to say. Never raises for what may go wrong."""
+def keep_and_apply(paths: RunPaths, slurm: SlurmControl, wanted: Wanted, looks: SlurmLooks | None = None) -> list[str]:
+    """Both, for who looks regularly or has just ended badly; lines to say. Never raises for what may go wrong.
+
+    looks: the same Slurm, for who has asked it for its nodes already; None: `slurm`.
+    """
     lines: list[str] = []
     try:
-        kept = keep(paths, slurm, wanted)
+        kept = keep(paths, looks or slurm, wanted)
         lines = [*kept.news, *([kept.problem] if kept.problem else [])]
         return [*lines, *apply_to_queue(paths, slurm, kept.excluded)]
     except OpsctlError as error:

@@ -54,7 +54,10 @@ class DraftedReport(msgspec.Struct, frozen=True, kw_only=True):
 def draft(seen: Sequence[SeenNode], evidence: dict[str, list[NodeEvidence]], by: str, now: datetime) -> tuple[str, str]:
     """(subject, text) of a report on nodes. evidence: each node's, the newest first. Pure."""
     names = ", ".join(one.node for one in seen)
-    lines = [f"Something speaks against {'these nodes' if len(seen) > 1 else 'this node'}, seen in jobs of {by}.", ""]
+    lines = []
+    if any(evidence.get(one.node) for one in seen):
+        which = "these nodes" if len(seen) > 1 else "this node"
+        lines = [f"Something speaks against {which}, seen in jobs of {by}.", ""]
     for one in seen:
         reason = f" ({clean(one.reason)})" if one.reason else ""
         lines.append(f"{one.node}: Slurm says {one.state}{reason} at {iso(now, 'minutes')}")
@@ -102,6 +105,16 @@ def already_told(node: str, evidence: Sequence[NodeEvidence], sent: Sequence[Sen
     if last is None or any(one.at > last.seen_until for one in evidence):
         return None
     return last
+
+
+def refuse_healthy(seen: Sequence[SeenNode], evidence: dict[str, list[NodeEvidence]]) -> None:
+    """Raise OpsctlError for the first node that is in service, not kept off, and of which nothing was seen."""
+    for one in seen:
+        if not (evidence.get(one.node) or one.is_out_of_service or one.exclusion is not None):
+            raise OpsctlError(
+                f"nothing speaks against {one.node} ({one.state}): nothing to report; opsctl exclude add {one.node} "
+                "--why TEXT puts what you know of it on record, and keeps jobs off it"
+            )
 
 
 def refuse_what_was_told(

@@ -44,17 +44,34 @@ class Gpu:
 
 def asks_for_v100(slurm: SlurmTable) -> bool:
     """Whether Slurm is asked for GPUs that torch has no flash attention for."""
-    asked = " ".join(filter(None, (slurm.gpu_type, slurm.constraint)))
-    return re.search(r"(?<![a-z])v100", asked, re.IGNORECASE) is not None
+    return re.search(r"(?<![a-z])v100", _asked_for(slurm), re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a GPU can do in the run's precision, and who says so."""
+
+    tflops: float  # dense
+    source: str  # as "an A100 has"
+
+
+def planned_peak(table: GpuTable, slurm: SlurmTable, precision: str) -> Peak | None:
+    """The peak of the run's GPU; None where neither `[gpu]` nor the name that Slurm is asked for tells it."""
+    if table.peak_tflops:
+        return Peak(table.peak_tflops, "[gpu] gives")
+    asked = _asked_for(slurm)
+    known = _known(asked)
+    name = _letters(known) if known else asked
+    stated = peak_tflops_of(name, precision)
+    return Peak(stated, f"the maker states for {name}") if stated else None
 
 
 def gpu_of(table: GpuTable, slurm: SlurmTable, precision: str) -> Gpu:
     """The run's GPU. Raises UsageError, naming the keys, where memory or speed are not known."""
-    name = " ".join(filter(None, (slurm.gpu_type, slurm.constraint)))
-    known = next((one for one in _KNOWN if re.search(one[0], name, re.IGNORECASE)), None)
+    name = _asked_for(slurm)
+    known = _known(name)
     memory_gb = table.memory_gb or (known[1] if known else None)
-    letters = _NAME.findall(known[0])[0].upper() if known else name
-    peak = table.peak_tflops or peak_tflops_of(letters, precision)
+    peak = planned_peak(table, slurm, precision)
     unknown = [key for key, value in (("memory_gb", memory_gb), ("peak_tflops", peak)) if value is None]
     if unknown:
         keys = " and ".join(unknown)
@@ -66,4 +83,18 @@ def gpu_of(table: GpuTable, slurm: SlurmTable, precision: str) -> Gpu:
         raise UsageError(f"{asked}: give [gpu] {keys}, in the run file or a profile")
     assert memory_gb is not None and peak is not None
     within = table.within_node_gbs or (known[2] if known else _WITHIN_GBS)
-    return Gpu(letters or "GPU", memory_gb, peak, within, table.between_nodes_gbs or _BETWEEN_GBS)
+    letters = _letters(known) if known else name
+    return Gpu(letters or "GPU", memory_gb, peak.tflops, within, table.between_nodes_gbs or _BETWEEN_GBS)
+
+
+def _asked_for(slurm: SlurmTable) -> str:
+    return " ".join(filter(None, (slurm.gpu_type, slurm.constraint)))
+
+
+def _known(asked: str) -> tuple[str, float, float] | None:
+    return next((one for one in _KNOWN if re.search(one[0], asked, re.IGNORECASE)), None)
+
+
+def _letters(known: tuple[str, float, float]) -> str:
+    found: str = _NAME.findall(known[0])[0]
+    return found.upper()

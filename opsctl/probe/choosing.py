@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 
 from opsctl.probe.report import NodeReport, Standing
 
+_FINE = (Standing.FINE.rank, False)
+
 
 def chosen(
     nodes: Sequence[str], wanted: int, reports: Sequence[NodeReport] = (), lost: Collection[str] = ()
@@ -20,11 +22,8 @@ def chosen(
 
 def best_first(nodes: Sequence[str], reports: Sequence[NodeReport]) -> list[str]:
     """Those of `nodes` that are not bad, by their standing; nodes that are alike in it in Slurm's order."""
-    known = {report.node: report for report in reports}
-
-    def doubt(node: str) -> tuple[int, bool]:
-        report = known.get(node)
-        # Of slow ones those come last that said nothing at all.
-        return (report.standing.rank, not report.numbers) if report else (0, False)
-
-    return sorted((node for node in nodes if doubt(node)[0] < Standing.BAD.rank), key=doubt)
+    # Of slow ones those come last that said nothing at all. Nearly all are fine: only the others are sorted.
+    doubts = {report.node: (report.standing.rank, not report.numbers) for report in reports}
+    odd = {node: doubt for node, doubt in doubts.items() if doubt > _FINE}
+    doubtful = [node for node in nodes if node in odd and odd[node][0] < Standing.BAD.rank]
+    return [node for node in nodes if node not in odd] + sorted(doubtful, key=odd.__getitem__)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from opsctl.probe.measures import LATE_END
+from opsctl.probe.measures import LATE_END, LINK_RATES
 from opsctl.probe.report import ProbeReport, Standing
 from opsctl.probe.words import against, of_hardware
 from opsctl.records.node_evidence import NodeEvidence, append_node_evidence
 from opsctl.runs.paths import RunPaths
 
-#: How sure it is that a node is to blame that was found bad or slow by measurement, and one that was only late:
-#: two such lines outweigh Policy.least_score even when the first is hours old.
-_CONFIDENCE, _CONFIDENCE_LATE = 0.9, 0.55
+#: How sure it is that a node is to blame that was found bad or slow by measurement, and one that was only late or has
+#: slow links, for which its switch may be to blame: two such lines outweigh Policy.least_score even when the first is
+#: hours old.
+_CONFIDENCE, _CONFIDENCE_UNSURE = 0.9, 0.55
 
 
 def put_on_record(paths: RunPaths, found: ProbeReport, attempt: str = "") -> None:
@@ -23,13 +24,13 @@ def put_on_record(paths: RunPaths, found: ProbeReport, attempt: str = "") -> Non
         reasons = of_hardware(one)
         if not reasons:
             continue
-        is_late_alone = all(reason.measure.endswith(LATE_END) for reason in reasons)
+        is_unsure = all(one.measure.endswith(LATE_END) or one.measure in LINK_RATES for one in reasons)
         evidence = NodeEvidence(
             node=one.node,
             kind="probe",
             at=found.at,
             words=against(one),
-            confidence=_CONFIDENCE_LATE if is_late_alone else _CONFIDENCE,
+            confidence=_CONFIDENCE_UNSURE if is_unsure else _CONFIDENCE,
             attempt=attempt,
             by="probe",
         )

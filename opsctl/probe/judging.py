@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.probe.answers import Answer
+from opsctl.probe.links import slow_links
 from opsctl.probe.measures import (
     CLOCK_S,
     DISK_GIB,
@@ -63,6 +64,7 @@ class Judgement:
     nodes: tuple[NodeReport, ...]
     general: tuple[str, ...]
     not_seen: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
 
 
 def judge(answers: Sequence[Answer], expected: Expected) -> Judgement:
@@ -72,7 +74,9 @@ def judge(answers: Sequence[Answer], expected: Expected) -> Judgement:
         found[node].append(reason)
     general = _general(found)
     reports = tuple(_report(answer, found[answer.node], set(general)) for answer in answers)
-    return Judgement(reports, tuple(general.values()), tuple(_not_seen(answers, expected)))
+    off = {node for node, reasons in found.items() if any(one.measure.startswith(f"{NETWORK}.") for one in reasons)}
+    links = tuple(slow_links(answers, off))
+    return Judgement(reports, tuple(general.values()), tuple(_not_seen(answers, expected)), links)
 
 
 def _general(found: Mapping[str, Sequence[Reason]]) -> dict[str, str]:
@@ -257,29 +261,34 @@ def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Rea
     if len(known) < FEWEST:
         return
     usual, deviation = usual_and_deviation([value for value, _ in known.values()])
+    slowness_of = {node: slowness(value, usual, measure.more_is_better) for node, (value, _) in known.items()}
+    off = {node: deviations(slow, deviation) for node, slow in slowness_of.items()}
+    far = {
+        node
+        for node, slow in slowness_of.items()
+        if measure.slow is not None and slow >= measure.slow and off[node] >= SLOW_DEVIATIONS
+    }
+    # Where all links of several nodes are slow these may be a rack, and its switch's links slow, not theirs.
+    fault_of_far = _suspicious if measure.of == "link" and len(far) > 1 else _slow
     for node, (value, of) in known.items():
-        slow = slowness(value, usual, measure.more_is_better)
-        off = deviations(slow, deviation)
-        if measure.slow is not None and slow >= measure.slow and off >= SLOW_DEVIATIONS:
-            fault = _slow
-        elif slow >= measure.suspicious and off >= SUSPICIOUS_DEVIATIONS:
-            fault = _suspicious
-        else:
+        slow = slowness_of[node]
+        if node not in far and not (slow >= measure.suspicious and off[node] >= SUSPICIOUS_DEVIATIONS):
             continue
+        fault = fault_of_far if node in far else _suspicious
         which = f" of GPU {of}" if measure.of == "GPU" and of is not None else ""
         words = f"{measure.words}{which}: {value:.3g} {measure.unit}, where the others have {usual:.3g}"
         yield fault(node, f"{measure.part}.{measure.what}", f"{words} ({slow:.1f} times slower)")
 
 
 def _of_node(measure: Measure, answer: Answer) -> tuple[float, int | None] | None:
-    """(the node's number, of which GPU): its slowest GPU's, the median of its links."""
+    """(the node's number, of which GPU): its slowest GPU's, its links' best quarter."""
     values = answer.numbers.get((measure.part, measure.what))
     if not values:
         return None
     if measure.of == "link":
-        # Of two links the better one: the other end of the worse may be to blame.
+        # Not their middle: most links of a smaller rack's nodes lead out of it. A node to blame has no fast one.
         best_first = sorted(values.values(), reverse=measure.more_is_better)
-        return best_first[(len(best_first) - 1) // 2], None
+        return best_first[(len(best_first) - 1) // 4], None
     worst = min if measure.more_is_better else max
     return worst((number, of if of is not None else -1) for of, number in values.items())
 

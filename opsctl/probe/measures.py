@@ -34,6 +34,8 @@ RATES = (
     Measure("disk", "read_mbs", "reading from its own disk", "MB/s", 3.0, None),
     Measure("run_folder", "write_ms", "writing to the run's folder", "ms", 5.0, None, more_is_better=False),
 )
+#: Of those, what a link is measured by, as reasons name it.
+LINK_RATES = frozenset(f"{rate.part}.{rate.what}" for rate in RATES if rate.of == "link")
 #: Numbers that have to be 0: (part, what) -> what another one means.
 ZEROES = {
     ("products", "wrong"): "computes wrong: {n:g} of {tried:g} products of whole numbers are not right",

@@ -28,7 +28,10 @@ class Standing(StrEnum):
     @property
     def rank(self) -> int:
         """0 for the best."""
-        return list(Standing).index(self)
+        return _RANKS[self]
+
+
+_RANKS = {standing: rank for rank, standing in enumerate(Standing)}
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -63,6 +66,9 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="What speaks against most nodes alike and so against none of them.")
     ] = ()
     not_seen: Annotated[tuple[str, ...], Meta(description="What could not be tested at all, and why.")] = ()
+    links: Annotated[
+        tuple[str, ...], Meta(description="Links between two nodes that are slow while neither node is, in words.")
+    ] = ()
     trained_on: Annotated[
         tuple[str, ...], Meta(description="The nodes that the training then ran on; empty outside of a run's job.")
     ] = ()

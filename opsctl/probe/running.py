@@ -65,6 +65,7 @@ def probe(setting: Setting, effort: Effort, is_to_end: Callable[[], bool] = lamb
         nodes=judgement.nodes,
         general=judgement.general,
         not_seen=judgement.not_seen,
+        links=judgement.links,
     )
 
 

@@ -21,7 +21,7 @@ def summary(report: ProbeReport) -> str:
         if found:
             more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             said.append(f"{standing}: {', '.join(map(_named, found[:_NAMED]))}{more}")
-    return "; ".join([*said, *report.general])
+    return "; ".join([*said, *report.links[:_NAMED], *report.general])
 
 
 def _named(one: NodeReport) -> str:
@@ -34,6 +34,7 @@ def screen(report: ProbeReport) -> Iterator[str]:
         for one in report.of(standing):
             for reason in one.reasons:
                 yield f"{reason.standing:<10}  {one.node}: {reason.words}"
+    yield from (f"link        {line}" for line in report.links)
     yield from (f"all alike   {line}" for line in report.general)
     yield from (f"not tested  {line}" for line in report.not_seen)
     fine = report.of(Standing.FINE)

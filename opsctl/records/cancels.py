@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import msgspec
@@ -18,6 +19,9 @@ from opsctl.records.chains import Chain, read_chains
 from opsctl.records.state_files import append_state, read_lines
 from opsctl.runs.paths import RunPaths
 from trainer.formats.json_text import Moment
+
+#: A job's end and the word that ended it are told by the clocks of two hosts.
+_CLOCKS_DIFFER = timedelta(minutes=1)
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +51,15 @@ def record_cancel(paths: RunPaths, jobs: Sequence[str], queued_only: bool, by: s
 def read_cancels(paths: RunPaths) -> list[Cancel]:
     """All of them, oldest first. Raises OSError where they cannot be read."""
     return read_lines(paths.output, paths.cancels, Cancel)
+
+
+def cancelling(cancels: Sequence[Cancel], job: str, began: datetime, ended: datetime) -> Cancel | None:
+    """The last cancelling of a job, by the id that squeue showed, that ran from `began` to `ended`; None without one.
+
+    The same id may have been another job's before or since, where a cluster's ids start over. Pure.
+    """
+    first, last = began.replace(microsecond=0), ended + _CLOCKS_DIFFER
+    return next((one for one in reversed(cancels) if job in one.jobs and first <= one.at <= last), None)
 
 
 def resting(chains: Sequence[Chain], cancels: Sequence[Cancel]) -> Cancel | None:

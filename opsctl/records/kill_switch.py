@@ -82,7 +82,7 @@ class KillSwitchState:
         """Who could trigger it, in a few words."""
         if self.is_armed:
             return "armed"
-        return f"not armed: only {self.owner} can trigger it" if self.owner else "no output folder yet"
+        return f"only {self.owner} can trigger it" if self.owner else "no output folder yet"
 
 
 class PrintedLooker(msgspec.Struct, frozen=True):

@@ -20,6 +20,9 @@ from opsctl.runs.schema import RunFile
 from opsctl.runs.toml_file import toml_bytes
 from trainer.formats.json_text import Moment
 
+#: Runs on no more nodes are small: twice their twin is nothing that a twin need be made for.
+_SMALL_NODES = 2 * NODES
+
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `rehearsals.jsonl`."""
@@ -60,7 +63,7 @@ def rehearsed_as_now(file: RunFile, paths: RunPaths) -> Rehearsed | None:
 
 def never_rehearsed(file: RunFile, paths: RunPaths) -> tuple[str, ...]:
     """At most one line: that what the expanded `file` says now was never rehearsed; of a small run nothing is said."""
-    if file.run.rehearses is not None or file.slurm.nodes <= NODES:
+    if file.run.rehearses is not None or file.slurm.nodes <= _SMALL_NODES:
         return ()
     try:
         known = read_lines(paths.output, paths.rehearsals, Rehearsed)

@@ -24,7 +24,6 @@ from opsctl.records.sealed import Sealed, read_sealed
 from opsctl.records.state_files import parsed
 from opsctl.runs.schema import RunFile
 from trainer.formats.json_text import Moment
-from trainer.formats.starting import parse_to_start
 from trainer.recipe.options import Options
 
 T = TypeVar("T")
@@ -107,6 +106,9 @@ class Revision:
         Raises OptionsError for what it does not understand, as another release may have published it, OpsctlError for a
         damaged revision.
         """
+        # What a start is held against is much to import, for a question that most who read a revision do not ask.
+        from trainer.formats.starting import parse_to_start
+
         slurm = self.file.slurm
         world_size = (slurm.nodes if nodes is None else nodes) * slurm.gpus_per_node
         return parse_to_start([*self.trainer_arguments, *one_off], world_size)

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 
@@ -31,11 +31,13 @@ from opsctl.records.revision import (
 from opsctl.records.sealed import keep_apart, take_away, write_sealed
 from opsctl.records.state_files import FULL_DISK
 from opsctl.records.trusted import Untrusted
-from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import LoadedRun, expanded_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import RunFile
 from trainer.formats.json_text import json_file_text
+
+if TYPE_CHECKING:
+    from opsctl.runs.expanded import ExpandedRun  # and with it what a start is held against
 
 _NAME = re.compile(r"(?P<number>[0-9]{4,9})-(?P<hash>[0-9a-f]{12})")
 

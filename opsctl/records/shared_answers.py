@@ -24,9 +24,9 @@ from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
 from opsctl.records.own_cache import cache_folder, cache_place, is_the_accounts
 from opsctl.records.state_files import read_text, write_atomically
 from opsctl.records.trusted import open_file
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, SlurmLooks
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.nodes import Node
 from opsctl.slurm.types import Job
 from trainer.formats.file_lock import lock_within

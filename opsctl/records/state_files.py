@@ -12,7 +12,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import socket
 import stat
 from collections.abc import Iterator
@@ -158,7 +157,7 @@ def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None
 
 def _own_name() -> str:
     """Tells what is written beside apart, whoever else writes here now."""
-    return f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+    return f"{socket.gethostname()}.{os.getpid()}.{os.urandom(4).hex()}"
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 
 from opsctl.logs.attempt_lines import AttemptStart
 from opsctl.logs.reader import Found
 from opsctl.logs.records import Alert, Pulse, Setting, SkippedRange
+from opsctl.report.rows import Rows, Superseded
 from trainer.formats.guard_lines import NotRolledBack, RolledBack, RunAgain, Unusual
 from trainer.formats.leave_lines import Left, Reason
 from trainer.formats.log_lines import (
@@ -26,11 +26,6 @@ from trainer.formats.log_lines import (
 )
 from trainer.formats.training_line import TrainingLine
 
-#: What runs along an axis, then what is drawn over it.
-AXES = ("iteration", "samples", "tokens", "at_s")
-CURVES = ("loss", "learning_rate", "batch", "grad_norm", "tflops", "mfu", "tokens_per_second", "seconds")
-COLUMNS = (*AXES, *CURVES)
-_WIDTH, _PLACES = len(COLUMNS), {name: place for place, name in enumerate(COLUMNS)}
 #: Kinds of marks.
 START, SPIKE, SKIP, KILL, SAVE, REVISION, ALERT = "start", "spike", "skip", "kill", "checkpoint", "revision", "alert"
 _NAN = math.nan
@@ -71,36 +66,39 @@ class Start:
 class Course:
     """What the records so far say. A number that no line says is NaN."""
 
-    rows: array[float] = field(default_factory=lambda: array("d"))  # a number of each of `COLUMNS`, line by line
+    rows: Rows = field(default_factory=Rows)
+    superseded: list[Superseded] = field(default_factory=list)  # what was done again, in the log's order
     evaluations: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # by group, with the iteration
     starts: list[Start] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     total_iterations: int = 0
-    world_size: int | None = None
+    world_size: int | None = None  # this and `nodes` of the newest start, as far as it says
+    nodes: int | None = None
     clock_s: float | None = None  # of the newest record, as far as anything tells
     has_zone: bool = False  # whether the clock is the world's, not just the log's own
     revision: str = ""
     is_local: bool = False  # moments without a zone are this machine's
     is_told: bool = False  # whether any moment was
     zone: tzinfo | None = None  # of the newest moment that has one
+    left_out_to: int = 0  # the newest iteration that was left out on request since a start or a rollback
     goes_on_from: int | None = None  # the iteration that was loaded or gone back to since the newest line
     is_rolled_back: bool = False  # within a start, which goes on
 
     def __len__(self) -> int:
-        return len(self.rows) // _WIDTH
+        return len(self.rows)
 
     def column(self, name: str) -> array[float]:
-        """One of `COLUMNS`, along the iterations."""
-        return self.rows[_PLACES[name] :: _WIDTH]
+        """One of `rows.COLUMNS`, along the iterations."""
+        return self.rows.column(name)
 
     def newest(self, name: str) -> float:
         """The last value of a column. Needs one line."""
-        return self.rows[_PLACES[name] - _WIDTH]
+        return self.rows.newest(name)
 
     @property
     def last_iteration(self) -> int:
         """0 before the first."""
-        return int(self.rows[-_WIDTH]) if self.rows else 0
+        return int(self.rows.newest("iteration")) if len(self.rows) else 0
 
     def take(self, record: Found) -> None:
         """Add what a line says."""
@@ -121,6 +119,7 @@ class Course:
         if line.skipped_on_request:
             self._mark(SKIP, line.iteration, f"{line.skipped_on_request} iterations left out on request")
         if line.is_left_out:
+            self.left_out_to = line.iteration
             return
         if self._is_said_again(line):
             return
@@ -132,14 +131,21 @@ class Course:
         self.goes_on_from, self.is_rolled_back = None, False
         start.first = line.iteration if start.first is None else start.first
         start.last = line.iteration
-        self._tick(line, max(1, line.iteration - before) if before else 1)
+        trained = self._trained(line, before)
+        self._tick(line, trained if before else 1)
         tflops = line.tflops if line.tflops is not None else line.model_tflops
         values = (
             *(line.iteration, line.consumed_samples, line.consumed_tokens, self.clock_s),
             *(line.loss, line.learning_rate, line.global_batch_size, line.grad_norm),
             *(tflops, line.mfu_percent, self._tokens_per_second(line), line.seconds_per_iteration),
+            *(line.model_tflops, trained, self.world_size, self.nodes),
         )
-        self.rows.extend([_NAN if value is None else value for value in values])
+        self.rows.add(values)
+
+    def _trained(self, line: TrainingLine, before: int) -> int:
+        """How many iterations since the line before it is of, without those that were left out on request."""
+        since = max(before, self.left_out_to) if self.left_out_to < line.iteration else before
+        return max(1, line.iteration - since - (line.skipped_on_request or 0))
 
     def _is_said_again(self, line: TrainingLine) -> bool:
         """Whether it is the newest line once more: of another rank, or of a second writer."""
@@ -159,18 +165,18 @@ class Course:
         if newest is None or (is_behind and not self.is_rolled_back):
             newest = Start("", self.clock_s)
             self.starts.append(newest)
-            if self.rows:
+            if len(self.rows):
                 self._mark(START, line.iteration, f"started again at iteration {line.iteration:,}")
         return newest
 
     def _cut(self, iteration: int) -> int:
-        """Take `iteration` and all after it away; how many iterations that were."""
-        place = bisect_left(range(len(self)), iteration, key=lambda place: int(self.rows[place * _WIDTH]))
-        gone = self.last_iteration - iteration + 1
-        del self.rows[_WIDTH * place :]
+        """Set `iteration` and all after it aside; how many iterations that were."""
+        last = self.last_iteration
+        gone = Superseded(iteration, last, self.rows.cut(iteration))
+        self.superseded.append(gone)
         for group, points in self.evaluations.items():
             self.evaluations[group] = [point for point in points if point[0] < iteration]
-        return gone
+        return gone.iterations
 
     def _tick(self, line: TrainingLine, iterations: int) -> None:
         if line.logged_at is not None:
@@ -192,16 +198,17 @@ class Course:
 
     def _tokens_per_sample(self, tokens: int, samples: int) -> float:
         """Of the samples since the line before: sequences may have grown longer."""
-        if self.rows and samples > self.newest("samples") and tokens >= self.newest("tokens"):
+        if len(self.rows) and samples > self.newest("samples") and tokens >= self.newest("tokens"):
             return (tokens - self.newest("tokens")) / (samples - self.newest("samples"))
         return tokens / samples
 
     def _attempt(self, record: AttemptStart) -> None:
         self._clock(record.at)
-        self.goes_on_from, self.is_rolled_back = record.iteration, False
+        self.goes_on_from, self.is_rolled_back, self.left_out_to = record.iteration, False, 0
+        self.world_size, self.nodes = None, len(record.nodes) or None
         name = f"attempt {record.attempt}, job {record.job}"
         self.starts.append(Start(name, self.clock_s, record.nodes))
-        where = f" on {len(record.nodes)} nodes" if record.nodes else ""
+        where = f" on {len(record.nodes)} node{'s' * (len(record.nodes) > 1)}" if record.nodes else ""
         self._mark(START, record.iteration or 0, f"{name}{where}")
         if record.revision and self.revision and record.revision != self.revision:
             self._mark(REVISION, record.iteration or 0, f"revision {record.revision}")
@@ -211,6 +218,7 @@ class Course:
         at = self.last_iteration
         if isinstance(record, CheckpointLoaded | FreshStart):
             self.goes_on_from = record.iteration if isinstance(record, CheckpointLoaded) else 0
+            self.left_out_to = 0
             self._other_start(self.goes_on_from)
         elif isinstance(record, Stamp):
             self._clock(record.at)
@@ -232,7 +240,7 @@ class Course:
                 f"rolled back from {record.iteration:,} to {record.to:,}, {record.first:,} to {record.last:,} left out"
             )
             self._mark(SKIP, record.to, f"{words}: {record.why}")
-            self.goes_on_from, self.is_rolled_back = record.to, True
+            self.goes_on_from, self.is_rolled_back, self.left_out_to = record.to, True, 0
         elif isinstance(record, NotRolledBack):
             self._mark(SPIKE, record.iteration, f"no rollback: {record.why}")
         elif isinstance(record, SkippedRange):
@@ -283,8 +291,8 @@ class Course:
 
     def _shift(self, by_s: float) -> None:
         """Move all times that were taken so far."""
-        for place in range(_PLACES["at_s"], len(self.rows), _WIDTH):
-            self.rows[place] += by_s
+        for rows in (self.rows, *(one.rows for one in self.superseded)):
+            rows.shift(by_s)
         for start in self.starts:
             start.at_s = None if start.at_s is None else start.at_s + by_s
         self.marks = [one if one.at_s is None else replace(one, at_s=one.at_s + by_s) for one in self.marks]

@@ -18,7 +18,7 @@ from opsctl.nodes.places import place_of
 from opsctl.planning.carbon_part import carbon_section
 from opsctl.planning.from_run import plan_sections
 from opsctl.planning.plan import PlannedTime
-from opsctl.planning.section import Section
+from opsctl.planning.section import Section, amount
 from opsctl.records import alert_log
 from opsctl.records.revisions import published_since
 from opsctl.records.run_view import RunView
@@ -28,6 +28,7 @@ from opsctl.report.log_source import LogSource
 from opsctl.report.log_tables import headline, progress, starts
 from opsctl.report.page_data import Known, Table
 from opsctl.report.spent import spent
+from opsctl.report.utilisation import Utilisation, utilisation
 from opsctl.runs.checks import find_problems
 from opsctl.runs.profile import nodes_table
 from opsctl.slurm.client import SlurmLooks
@@ -67,8 +68,9 @@ def known_of(run: RunView, log: LogSource, slurm: SlurmLooks) -> Known:
     typical_s = seen.measured.seconds_per_iteration
     goodput = spent(run, seen.attempts, log.spans, submitted, until, is_queued, typical_s)
     none: list[Table] = []
+    utilised = _utilisation(run, log)
     tables = [
-        progress(log.course, None if until < seen.now else seen.now.timestamp(), _standing(overview)),
+        progress(log.course, None if until < seen.now else seen.now.timestamp(), _standing(overview), utilised),
         *(_of_goodput(goodput) if goodput is not None else none),
         run_tables.attempts_table(seen.attempts, found) if seen.attempts else starts(log.course),
         told(lambda: _nodes(run, seen), None),
@@ -86,6 +88,7 @@ def known_of(run: RunView, log: LogSource, slurm: SlurmLooks) -> Known:
         tables=tuple(one for one in tables if one is not None and one.rows),
         timeline=tuple(run_tables.timeline(found)),
         shares=tuple(run_tables.shares(goodput)) if goodput is not None else (),
+        utilisation=utilised,
         marks=tuple(marks),
     )
 
@@ -108,6 +111,14 @@ def _standing(overview: Overview) -> list[tuple[str, str]]:
 
 def _of_goodput(goodput: GoodputReport) -> list[Table]:
     return [run_tables.goodput_rows(goodput), run_tables.lost_table(goodput)]
+
+
+def _utilisation(run: RunView, log: LogSource) -> Utilisation | None:
+    """None too for a run file that is broken."""
+    if run.loaded is None:
+        return None
+    file = run.loaded.file
+    return utilisation(log.course, find_problems(run.loaded, files=False).options, file.gpu, file.slurm)
 
 
 def _nodes(run: RunView, seen: Snapshot) -> Table:
@@ -142,11 +153,11 @@ def _came(run: RunView, log: LogSource, goodput: GoodputReport | None) -> dict[s
     }
     if goodput is not None:
         came["Days of training"] = (
-            f"{goodput.wall_s / 86400:,.1f} of wall time, {goodput.trained_percent:.0f} % trained"
+            f"{amount(goodput.wall_s / 86400, 1)} of wall time, {goodput.trained_percent:.0f} % trained"
         )
-        came["GPU hours"] = f"{goodput.gpu_hours:,.0f}"
+        came["GPU hours"] = amount(goodput.gpu_hours, 0)
     if energy is not None and energy.kwh is not None:
-        came["Electricity"] = f"{energy.kwh:,.0f} kWh"
+        came["Electricity"] = f"{amount(energy.kwh, 0)} kWh"
     return came
 
 

@@ -6,17 +6,21 @@ import math
 from array import array
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from opsctl.amounts import count_words
 from opsctl.report.arrival import Arrival, arrival
 from opsctl.report.course import LATEST_S, Course
 from opsctl.report.page_data import Table
+from opsctl.report.utilisation import Utilisation
 from opsctl.slurm.durations import format_duration
 from opsctl.watch.robust import middle, quantile
 from trainer.formats.log_lines import write_zone
 
 #: Iterations that say what is typical now.
 _NEWEST = 200
+#: An end that is nearer than this is told with its hour.
+_CLOCK_S = 3 * 86400
 
 
 def headline(course: Course, state: str = "") -> str:
@@ -41,8 +45,13 @@ def arrival_of(course: Course, now_s: float | None = None) -> Arrival | None:
     return arrival(times, done, left, max(now_s or 0.0, times[-1]))
 
 
-def progress(course: Course, now_s: float | None = None, more: Sequence[tuple[str, str]] = ()) -> Table:
-    """How far it is, how fast, and when it will be done; `more` rows first."""
+def progress(
+    course: Course,
+    now_s: float | None = None,
+    more: Sequence[tuple[str, str]] = (),
+    utilised: Utilisation | None = None,
+) -> Table:
+    """How far it is, how fast, and when it will be done; `more` rows first. utilised: where the log has no MFU."""
     rows = [list(one) for one in more]
 
     def row(name: str, value: str | None) -> None:
@@ -62,10 +71,10 @@ def progress(course: Course, now_s: float | None = None, more: Sequence[tuple[st
         row("An iteration", _typical(course.column("seconds"), " s"))
         row("Tokens per second", _typical(course.column("tokens_per_second"), ""))
         row("TFLOP/s per GPU", _typical(course.column("tflops"), ""))
-        row("MFU", _typical(course.column("mfu"), " %"))
+        row("MFU", _typical(utilised.percent if utilised else course.column("mfu"), " %"))
+        row("MFU is", utilised.source if utilised else None)
         row("Starts", str(len(course.starts)))
-        redone = sum(start.redone for start in course.starts)
-        row("Iterations done again", f"{redone:,}" if redone else None)
+        row("Iterations done again", _done_again(course))
         for name, value in _left(course, now_s):
             row(name, value)
     return Table(title="Progress", headings=["What", "Now"], rows=rows)
@@ -108,9 +117,19 @@ def _left(course: Course, now_s: float | None) -> list[tuple[str, str]]:
         from_s = max(now_s or 0.0, course.clock_s)
         # A clock, and not just seconds of training; until when the calendar has days.
         if from_s > 631_152_000 and from_s + found.late_s < LATEST_S:
-            days = [_day(from_s + one) for one in (found.likely_s, found.early_s, found.late_s)]
+            named = _day if found.late_s > _CLOCK_S else partial(_moment, course=course)
+            days = [named(from_s + one) for one in (found.likely_s, found.early_s, found.late_s)]
             rows.append(("Done", f"about {days[0]}; nine times of ten between {days[1]} and {days[2]}"))
     return rows
+
+
+def _done_again(course: Course) -> str | None:
+    """What was trained in vain: how much, and what it took."""
+    iterations = sum(one.iterations for one in course.superseded)
+    took_s = sum(one.trained_s for one in course.superseded)
+    if not iterations:
+        return None
+    return f"{iterations:,}, {format_duration(took_s)} of training" if took_s < LATEST_S else f"{iterations:,}"
 
 
 def _samples_left(course: Course) -> float | None:

@@ -7,13 +7,15 @@ import math
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from opsctl.report.course import AXES, CURVES, SAVE, SPIKE, Course, Mark
+from opsctl.report.course import SAVE, SPIKE, Course, Mark
+from opsctl.report.rows import AXES, CURVES, Rows, Superseded
 from opsctl.report.thinning import kept
+from opsctl.report.utilisation import Utilisation
 from opsctl.watch.excursions import excursions
 from trainer.formats.training_line import TrainingLine
 
@@ -21,6 +23,8 @@ from trainer.formats.training_line import TrainingLine
 MOST_POINTS = 32_000
 #: Marks of a run that are told, the newest, and as many of its saves.
 MOST_MARKS = 1_500
+#: What was trained again later: the newest stretches of it, with an eighth of the points among them.
+MOST_SUPERSEDED = 200
 #: What thinning keeps the extremes of.
 _SHAPES = ("loss", "grad_norm", "seconds")
 
@@ -61,6 +65,14 @@ class PageMark(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float | None = None
 
 
+class PageSuperseded(msgspec.Struct, frozen=True, kw_only=True):
+    """Iterations from `first` to `last` as they were before they were trained again; columns as a run's."""
+
+    first: int
+    last: int
+    columns: dict[str, str]
+
+
 class PageRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Columns are base64 of little-endian numbers: axes of 8 bytes, curves of 4; NaN is not known."""
 
@@ -70,6 +82,9 @@ class PageRun(msgspec.Struct, frozen=True, kw_only=True):
     lines: int  # of iterations, before thinning
     columns: dict[str, str]
     evaluations: dict[str, list[list[float | None]]]  # by group: iterations, losses; None is no number
+    superseded: list[PageSuperseded]
+    superseded_iterations: int  # in all
+    sources: dict[str, str]  # of curves that the log does not tell: what they were reckoned from
     marks: list[PageMark]
     saves: int  # checkpoints in all
     marks_left_out: int  # older than those told, saves aside
@@ -97,6 +112,7 @@ class Known:
     tables: tuple[Table, ...] = ()
     timeline: tuple[Stretch, ...] = ()
     shares: tuple[Share, ...] = ()
+    utilisation: Utilisation | None = None  # where the log says none
     marks: tuple[Mark, ...] = field(default=())  # with a moment each, and without an iteration: -1
 
 
@@ -112,14 +128,18 @@ def page_run(name: str, source: str, course: Course, known: Known, most_points: 
         tail=most_points // 8,
         always=[bisect_left(iterations, mark.iteration) for mark in others],
     )
+    reckoned = {"mfu": known.utilisation} if known.utilisation is not None else {}
+    columns = {name: course.column(name) for name in (*AXES, *CURVES)}
+    columns |= {name: one.percent for name, one in reckoned.items()}
     return PageRun(
         name=name,
         source=source,
         clock=_clock(course),
         lines=len(course),
-        columns={
-            name: _encoded(course.column(name), places, "d" if name in AXES else "f") for name in (*AXES, *CURVES)
-        },
+        columns=_columns(columns, places),
+        superseded=_superseded(course.superseded[-MOST_SUPERSEDED:], most_points // 8),
+        superseded_iterations=sum(one.iterations for one in course.superseded),
+        sources={name: one.source for name, one in reckoned.items()},
         evaluations={
             group: [[float(at) for at, _ in points], [_finite(loss) for _, loss in points]]
             for group, points in course.evaluations.items()
@@ -133,6 +153,20 @@ def page_run(name: str, source: str, course: Course, known: Known, most_points: 
         timeline=list(known.timeline),
         shares=list(known.shares),
     )
+
+
+def _superseded(found: Sequence[Superseded], most_points: int) -> list[PageSuperseded]:
+    each = max(8, most_points // max(1, len(found)))
+    return [PageSuperseded(first=one.first, last=one.last, columns=_few(one.rows, each)) for one in found]
+
+
+def _few(rows: Rows, most_points: int) -> dict[str, str]:
+    places = kept([rows.column(name) for name in _SHAPES], most_points, tail=0, always=[len(rows) - 1])
+    return _columns({name: rows.column(name) for name in (*AXES, *CURVES)}, places)
+
+
+def _columns(columns: Mapping[str, array[float]], places: Sequence[int]) -> dict[str, str]:
+    return {name: _encoded(column, places, "d" if name in AXES else "f") for name, column in columns.items()}
 
 
 def spikes(course: Course) -> list[Mark]:

@@ -13,7 +13,7 @@ from opsctl.goodput.parts import Part
 from opsctl.goodput.report import GoodputReport, interval_line, words
 from opsctl.nodes.excluded import Exclusion
 from opsctl.planning.plan import PlannedCarbon, PlannedSchedule, PlannedThroughput, PlannedTime
-from opsctl.planning.section import Section
+from opsctl.planning.section import Section, amount
 from opsctl.records.node_evidence import NodeEvidence
 from opsctl.records.revision import Revision
 from opsctl.report import page_data
@@ -52,7 +52,7 @@ def goodput_rows(report: GoodputReport) -> Table:
     """What follows from it."""
     rows = [
         ["Trained", f"{report.trained_percent:.1f} % of the wall time"],
-        ["GPU hours", f"{report.gpu_hours:,.1f}"],
+        ["GPU hours", amount(report.gpu_hours, 1)],
         ["Iterations in vain", f"{report.iterations_lost:,} of {report.attempts} attempts"],
         ["Saving", interval_line(report.save_interval)],
     ]
@@ -92,7 +92,7 @@ def attempts_table(attempts: Sequence[Attempt], found: Sequence[Stretch]) -> Tab
 def lost_table(report: GoodputReport) -> Table:
     """What was lost, by what it was lost to."""
     rows = [
-        [one.cause or "an unknown end", format_duration(one.wall_s), f"{one.gpu_hours:,.1f}"]
+        [one.cause or "an unknown end", format_duration(one.wall_s), amount(one.gpu_hours, 1)]
         for one in report.parts
         if one.part == Part.LOST
     ]
@@ -135,13 +135,14 @@ def plan_table(sections: Sequence[Section], came: Mapping[str, str]) -> Table:
         elif isinstance(values, PlannedTime):
             days = values.days_at_expected_seconds or values.days_at_expected_tflops or values.training_days
             hours = values.gpu_hours_at_expected_seconds or values.gpu_hours_at_expected_tflops or values.gpu_hours
-            planned += [("Days of training", f"{days:,.1f}")] if days else []
-            planned += [("GPU hours", f"{hours:,.0f}")] if hours else []
+            planned += [("Days of training", amount(days, 1))] if days else []
+            planned += [("GPU hours", amount(hours, 0))] if hours else []
         elif isinstance(values, PlannedThroughput):
             planned.append(("Seconds per iteration", f"{values.seconds_per_iteration:,.4g}"))
             planned.append(("TFLOP/s per GPU", f"{values.hardware_tflops:,.4g}"))
         elif isinstance(values, PlannedCarbon):
-            planned.append(("Electricity", f"{values.kwh:,.0f} kWh ({values.low_kwh:,.0f} to {values.high_kwh:,.0f})"))
+            kwh, low, high = (amount(one, 0) for one in (values.kwh, values.low_kwh, values.high_kwh))
+            planned.append(("Electricity", f"{kwh} kWh ({low} to {high})"))
     rows = [[name, value, came.get(name, "")] for name, value in planned]
     note = "Planned for the whole training, by what the run file expects; what came is as of now."
     return Table(title="The plan beside what came", headings=["What", "Planned", "Came"], rows=rows, note=note)
@@ -151,11 +152,11 @@ def carbon_table(energy: EnergySeen) -> Table:
     """What the trackers saw."""
     rows = []
     if energy.kwh is not None:
-        rows.append(["Electricity", f"{energy.kwh:,.2f} kWh"])
+        rows.append(["Electricity", f"{amount(energy.kwh)} kWh"])
     if energy.kg is not None:
-        rows.append(["CO2e", f"{energy.kg:,.2f} kg"])
+        rows.append(["CO2e", f"{amount(energy.kg)} kg"])
     if energy.node_hours is not None:
-        rows.append(["Node hours measured", f"{energy.node_hours:,.1f}"])
+        rows.append(["Node hours measured", amount(energy.node_hours, 1)])
     return Table(title="Carbon", headings=["What", "So far"], rows=rows, note=energy.told)
 
 

@@ -26,7 +26,7 @@ from opsctl.runs.paths import RunPaths
 
 _FOLDER = Path(__file__).parent / "page"
 #: In the order in which they build on one another.
-_MODULES = ("data.js", "curves.js", "controls.js", "tables.js", "main.js")
+_MODULES = ("data.js", "colours.js", "drawn.js", "touch.js", "curves.js", "controls.js", "tables.js", "main.js")
 _STYLES = ("uPlot.min.css", "page.css")
 #: What every page begins with, and no log.
 _BEGINS = b"<!DOCTYPE html"
@@ -60,6 +60,11 @@ def write_page(text: str, path: Path | None, own: RunPaths | None, logs: Sequenc
     OpsctlError.
     """
     where = path or (own.page if own is not None else Path("report.html"))
+    if path is None and own is not None and not own.output.exists():
+        raise OpsctlError(
+            f"{own.output}: nothing has been submitted yet, so there is no log; opsctl submit begins, "
+            "--output FILE writes the plan alone"
+        )
     try:
         if path is not None or own is None:
             _check_place(where, logs)

@@ -27,6 +27,7 @@ _DURATIONS = {
 _NUMBERS = {
     ("array", "keep_queued"): (0, 100),
     ("watch", "slower_percent"): (1, 1000),
+    ("watch", "slower_node_percent"): (1, 1000),
     ("watch", "tflops_least"): (1e-9, 1e9),
     ("watch", "skipped_percent"): (0, 100),
     ("watch", "full_percent"): (1, 100),

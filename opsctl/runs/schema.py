@@ -101,6 +101,7 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silent_most: str | None = None  # longest time without a line in the log while it runs, a Slurm duration
     end_hung: bool = True  # the job ends a step that logs nothing and whose ranks stand still
     slower_percent: float = 5.0  # of the usual time of an iteration, for many in a row
+    slower_node_percent: float = 3.0  # of what the other nodes compute for, all of the newest time
     tflops_least: float | None = None  # per GPU; None: 85 % of [expect] tflops
     skipped_percent: float = 5.0  # of the newest iterations that may be skipped or not a number
     checkpoint_most: str | None = None  # longest time between two checkpoints while it runs, a Slurm duration

@@ -306,11 +306,16 @@ def _env(file: RunFile) -> str | None:
     return next((found for name, value in file.env.items() if (found := variable_problem(name, value))), None)
 
 
+def is_launchers(name: str) -> bool:
+    """Whether Slurm or the launcher sets the variable for every rank."""
+    return name in _LAUNCHER_VARIABLES or name.startswith("SLURM_")
+
+
 def variable_problem(name: str, value: str) -> str | None:
     """Why this variable cannot stand in `[env]`; None where it can."""
     if not VARIABLE_NAME.fullmatch(name):
         return f"[env] {shown_key(name)} is not a variable's name: letters, digits and _, not starting with a digit"
-    if name in _LAUNCHER_VARIABLES or name.startswith("SLURM_"):
+    if is_launchers(name):
         return f"[env] {name} is set for every rank by Slurm and the launcher; leave it out"
     if _SECRET.search(name) and not _is_path(value):
         return (

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable, UsageError
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.moments import now
-from opsctl.slurm.client import INTERACTIVE_DEADLINE_S, Deadline, SlurmControl
-from opsctl.slurm.cluster import BACKENDS, Cluster
+from opsctl.slurm.client import Deadline
+from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.nodelists import expand_nodes
 from opsctl.slurm.nodes import NODE_FIELDS, Node, parse_nodes
 from opsctl.slurm.privacy import hides_others_jobs
@@ -32,8 +32,6 @@ from opsctl.slurm.types import Job, JobEnd
 
 T = TypeVar("T")
 
-#: One of BACKENDS, before what the cluster says.
-BACKEND_VARIABLE = "OPSCTL_SLURM_BACKEND"
 #: Slurm's own: which of several clusters under one slurmdbd its commands ask (`--clusters`).
 CLUSTERS_VARIABLE = "SLURM_CLUSTERS"
 #: Ids from here on are of a federation, which keeps the cluster a job began on in the bits above.
@@ -46,23 +44,6 @@ PATIENT_CALL_S = 30.0
 PATIENT_TOTAL_S = 300.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
-
-
-def client_for(cluster: Cluster, deadline_s: float = INTERACTIVE_DEADLINE_S, patient: bool = False) -> SlurmControl:
-    """A client of `cluster`. Interactive: all its calls together have `deadline_s`, nothing is repeated.
-
-    Patient (jobs, pollers): each call has its own time and is repeated, with growing pauses. Which backend answers is
-    the cluster's, or OPSCTL_SLURM_BACKEND's, to say. Raises UsageError for one that is none.
-    """
-    deadline = None if patient else Deadline(deadline_s)
-    backend = os.environ.get(BACKEND_VARIABLE) or cluster.backend
-    if backend == "pyslurm":
-        from opsctl.slurm.pyslurm_client import PyslurmClient  # it builds on this module, and few want it
-
-        return PyslurmClient(cluster, deadline)
-    if backend != "commands":
-        raise UsageError(f"no backend {backend!r} for Slurm: there are {' and '.join(BACKENDS)}")
-    return CommandClient(cluster, deadline)
 
 
 class CommandClient:

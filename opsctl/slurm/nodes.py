@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -28,7 +29,12 @@ class Node:
     @property
     def is_out_of_service(self) -> bool:
         """Whether Slurm gives it no more work, or it does not answer."""
-        return self.state.rstrip("*~#!%$@^+-").lower() in _OUT_OF_SERVICE or self.state.endswith("*")
+        return _is_out_of_service(self.state)
+
+
+@functools.lru_cache(maxsize=256)  # the states are few, the nodes may be thousands
+def _is_out_of_service(state: str) -> bool:
+    return state.rstrip("*~#!%$@^+-").lower() in _OUT_OF_SERVICE or state.endswith("*")
 
 
 def parse_nodes(text: str) -> list[Node]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.programs import Overdue, find_program, run_program
+from opsctl.slurm.local_ports import local_folder, refusing_daemon
 
 #: Parts of Slurm's messages when the controller, its database or munge does not answer; anything else is an answer.
 _UNREACHABLE = (
@@ -80,19 +82,37 @@ def run_slurm(
             f"{command[0]} is not on PATH: install Slurm's client (apt install slurm-client), load its module, "
             "or try opsctl local-cluster up; plan, logs, attempts and kill-switch work without it"
         )
-    asked = command[0] + (f" with SLURM_CONF={environment['SLURM_CONF']}" if environment.get("SLURM_CONF") else "")
+    conf = environment.get("SLURM_CONF")
+    asked = command[0] + (f" with SLURM_CONF={conf}" if conf else "")
     if timeout_s <= 0:
-        raise unreachable(asked, "no time left to ask it")
+        raise unreachable(asked, "no time left to ask it", conf)
+    if (gone := refusing_daemon(command[0], conf)) is not None:
+        raise unreachable(asked, gone, conf)
     handed = None if stdin is None else stdin.encode()
     try:
         ended = run_program([path, *command[1:]], environment, timeout_s, handed, umask=_UMASK, take=take)
     except Overdue:
-        raise unreachable(asked, f"no answer within {timeout_s:.0f} s") from None
-    return judged(Answer(ended.code, ended.out.decode(errors="replace"), ended.err.decode(errors="replace")), asked)
+        raise unreachable(asked, f"no answer within {timeout_s:.0f} s", conf) from None
+    out, err = ended.out.decode(errors="replace"), ended.err.decode(errors="replace")
+    return judged(Answer(ended.code, out, err), asked, conf)
 
 
-def judged(answer: Answer, asked: str) -> Answer:
-    """`answer`, where `asked` was given one; raises SlurmUnasked and SlurmUnreachable where its words are none."""
+_LATER = "try again later"
+
+
+def _remedy(slurm_conf: str | None) -> str:
+    """What to do where the Slurm that this file configures does not answer. A local cluster is whoever asks's own."""
+    folder = local_folder(slurm_conf)
+    if folder is None:
+        return _LATER
+    return f"a local cluster that is down: opsctl local-cluster up --folder {shlex.quote(str(folder))}; else {_LATER}"
+
+
+def judged(answer: Answer, asked: str, slurm_conf: str | None = None) -> Answer:
+    """`answer`, where `asked` was given one; raises SlurmUnasked and SlurmUnreachable where its words are none.
+
+    slurm_conf: the configuration that was asked by, if one was named; looked at only where nobody answers.
+    """
     if answer.code != 0 and _NO_CONFIGURATION in answer.stderr.lower():
         raise SlurmUnasked(
             "no Slurm is set up on this machine (no slurm.conf), so the state of jobs is unknown: "
@@ -100,14 +120,14 @@ def judged(answer: Answer, asked: str) -> Answer:
             "opsctl local-cluster exec --name NAME -- and the command"
         )
     if answer.is_unreachable:
-        raise unreachable(asked, answer.words())
+        raise unreachable(asked, answer.words(), slurm_conf)
     return answer
 
 
-def unreachable(program: str, why: str) -> SlurmUnreachable:
-    """Says who was asked, that nothing is known, and what still works."""
+def unreachable(program: str, why: str, slurm_conf: str | None = None) -> SlurmUnreachable:
+    """Says who was asked, that nothing is known, what to do, and what still works."""
     return SlurmUnreachable(
-        f"Slurm does not answer ({program}: {why}): the state of its jobs is unknown; try again later "
+        f"Slurm does not answer ({program}: {why}): the state of its jobs is unknown; {_remedy(slurm_conf)} "
         "(plan, logs, attempts and kill-switch work meanwhile)"
     )
 

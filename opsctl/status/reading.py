@@ -1,8 +1,7 @@
-"""Reading runs for those who look at them: one, or every one that is known here, with what the desk remembers."""
+"""Reading a run for those who look at it, with what the desk remembers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from opsctl.errors import OpsctlError
@@ -11,16 +10,11 @@ from opsctl.records import alerts
 from opsctl.records.cancels import read_cancels
 from opsctl.records.run_view import RunView
 from opsctl.runs.paths import RunPaths
-from opsctl.status.all_runs import Row, sorted_rows
 from opsctl.status.health import Desk
 from opsctl.status.open_findings import OpenFinding, with_memory
 from opsctl.status.overview import LOOKED_AT, Overview, checks_of, findings
-from opsctl.watch.all_runs import RunLook
 from opsctl.watch.runner import in_words, settings_of
 from opsctl.watch.snapshot import Part, Snapshot
-
-#: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
-OF_MANY = LOOKED_AT & ~(Part.SERIES | Part.CRON | Part.CURVE)
 
 
 def read_desk(paths: RunPaths, now: datetime) -> Desk:
@@ -44,20 +38,3 @@ def open_findings(run: RunView, overview: Overview, desk: Desk, parts: Part = LO
     checks = checks_of(parts)
     found = findings(overview, settings_of(run), checks)
     return tuple(with_memory(found, desk.findings, {check.name for check in checks}))
-
-
-def rows_of(looks: Iterable[RunLook]) -> list[Row]:
-    """Every run that was looked at, with OF_MANY, worst first. One that cannot be is a row that says why."""
-    return sorted_rows([_row(look) for look in looks])
-
-
-def _row(look: RunLook) -> Row:
-    run, snapshot = look.run, look.snapshot
-    if run is None or snapshot is None:
-        return Row(look.name, look.output, None, (), look.problem)
-    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
-    try:
-        found = open_findings(run, overview, read_desk(run.paths, snapshot.now), OF_MANY)
-    except Exception as error:  # one broken run must not hide the others
-        return Row(look.name, look.output, None, (), in_words(error))
-    return Row(look.name, look.output, overview, found)

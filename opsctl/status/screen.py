@@ -22,6 +22,7 @@ from opsctl.status.overview import Overview
 from opsctl.status.queue import why
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
+from trainer.formats.training_line import TrainingLine
 
 LABEL_WIDTH = 13
 _BAR = 24
@@ -77,6 +78,8 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
             ("checkpoint", checkpoint_text(overview.seen)),
             *attempt_rows(overview.seen),
         ]
+    elif overview.state == "running":
+        rows.append(("progress", "starting: the log has no iteration yet"))
     seen = overview.seen
     health = [
         ("refill", "" if seen.is_finished else refill_line(seen.chains, desk)),
@@ -202,9 +205,17 @@ def loss_text(seen: Snapshot) -> str:
     last, at = seen.measured.last_iteration, seen.last_logged_at
     if last is None or at is None:
         return "none logged yet"
-    value = "skipped on request" if last.is_left_out else "not a number" if last.loss is None else f"{last.loss:.6g}"
     least = "at least " if seen.is_loss_age_a_minimum and seen.running is not None else ""
-    return f"{value} at iteration {last.iteration}, logged {least}{ago(at, seen.now)} ago"
+    return f"{_loss(last)} at iteration {last.iteration}, logged {least}{ago(at, seen.now)} ago"
+
+
+def _loss(line: TrainingLine) -> str:
+    if line.is_left_out:
+        return "skipped on request"
+    if line.loss is not None:
+        return f"{line.loss:.6g}"
+    # Every program prints the count behind the loss: a line without it was cut short.
+    return "not a number" if line.nan_iterations is not None else "not told"
 
 
 def checkpoint_text(seen: Snapshot) -> str:

@@ -14,7 +14,7 @@ from opsctl.slurm.states import End, end_of
 from opsctl.triage.findings import ENDING_RULES, Facts, Finding, SlurmWord, by_one_clock, is_root
 from opsctl.triage.rules import Fault, Role
 from opsctl.triage.waiting import waited
-from trainer.formats.attempt_records import Failure
+from trainer.formats.attempt_records import HARD_END_STATUS, Failure
 from trainer.formats.lost_peers import is_lost_peer, says_nothing, signal_name
 
 #: Said before the training went on: it may have come of it, or not.
@@ -36,6 +36,11 @@ _SIGNALS = {
     "SIGILL": (Cause.USER_CODE, Fault.USER, 0.4),
     "SIGABRT": (Cause.USER_CODE, Fault.USER, 0.4),
 }
+#: Python's, where it could not write the last of its output.
+_NOT_FLUSHED = 120
+#: What no uncaught error (1), no shell, no Python and no trainer on its way out ends with: the program chose it.
+_OWN_EXIT_CODES = frozenset(range(2, 125)) - {_NOT_FLUSHED, HARD_END_STATUS}
+_LEFT = "It ended itself, with that exit code: look for who calls exit in the program and in what it loads."
 _SLURM = {
     End.OUT_OF_MEMORY: (Cause.HOST_OOM, Fault.USER, 0.9),
     End.TIME_LIMIT: (Cause.TIME_LIMIT, Fault.NOBODY, 0.9),
@@ -212,13 +217,17 @@ def of_waiting(facts: Facts) -> list[Candidate]:
 
 
 def _said_something(first: Failure, facts: Facts) -> bool:
-    """Whether the rank told why it aborts: NCCL's watchdog does, for what others did not do."""
-    return any(one.rank == first.rank and one.rule.role is Role.CASCADE for one in facts.findings)
+    """Whether the rank told why it ends: NCCL's watchdog does, for what others did not do."""
+    late = (one for one in facts.findings if not one.is_before_progress)
+    return any(one.rank == first.rank and one.rule.role is Role.CASCADE for one in late)
 
 
-def was_killed(first: Failure | None) -> bool:
-    """Whether the rank that failed first was killed from outside: what others say of lost peers came of that."""
-    return first is not None and signal_of(first) in (signal.SIGKILL, signal.SIGBUS)
+def was_ended(facts: Facts, first: Failure | None) -> bool:
+    """Whether the rank that failed first was killed, or told to end: what others say of lost peers came of that."""
+    if first is None:
+        return False
+    number = signal_of(first)
+    return number in (signal.SIGKILL, signal.SIGBUS) or (number is not None and first.rank in facts.told_to_end)
 
 
 def of_samples(facts: Facts, first: Failure | None) -> list[Candidate]:
@@ -255,3 +264,24 @@ def of_signal(facts: Facts, first: Failure | None) -> list[Candidate]:
     quote = Quote(source="launcher", text=text, at=first.failed_at if first else None)
     place = (first.node, first.rank, first.failed_at) if first is not None else ("", None, None)
     return [Candidate(cause, fault, weight, weight, text, quote, place[0], place[1], place[2])]
+
+
+def of_exit(facts: Facts, first: Failure | None) -> list[Candidate]:
+    """A rank that left by itself without a word: by an exit code of its own choice, or where an error leaves words."""
+    if first is None or first.exit_code is None or not says_nothing(first.message) or _said_something(first, facts):
+        return []
+    is_left_by_our_own = first.exit_code == 1 and bool(first.message)
+    if first.exit_code not in _OWN_EXIT_CODES and not is_left_by_our_own:
+        return []
+    text = describe(first)
+    quote = Quote(source="launcher", text=text, at=first.failed_at)
+    place = (first.node, first.rank, first.failed_at)
+    return [Candidate(Cause.USER_CODE, Fault.USER, 0.45, 0.45, text, quote, *place, say=_LEFT)]
+
+
+def of_cancelled_step(facts: Facts, first: Failure | None) -> list[Candidate]:
+    """A step that somebody cancelled, where Slurm itself says nothing of it: SIGTERM ended its ranks."""
+    said = facts.cancelled
+    if said is None or first is None or signal_of(first) not in (signal.SIGTERM, signal.SIGINT):
+        return []
+    return [Candidate(Cause.CANCELLED, Fault.NOBODY, ENOUGH, ENOUGH, said.text, said, at=said.at)]

@@ -18,13 +18,15 @@ from opsctl.triage.candidates import (
     ENOUGH,
     Candidate,
     after_a_hang,
+    of_cancelled_step,
+    of_exit,
     of_findings,
     of_samples,
     of_signal,
     of_slurm,
     of_stacks,
     of_waiting,
-    was_killed,
+    was_ended,
 )
 from opsctl.triage.findings import Facts, by_one_clock
 from opsctl.triage.placing import placed
@@ -42,8 +44,9 @@ def decide(facts: Facts, rules: Rules) -> Verdict:
     said = [*of_findings(facts, first, Role.ROOT), *of_slurm(facts)]
     candidates = [*after_a_hang(said, facts), *of_stacks(facts), *of_waiting(facts)]
     if not any(one.score >= ENOUGH for one in candidates):
-        candidates += [*of_samples(facts, first), *of_signal(facts, first)]
-        if not candidates and not was_killed(first):
+        candidates += [*of_samples(facts, first), *of_signal(facts, first), *of_exit(facts, first)]
+        candidates += of_cancelled_step(facts, first)
+        if not candidates and not was_ended(facts, first):
             candidates = of_findings(facts, first, Role.CASCADE)
     if not candidates:
         return _not_found(facts, first, rules)

@@ -26,8 +26,10 @@ _SURE = 0.9
 #: Names in a path: of where people keep programs (with the empty one before the first /), and of a file in its package.
 _NAMES_OF_A_PLACE, _NAMES_OF_A_FILE = 3, 3
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
+#: The rule whose line says that a step is cancelled, by somebody or by srun.
+STEP_CANCELLED = "slurm-step-cancelled"
 #: Rules whose lines say that somebody ends what is left.
-ENDING_RULES = ("slurm-job-cancelled", "slurm-step-ends", "slurm-requeued", "interrupted")
+ENDING_RULES = ("slurm-job-cancelled", STEP_CANCELLED, "slurm-step-ends", "slurm-requeued", "interrupted")
 _OWN_MESSAGE_ORDER = -1
 #: What opsctl itself says of an end that it has seen: no witness of its own.
 _OUR_OWN = re.compile(r"(START|END) TIME: |opsctl: (?!cannot start the step)|PULSE|\[?WATCHDOG")
@@ -77,9 +79,11 @@ class Facts:
 
     findings: tuple[Finding, ...] = ()
     failures: tuple[Failure, ...] = ()
+    told_to_end: frozenset[int] = frozenset()  # ranks that got SIGTERM or SIGINT before anybody ended what was left
     ranks: tuple[RankPlace, ...] = ()
     slurm: SlurmWord = SlurmWord()
     nodes: tuple[str, ...] = ()  # all nodes of it, as far as known
+    cancelled: Quote | None = None  # the line by which a step was cancelled before any of it failed
     failed_tasks: tuple[str, ...] = ()  # nodes on which a task failed by itself, as srun says, in its order
     reason: str = ""  # an Ending, where there is an attempt
     stacks: tuple[StackGroup, ...] = ()  # of a hung step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import stat
 import time
 from collections.abc import Sequence
@@ -11,15 +12,19 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
+from opsctl.attempts.cause import signal_of
 from opsctl.attempts.verdict import Quote
 from opsctl.hangs.told import GOES_ON, SILENT
 from opsctl.logs.tail import last_lines
 from opsctl.output import printable
 from opsctl.records.trusted import open_file
 from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_mpi, task_of_srun, tasks_of_srun
-from opsctl.triage.findings import ENDING_RULES, Finding, findings_of_line, frames_above
-from opsctl.triage.places import PLACE_MARKS, Told, told_by
-from opsctl.triage.rules import Rules
+from opsctl.triage.findings import ENDING_RULES, STEP_CANCELLED, Finding, findings_of_line, frames_above
+from opsctl.triage.lines import read_line
+from opsctl.triage.places import PLACE_MARKS, Places, Told, short_name, told_by
+from opsctl.triage.rules import Role, Rules
 from opsctl.triage.scanning import Hit, last_progress, line_numbers, scan, text_around
 from opsctl.triage.waiting import WAITED_MARK, other_work
 from trainer.formats.attempt_records import Failure
@@ -57,12 +62,21 @@ class FailedTask:
     order: int  # where srun said it
 
 
+@dataclass(frozen=True)
+class PrintedEnd:
+    """How a rank ended, as its launcher printed it."""
+
+    failure: Failure
+    order: int  # where that stands
+    task: int | None = None  # srun's, of the launcher
+
+
 @dataclass
 class Read:
     """What was read of one log or more."""
 
     findings: list[Finding] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    ends: list[PrintedEnd] = field(default_factory=list)
     iteration: int | None = None
     last: tuple[Quote, ...] = ()
     tasks: list[FailedTask] = field(default_factory=list)  # as srun said, in its order
@@ -72,9 +86,33 @@ class Read:
     is_silent: bool = False  # the job said that nothing was logged any more, and not that it went on
 
     @property
+    def failures(self) -> list[Failure]:
+        """Of ranks, as launchers printed them."""
+        return [one.failure for one in self.ends]
+
+    def placed_failures(self, places: Places) -> list[Failure]:
+        """Those with their nodes: many a host calls itself localhost, but srun numbers whose launcher it is."""
+        return [msgspec.structs.replace(one.failure, node=_node_of(one, places)) for one in self.ends]
+
+    @property
+    def told_to_end(self) -> frozenset[int]:
+        """Ranks that a signal ended by which also launchers end what is left, before anybody did that."""
+        ended = self.ended_at
+        asked = (one for one in self.ends if signal_of(one.failure) in (signal.SIGTERM, signal.SIGINT))
+        return frozenset(one.failure.rank for one in asked if ended is None or one.order < ended)
+
+    @property
     def ended_at(self) -> int | None:
         """Where the first line stands that says that somebody ends what is left."""
         return min((one.order for one in self.findings if one.rule.name in ENDING_RULES), default=None)
+
+    @property
+    def cancelled(self) -> Quote | None:
+        """The line by which a step was cancelled before any of it failed: srun also cancels what a failure leaves."""
+        late = [one for one in self.findings if not one.is_before_progress]
+        said = min((one for one in late if one.rule.name == STEP_CANCELLED), key=lambda one: one.order, default=None)
+        failed = [one.order for one in late if one.rule.role is Role.CASCADE] + [one.order for one in self.tasks]
+        return None if said is None or any(order < said.order for order in failed) else said.quote
 
     @property
     def failed_by_themselves(self) -> tuple[str, ...]:
@@ -141,11 +179,11 @@ def take(
             if (task := task_of_srun(line)) is not None:
                 read.tasks.append(FailedTask(task[0], tasks_of_srun(line)[1], task[1], task[2], hit.begin))
             elif (ended := failure_of_mpi(line)) is not None:
-                read.failures.append(ended)
+                read.ends.append(PrintedEnd(ended, hit.begin))
             elif "srun" not in line:
                 _, lines = text_around(fd, hit.begin, 0, 4096)
                 if (failure := failure_of_block(lines, reference)) is not None:
-                    read.failures.append(failure)
+                    read.ends.append(PrintedEnd(failure, hit.begin, read_line(line, reference).task))
         read.told += told_by(line, reference)
         frames: list[str] = []
         if hit.begin in with_frames:
@@ -154,8 +192,13 @@ def take(
         one = findings_of_line(rules, line, source, hit.begin, reference, frames)
         if one is not None:
             read.findings.append(replace(one, is_before_progress=hit.begin < progress))
-    for found in (read.findings, read.failures, read.tasks):
+    for found in (read.findings, read.ends, read.tasks):
         found.reverse()
+
+
+def _node_of(end: PrintedEnd, places: Places) -> str:
+    of_launcher = places.node_of_task.get(end.task, "") if end.task is not None else ""
+    return short_name(end.failure.node, places.nodes) or of_launcher or places.node(end.failure.rank, None)
 
 
 def share_of(ends_at: float, share: float) -> float:

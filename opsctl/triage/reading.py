@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from opsctl.attempts.verdict import StackGroup
 from opsctl.errors import OpsctlError
 from opsctl.hangs.grouping import grouped, recorded
@@ -18,7 +16,7 @@ from opsctl.records.attempt_folder import node_clocks, noted_failures, rank_map
 from opsctl.records.state_files import read_text
 from opsctl.triage.findings import Facts, SlurmWord, words_of_failures
 from opsctl.triage.log_part import LogPart, Read, read_part, share_of
-from opsctl.triage.places import learn, short_name, with_places
+from opsctl.triage.places import learn, with_places
 from opsctl.triage.rank_outputs import rank_outputs
 from opsctl.triage.rules import Rules
 from trainer.formats.attempt_records import Failure
@@ -40,9 +38,11 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
     findings = with_places(read.findings, places, {})
     return Facts(
         findings=tuple(findings),
-        failures=tuple(read.failures or read.killed_task(places.tasks_are_ranks)),
+        failures=tuple(read.placed_failures(places) or read.killed_task(places.tasks_are_ranks)),
+        told_to_end=read.told_to_end,
         ranks=places.of_ranks(),
         nodes=nodes,
+        cancelled=read.cancelled,
         failed_tasks=read.failed_by_themselves,
         other_work=read.other_work,
         iteration=read.iteration,
@@ -75,14 +75,15 @@ def read_attempt(
     new = [one for one in with_places(own, places, known) if (one.rank, one.text.strip()) not in said]
     reference = max((one.at for one in (*findings, *new) if one.at), default=now())
     words = words_of_failures(rules, ((one, _error_words(root, one)) for one in noted), reference)
-    printed = [msgspec.structs.replace(one, node=short_name(one.node, nodes)) for one in read.failures]
-    failures = _one_each([*noted, *printed]) or read.killed_task(places.tasks_are_ranks)
+    failures = _one_each([*noted, *read.placed_failures(places)]) or read.killed_task(places.tasks_are_ranks)
     return Facts(
         findings=(*findings, *new, *words),
         failures=tuple(failures),
+        told_to_end=read.told_to_end,
         ranks=ranks or places.of_ranks(),
         slurm=slurm,
         nodes=nodes,
+        cancelled=read.cancelled,
         failed_tasks=read.failed_by_themselves,
         other_work=read.other_work,
         iteration=read.iteration,

@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from opsctl.attempts.events import Attempt
-from opsctl.attempts.verdict import Quote, StackGroup, Verdict
+from opsctl.attempts.verdict import Cause, Quote, StackGroup, Verdict
 from opsctl.moments import iso
+from opsctl.records.cancels import Cancel
 from opsctl.slurm.durations import format_duration
 from opsctl.triage.deciding import teardown
 from opsctl.triage.findings import Facts
@@ -29,6 +30,9 @@ class Triage(Verdict, frozen=True, kw_only=True):
     job: Annotated[str, Meta(description="Its job as squeue shows it; empty for a log alone.")] = ""
     reason: Annotated[str, Meta(description="How the attempt ended; empty for a log alone.")] = ""
     ended_at: Annotated[Moment | None, Meta(description="When.")] = None
+    cancelled: Annotated[
+        Cancel | None, Meta(description="Who cancelled it by `opsctl cancel`; null where that is not what ended it.")
+    ] = None
     teardown: Annotated[tuple[Quote, ...], Meta(description="Lines that only end what was left.")] = ()
     last_lines: Annotated[tuple[Quote, ...], Meta(description="The last lines of the log.")] = ()
     iteration: Annotated[int | None, Meta(description="The last iteration done, as far as known.")] = None
@@ -49,13 +53,21 @@ def triage_of_log(log: str, facts: Facts, verdict: Verdict) -> Triage:
     return msgspec.structs.replace(_told(facts, verdict), log=log, iteration=facts.iteration)
 
 
-def triage_of_attempt(attempt: Attempt, facts: Facts, verdict: Verdict, log: str, saved_at: datetime | None) -> Triage:
-    """`saved_at`: when its last checkpoint was whole, where that is one that it made itself."""
+def triage_of_attempt(
+    attempt: Attempt, facts: Facts, verdict: Verdict, log: str, saved_at: datetime | None, cancel: Cancel | None = None
+) -> Triage:
+    """`saved_at`: when its last checkpoint was whole, where that is one that it made itself. cancel: of its job."""
     lost_s = _lost_s(attempt, saved_at)
+    cancelled = cancel if verdict.cause == Cause.CANCELLED else None
+    if cancelled is not None:
+        said = f"cancelled by {_who(cancelled)}"
+        todo = (f"It was {said}: opsctl submit goes on.", *verdict.todo[1:])
+        verdict = msgspec.structs.replace(verdict, summary=said, todo=todo)
     ranks = len(facts.ranks)
     return msgspec.structs.replace(
         _told(facts, verdict),
         log=log,
+        cancelled=cancelled,
         attempt=attempt.number,
         job=attempt.display_id,
         reason=str(attempt.reason or ""),
@@ -107,6 +119,7 @@ def lines_of(told: Triage) -> list[str]:
     lines = [_heading(told), ""]
     if told.is_known:
         fault = "the user's own" if told.user_fault else "not the user's"
+        fault = f"by {_who(told.cancelled)}" if told.cancelled is not None else fault
         lines.append(f"cause       {told.cause} ({fault}), confidence {told.confidence:.2f}")
     else:
         lines.append(f"cause       {told.summary}")
@@ -134,6 +147,11 @@ def _heading(told: Triage) -> str:
         return told.log
     when = f" at {iso(told.ended_at)}" if told.ended_at else ""
     return f"attempt {told.attempt}, job {told.job}: ended{when}: {told.reason}"
+
+
+def _who(cancel: Cancel) -> str:
+    host = f" on {cancel.host}" if cancel.host else ""
+    return f"{cancel.by}{host} at {iso(cancel.at)}"
 
 
 def _place(told: Verdict) -> str:

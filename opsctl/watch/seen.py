@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class Space:
+
+class Space(Struct, frozen=True):
     """How full one file system, or one quota, was at one look."""
 
     name: str  # the folder, or the quota's own name; the same at every look
@@ -33,8 +33,7 @@ class Space:
         return _share(self.used_inodes, self.limit_inodes, self.inode_percent)
 
 
-@dataclass(frozen=True)
-class Purge:
+class Purge(Struct, frozen=True):
     """Files of the run that the file system is about to remove, for nobody has read or written them for long."""
 
     folder: str
@@ -46,8 +45,7 @@ class Purge:
     hits_latest: bool = False  # files of the latest checkpoint are among them
 
 
-@dataclass(frozen=True)
-class FaultyCheckpoint:
+class FaultyCheckpoint(Struct, frozen=True):
     """A checkpoint folder that is not what its manifest says, or what a save that never finished left."""
 
     name: str  # global_stepN
@@ -57,8 +55,7 @@ class FaultyCheckpoint:
     changed_at: datetime | None = None  # by the file server
 
 
-@dataclass(frozen=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """How far a node's clock is from the file server's."""
 
     node: str
@@ -66,16 +63,14 @@ class Clock:
     at: datetime  # of the reading, by the file server
 
 
-@dataclass(frozen=True)
-class Overdue:
+class Overdue(Struct, frozen=True):
     """A checkpoint that a destination should have, and that is not proven there."""
 
     name: str
     saved_at: datetime
 
 
-@dataclass(frozen=True)
-class LostCopy:
+class LostCopy(Struct, frozen=True):
     """A backup that was found lost or damaged."""
 
     name: str  # of the checkpoint, or what else it is
@@ -84,8 +79,7 @@ class LostCopy:
     is_elsewhere: bool = False  # whole, at another destination
 
 
-@dataclass(frozen=True)
-class FarCopies:
+class FarCopies(Struct, frozen=True):
     """How a run's backups are at one destination."""
 
     to: str
@@ -95,8 +89,7 @@ class FarCopies:
     data_wanted_since: datetime | None = None  # None: they are not wanted there, or are there
 
 
-@dataclass(frozen=True)
-class CronJob:
+class CronJob(Struct, frozen=True):
     """One job of the pseudo-cron, as its last run left it."""
 
     name: str  # "hourly/refill"
@@ -106,8 +99,7 @@ class CronJob:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class CronSeen:
+class CronSeen(Struct, frozen=True):
     """The pseudo-cron that looks after this run."""
 
     folder: str
@@ -120,8 +112,7 @@ class CronSeen:
     problem: str = ""  # why it cannot be seen
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(Struct, frozen=True):
     """One alert channel, by its name without secrets."""
 
     name: str
@@ -130,8 +121,7 @@ class Channel:
     waiting: int = 0  # messages that it has not taken yet
 
 
-@dataclass(frozen=True)
-class PartitionNodes:
+class PartitionNodes(Struct, frozen=True):
     """The nodes that the run may be given."""
 
     name: str
@@ -140,8 +130,7 @@ class PartitionNodes:
     example: str = ""  # of one that is not, with its reason
 
 
-@dataclass(frozen=True)
-class Unsent:
+class Unsent(Struct, frozen=True):
     """What of one kind waits to be sent to the hub."""
 
     kind: str  # of runs.kinds.KINDS

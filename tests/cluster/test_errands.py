@@ -22,7 +22,7 @@ from opsctl.errands.sending import new_errand, start
 from opsctl.records.errand_progress import ErrandProgress
 from opsctl.records.state_files import write_state
 from opsctl.runs.schema import JobsTable
-from opsctl.slurm.commands import client_for
+from opsctl.slurm.backends import client_for
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.printed_json import printed

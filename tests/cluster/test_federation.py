@@ -14,7 +14,8 @@ from opsctl.errors import SlurmError, SlurmMissing
 from opsctl.localcluster import lifecycle
 from opsctl.localcluster.installation import Installation
 from opsctl.localcluster.spec import plain
-from opsctl.slurm.commands import FIRST_OF_A_FEDERATION, client_for
+from opsctl.slurm.backends import client_for
+from opsctl.slurm.commands import FIRST_OF_A_FEDERATION
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
 
 

@@ -11,7 +11,7 @@ import pytest
 from opsctl.attempts.events import Attempt, append_opened, read
 from opsctl.moments import now
 from opsctl.runs.paths import RunPaths
-from opsctl.slurm.commands import client_for
+from opsctl.slurm.backends import client_for
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.tiny_run import write_run

@@ -16,7 +16,7 @@ from opsctl.localcluster import lifecycle
 from opsctl.localcluster.installation import Installation, find_installation
 from opsctl.localcluster.shapes import bloom
 from opsctl.shipped import templates_folder
-from opsctl.slurm.commands import client_for
+from opsctl.slurm.backends import client_for
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
 from tests.users import as_user
 

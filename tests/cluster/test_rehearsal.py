@@ -25,16 +25,16 @@ def test_a_finished_rehearsal_is_on_its_runs_record_and_a_later_change_is_told(
 ) -> None:
     parent, twin = folder / "large", folder / "small"
     parent.mkdir()
-    write_run(parent, nodes=4)
+    write_run(parent, nodes=8)
     script = f'export PATH={Path(sys.executable).parent}:"$PATH"\n'
     (parent / "environment.sh").write_text(script)
     run_file = parent / "run.toml"
     text = run_file.read_text().replace("[slurm]", 'environment = "environment.sh"\n\n[slurm]', 1)
-    run_file.write_text(text)
+    run_file.write_text(text.replace("global_batch_size = 8", "global_batch_size = 16"))  # 16 replicas
     large = Opsctl(local_cluster, parent)
     assert "this run was never rehearsed" in large("submit", "--dry-run").err
     made = Opsctl(local_cluster, folder)("init", "small", "--from", str(parent), "--rehearsal")
-    assert made.code == 0 and "nodes = 2 (4)" in made.err, made.err
+    assert made.code == 0 and "nodes = 2 (8)" in made.err, made.err
     small = Opsctl(local_cluster, twin)
     small.ok("submit", "--begin", "now")
     record = large.state / "rehearsals.jsonl"

@@ -11,7 +11,7 @@ import pytest
 from opsctl.localcluster import lifecycle
 from opsctl.localcluster.installation import Installation
 from opsctl.localcluster.spec import NodeGroup, Partition, plain
-from opsctl.slurm.commands import client_for
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.ends import slurms_word
 from opsctl.slurm.states import End
 from tests.cluster.commands import Opsctl, open_folder

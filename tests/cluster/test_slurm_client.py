@@ -7,8 +7,8 @@ import pytest
 
 from opsctl.errors import SlurmError
 from opsctl.render.quoting import directive_word, filename_pattern
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
-from opsctl.slurm.commands import client_for
 from tests.cluster.commands import open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 

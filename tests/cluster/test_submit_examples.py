@@ -18,8 +18,8 @@ from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.shipped import templates_folder
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
 from tests.tiny_run import expand
 

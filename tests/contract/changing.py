@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from opsctl.errors import SlurmError, SlurmUnreachable
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmControl
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
 from tests.cluster.conftest import RunningCluster, wait_until
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from unittest import mock
 
-from opsctl.slurm import commands
+from opsctl.slurm import backends, commands
 from opsctl.slurm.process import Answer, run_slurm
 from tests.contract.scene import make_scene
 from tests.contract.sentences import SENTENCES
@@ -47,7 +47,7 @@ def record(prefix: str | None, release: str | None) -> Path:
 
     with running(Slurm(prefix)) as cluster:
         scene = make_scene(cluster)
-        client = commands.client_for(cluster.cluster, 120)
+        client = backends.client_for(cluster.cluster, 120)
         with mock.patch.object(commands, "run_slurm", noting):
             for sentence in SENTENCES:
                 sentence(client, scene)

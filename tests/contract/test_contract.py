@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from opsctl.slurm.backends import BACKEND_VARIABLE, client_for
 from opsctl.slurm.client import SlurmControl
-from opsctl.slurm.commands import BACKEND_VARIABLE, client_for
 from tests.cluster.conftest import RunningCluster
 from tests.contract.changing import CHANGES, Change
 from tests.contract.conftest import Staged

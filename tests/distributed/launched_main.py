@@ -23,6 +23,8 @@ def main(arguments: list[str]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "raise":
             raise ValueError("the seventh token is odd")
+        if what == "give up":
+            raise SystemExit("too much padding")
         if what == "exit":
             return 7
     if what == "end":

@@ -151,6 +151,16 @@ def test_a_rank_that_raises_leaves_its_traceback_and_torchs_error_file(tmp_path:
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_module_that_gives_up_with_a_sentence_leaves_it_as_its_ranks_words(tmp_path: Path) -> None:
+    with launched(tmp_path, 1, 2, ["give up", "1"], SMALL_MAIN) as nodes:
+        assert nodes.statuses() == [1]
+        failure = nodes.failure(0)
+        assert (failure["rank"], failure["exit_code"]) == (1, 1)
+        assert failure["message"] == "SystemExit: too much padding"
+        assert "[default1]:SystemExit: too much padding" in nodes.output_of(0)
+        assert 'raise SystemExit("too much padding")' in nodes.output_of(0), "and where"
+
+
 def test_ranks_are_numbered_in_node_order_and_known_before_they_run(tmp_path: Path) -> None:
     with launched(tmp_path, 2, 2, ["end"], SMALL_MAIN) as nodes:
         assert nodes.statuses() == [0, 0]

@@ -68,9 +68,9 @@ OPSCTL = {
     },
     "report": {
         *("attempts", "carbon", "goodput", "logs", "nodes", "planning", "records", "runs", "slurm", "status", "watch"),
-        "trainer.formats",
+        *("trainer.formats", "trainer.recipe"),
     },
-    "live": {"logs", "records", "runs", "slurm", "status", "watch", "trainer.recipe"},
+    "live": {"logs", "records", "runs", "slurm", "status", "watch", "trainer.formats", "trainer.recipe"},
     "doctor": {
         "control",
         "environments",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +9,6 @@ from numpy.typing import NDArray
 
 from trainer.data import compiled
 
-#: Megatron builds this much more of each dataset than its share, so that rounding never runs past an end.
-SURPLUS = 0.005
 #: Pieces simulated side by side, and the least that each simulates.
 MOST_PIECES = 16_384
 LEAST_STEPS = 1_024
@@ -23,19 +20,6 @@ def normalized(weights: Sequence[float]) -> list[float]:
     """Weights that add up to one."""
     array = np.array(weights, np.float64)
     return [float(weight) for weight in array / array.sum()]
-
-
-def target_sizes(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples that each dataset gives to a blend of `samples`; `weights` add up to one.
-
-    Their sum is the blend's length.
-    """
-    return [math.ceil(samples * weight) for weight in weights]
-
-
-def sizes_to_build(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples to build of each dataset: its target and the surplus, each rounded up as Megatron does."""
-    return [math.ceil(target * (1 + SURPLUS)) for target in target_sizes(weights, samples)]
 
 
 def blend_order(weights: Sequence[float], samples: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:

@@ -17,6 +17,7 @@ from trainer.formats.data_check import asked_samples, fewer_than_asked, samples_
 from trainer.formats.data_sources import Group, Source, groups
 from trainer.formats.errors import DataError
 from trainer.formats.vocabulary_files import vocab_size
+from trainer.recipe.passes import sizes_to_build, target_sizes
 
 __all__ = ["DataError", "Dataset", "Datasets", "build_datasets", "vocab_size"]
 
@@ -92,9 +93,9 @@ class _Builder:
             found: Dataset = over[0]
         else:
             weights = blend.normalized([source.weight or 0.0 for source in group.sources])
-            sizes = blend.sizes_to_build(weights, samples)
+            sizes = sizes_to_build(weights, samples)
             parts = [self._part(source, size) for source, size in zip(group.sources, sizes, strict=True)]
-            total = sum(blend.target_sizes(weights, samples))
+            total = sum(target_sizes(weights, samples))
             name = split if group.name == split else f"{split} ({group.name})"
             # Normalised once more, as Megatron does: the last bits of the weights decide between equals.
             weights = blend.normalized(weights)

@@ -15,21 +15,9 @@ from numpy.typing import NDArray
 
 from trainer.data import compiled
 from trainer.data.shuffling import shuffle
+from trainer.recipe.passes import EpochPlan
 
-#: Megatron's share of an epoch's samples below which the last epoch is kept apart. BigScience used 0.95.
-SEPARATE_LAST_EPOCH_THRESHOLD = 0.80
 _MOST_INT32, _MOST_UINT32 = 2**31 - 1, 2**32 - 1
-
-
-@dataclass(frozen=True)
-class EpochPlan:
-    """How often the documents are gone through."""
-
-    epochs: int
-    tokens_per_epoch: int
-    samples: int  # in all the epochs
-    samples_before_last_epoch: int  # equal to `samples` unless the last epoch is kept apart
-    separate_last_epoch: bool
 
 
 @dataclass(frozen=True)
@@ -60,22 +48,6 @@ class IndexTypes:
             np.dtype(np.int32 if max(documents, longest) <= _MOST_INT32 else np.int64),
             np.dtype(np.uint32 if samples < _MOST_UINT32 - 1 else np.int64),
         )
-
-
-def plan_epochs(
-    tokens_per_epoch: int, sequence_length: int, samples: int | None, threshold: float = SEPARATE_LAST_EPOCH_THRESHOLD
-) -> EpochPlan:
-    """The fewest epochs that give `samples` samples (None: one epoch), and whether the last one is kept apart."""
-    epochs = 1
-    if samples is not None:
-        epochs = max(1, -(-(samples * sequence_length + 1) // tokens_per_epoch))
-    total = (epochs * tokens_per_epoch - 1) // sequence_length
-    before_last = ((epochs - 1) * tokens_per_epoch - 1) // sequence_length
-    separate = False
-    if epochs > 1 and samples is not None:
-        per_epoch = (tokens_per_epoch - 1) // sequence_length
-        separate = samples - before_last < int(threshold * per_epoch)
-    return EpochPlan(epochs, tokens_per_epoch, total, before_last if separate else total, separate)
 
 
 def index_types(first: int, last: int, lengths: NDArray[np.int32], plan: EpochPlan) -> IndexTypes:

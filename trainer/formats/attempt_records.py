@@ -27,6 +27,9 @@ LATER_EXIT = "exit-later.json"
 SAVE_REQUEST = "save-request"
 SAVED_NOTE = "saved.json"
 
+#: The exit status of a rank that ended itself without asking, as it did not come to its own end.
+HARD_END_STATUS = 70
+
 
 def ranks_file(node_rank: int) -> str:
     """The name of the rank map of a node's launcher."""

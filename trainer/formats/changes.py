@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.formats import data_identity
 from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Change
 from trainer.formats.manifest import Manifest
+from trainer.formats.training_identity import Identity
 from trainer.recipe.identity import EVALUATION_DATA, ONCE_UNKNOWN, TRAINING
 from trainer.recipe.learning_rate import ABSENT, LearningRateSchedule
-
-if TYPE_CHECKING:
-    from trainer.formats.resumable import Identity
 
 #: The option that lets another training's checkpoint through.
 ALLOW = "--allow-changed"

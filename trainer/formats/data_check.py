@@ -79,7 +79,7 @@ def _small_groups(found: list[Group], headers: Mapping[str, Header | None], opti
                 return []  # it is said already that it cannot be read
             first, last = source.documents(header.sequences)
             enough = (asked - has) * length + 1
-            has += samples_of_one_pass(_tokens(header, first, last, enough=enough), length)
+            has += samples_of_one_pass(tokens_of(header, first, last, enough=enough), length)
         if has < asked:
             errors.append(str(fewer_than_asked(group.name, has, options)))
     return errors
@@ -97,12 +97,12 @@ def too_small(split: str, prefix: str, documents: int, of: int, tokens: int, seq
 
 def _refuse_small(header: Header, source: Source, split: str, sequence_length: int) -> None:
     first, last = source.documents(header.sequences)
-    tokens = _tokens(header, first, last, enough=sequence_length + 1)
+    tokens = tokens_of(header, first, last, enough=sequence_length + 1)
     if tokens < sequence_length + 1:
         raise too_small(split, header.prefix, last - first, header.sequences, tokens, sequence_length)
 
 
-def _tokens(header: Header, first: int, last: int, enough: int) -> int:
+def tokens_of(header: Header, first: int, last: int, enough: int) -> int:
     """Tokens of sequences [first, last), counted until there are `enough`."""
     total = 0
     with idx_path(header.prefix).open("rb") as file:

@@ -35,9 +35,11 @@ _NOT_CONTENTS = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "
 _GIT_S = 10.0
 _LARGEST_KERNEL_BYTES = 256 << 20
 _MOST_KERNELS = 500
-#: Of what git does not track, only sources can be imported; a run's own output may lie beside them.
+#: Of what git does not track, only sources can be imported.
 _SOURCES = (b".py", b".pyi", b".toml", b".c", b".cc", b".cpp", b".cu", b".cuh", b".h", b".j2")
 _MOST_UNTRACKED = 1_000
+#: What a run's folder has, and its output: scripts and run files in those are the run's, and change as it goes on.
+_OF_A_RUN = ("run.toml", ".opsctl")
 
 
 def facts() -> dict[str, Any]:
@@ -142,10 +144,18 @@ def _state_of(top: Path, problems: list[str]) -> dict[str, str]:
     changed = _git(top, "diff", "--binary", "HEAD", problems=problems)
     listed = _git(top, "ls-files", "--others", "--exclude-standard", "-z", problems=problems)
     names = [name for name in listed.split(b"\0") if name.endswith(_SOURCES)]
+    runs = _runs_among(top, names)
+    names = [name for name in names if runs.isdisjoint(Path(os.fsdecode(name)).parents)]
     difference = hashlib.sha256(changed)
     for name in names[:_MOST_UNTRACKED]:
         difference.update(name + b"\0" + (_sha256(top / os.fsdecode(name)) or "").encode())
     return {"commit": commit, "difference": difference.hexdigest()[:16] if changed or names else "", "folder": str(top)}
+
+
+def _runs_among(top: Path, names: list[bytes]) -> set[Path]:
+    """The folders of runs that files with these names lie in; `names` and they are as seen from `top`."""
+    folders = {folder for name in names for folder in Path(os.fsdecode(name)).parents} - {Path()}
+    return {folder for folder in folders if any((top / folder / mark).exists() for mark in _OF_A_RUN)}
 
 
 def _git(folder: Path, *words: str, problems: list[str]) -> bytes:

@@ -112,14 +112,17 @@ def write_training_line(line: TrainingLine) -> str:
 
 
 def parse_training_line(text: str, logged_at: datetime | None = None) -> TrainingLine | None:
-    """The line, ours or another program's, without any rank's or logger's prefix; None when it is none."""
+    """The line, ours or another program's, without any rank's or logger's prefix; None when it is none.
+
+    A part that no `|` closes is left out: it was cut short, or is being written, and its number may go on.
+    """
     text = text.lstrip() if "iteration" in text else ""
     head = _HEAD.match(text)
     if head is None:
         return None
     fields: dict[str, Any] = {}
     others: dict[str, float] = {}
-    for name, number in numbers(text[head.end() :]).items():
+    for name, number in numbers(text[head.end() : text.rindex("|") + 1]).items():
         known = _KNOWN.get(name) or _KNOWN.get(name.replace("_", " "))
         if known is None:
             others[name] = number

@@ -21,8 +21,8 @@ from trainer.formats.manifest import (
 )
 from trainer.formats.partitions import Cut, state_file
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import Identity
 from trainer.formats.saved_parameters import parameters_of, saved_parameters
+from trainer.formats.training_identity import Identity
 from trainer.formats.universal import LATEST_UNIVERSAL, UNIVERSAL_MANIFEST, ZERO
 from trainer.interchange.states import NativeStates, States, read_whole, refuse_unsharded
 from trainer.interchange.universal_states import UniversalStates, refuse_half_written

@@ -28,7 +28,7 @@ from trainer.recipe.vocabulary import Vocabulary
 
 #: Rows of the output layer where only the tokenizer, which is not asked, says how many there are.
 _SOME_VOCABULARY = 50_304
-_ADAM = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.1, 10)
+ADAM_SETTINGS = AdamSettings(1e-4, 0.9, 0.95, 1e-8, 0.1, 10)
 
 
 @dataclass(frozen=True)
@@ -214,14 +214,14 @@ def _adam(drawn: _Drawn, weights: int) -> Work:
     def operation(kernels: AdamKernels | None) -> Callable[..., None]:
         if kernels is None:
             return adam_by_torch
-        return lambda *buffers: kernels.step([AdamBuffers(*buffers)], _ADAM)
+        return lambda *buffers: kernels.step([AdamBuffers(*buffers)], ADAM_SETTINGS)
 
     return Work(f"{weights:,} weights", make, operation, lambda function, *buffers: function(*buffers))
 
 
 def adam_by_torch(weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, half: Tensor | None) -> None:
     """What a training does without kernels: fp32 gradients, torch's fused AdamW, the weight rounded."""
-    step = torch.full((), float(_ADAM.step - 1), device=weight.device)
+    step = torch.full((), float(ADAM_SETTINGS.step - 1), device=weight.device)
     torch._fused_adamw_(
         [weight],
         [gradient.float()],
@@ -229,11 +229,11 @@ def adam_by_torch(weight: Tensor, gradient: Tensor, first: Tensor, second: Tenso
         [second],
         [],
         [step],
-        lr=_ADAM.learning_rate,
-        beta1=_ADAM.beta1,
-        beta2=_ADAM.beta2,
-        weight_decay=_ADAM.weight_decay,
-        eps=_ADAM.epsilon,
+        lr=ADAM_SETTINGS.learning_rate,
+        beta1=ADAM_SETTINGS.beta1,
+        beta2=ADAM_SETTINGS.beta2,
+        weight_decay=ADAM_SETTINGS.weight_decay,
+        eps=ADAM_SETTINGS.epsilon,
         amsgrad=False,
         maximize=False,
     )

@@ -12,8 +12,9 @@ from trainer.formats.history import Start
 from trainer.formats.manifest import Manifest
 from trainer.formats.origin import saved_now
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import NO_OPTIMIZER, Identity
+from trainer.formats.resumable import NO_OPTIMIZER
 from trainer.formats.saved_parameters import saved_parameters
+from trainer.formats.training_identity import Identity
 from trainer.formats.universal import INFO, universal_checkpoint_info
 from trainer.loop.observer import Observer, Step
 from trainer.recipe.learning_rate import LearningRateSchedule

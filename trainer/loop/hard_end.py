@@ -7,10 +7,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
+from trainer.formats.attempt_records import HARD_END_STATUS
+
 #: A rank that has saved, or has nothing to save, and is still there after this many seconds ends without asking.
 HARD_END_AFTER_S = 60.0
-#: Its exit status.
-HARD_END_STATUS = 70
 
 # The last words go to files, perhaps on the file system that is dead: nobody waits for them for longer than this.
 _LAST_WORDS_S = 5.0

@@ -17,7 +17,7 @@ from trainer.checkpoint.destination import Destination, OwnLease, open_destinati
 from trainer.checkpoint.one_writer import only_writer
 from trainer.checkpoint.step_back import step_back
 from trainer.data.build import Datasets, build_datasets, vocab_size
-from trainer.formats.resumable import Identity
+from trainer.formats.training_identity import Identity
 from trainer.held_folder import HeldFolder
 from trainer.loop.leaving import Leaving
 from trainer.loop.resuming import Resumption, data_facts_everywhere, find_resumption, with_sample_order

@@ -23,8 +23,9 @@ from trainer.formats.history import Start
 from trainer.formats.manifest import Found, latest_folder, read_manifest
 from trainer.formats.origin import started_now
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import Identity, begins_anew, refuse_other_model, schedule_to_resume_with
+from trainer.formats.resumable import begins_anew, refuse_other_model, schedule_to_resume_with
 from trainer.formats.starting import found_at_step, step_change
+from trainer.formats.training_identity import Identity
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.options import Options
 

@@ -15,7 +15,8 @@ from trainer.checkpoint.step_back import go_back
 from trainer.formats.guard_lines import NotRolledBack, write_not_rolled_back, write_rolled_back
 from trainer.formats.manifest import Manifest
 from trainer.formats.progress import Progress
-from trainer.formats.resumable import Identity, is_whole_state_of
+from trainer.formats.resumable import is_whole_state_of
+from trainer.formats.training_identity import Identity
 from trainer.loop.guarding import Guarding
 from trainer.loop.observer import Observer
 from trainer.recipe.iteration_ranges import IterationRange

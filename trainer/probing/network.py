@@ -22,7 +22,7 @@ from trainer.probing.parts import Tell
 _PINGS, _TIMES = 20, 4
 _MEET_S = 15.0
 _PAIR_S = 4.0
-_LAST_S = 5.0
+_LAST_S, _MARGIN_S = 5.0, 2.0
 _THROUGH = "opsctl-probe-through"
 
 
@@ -62,6 +62,7 @@ def partner(node: int, turn: int, nodes: int) -> int | None:
 
 def measure(tell: Tell, meeting: Meeting, effort: Effort) -> None:
     """Latency (us) and bandwidth (GB/s) of the ring and of each pair; what arrived other than it was sent."""
+    began = time.monotonic()
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(meeting.address).is_loopback:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -84,16 +85,27 @@ def measure(tell: Tell, meeting: Meeting, effort: Effort) -> None:
     tell("rank", meeting.node_rank)
     _ring(tell, meeting, effort, device)
     _pairs(tell, meeting, effort, device)
-    _wait_for_others(meeting)
+    _wait_for_others(meeting, latest_s(began, time.monotonic(), effort.network_s))
 
 
-def _wait_for_others(meeting: Meeting) -> None:
-    """The first process has the store by which pairs of GPUs find each other: it goes last, or after a while."""
+def latest_s(began_s: float, now_s: float, limit_s: float) -> float:
+    """Until when the first process waits for the others: a slow node holds up those that talk to it after it.
+
+    As long again as it took itself and a little more, and never so long that its own time is up.
+    """
+    return min(now_s + (now_s - began_s) + _LAST_S, began_s + limit_s - _MARGIN_S)
+
+
+def _wait_for_others(meeting: Meeting, until_s: float) -> None:
+    """The first process has the store by which pairs find each other: it goes last, or when its time is up."""
     import torch.distributed as distributed
 
     store = distributed.distributed_c10d._get_default_store()
-    here, deadline = store.add(_THROUGH, 1), time.monotonic() + _LAST_S
-    while meeting.rank == 0 and here < meeting.world_size and time.monotonic() < deadline:
+    try:
+        here = store.add(_THROUGH, 1)
+    except RuntimeError:
+        return  # the first one has gone: what this node measured counts all the same
+    while meeting.rank == 0 and here < meeting.world_size and time.monotonic() < until_s:
         time.sleep(0.02)
         here = store.add(_THROUGH, 0)
 

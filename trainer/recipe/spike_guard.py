@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -207,5 +206,8 @@ def _is_norm(value: float) -> bool:
 
 def _usual(values: Sequence[float]) -> tuple[float, float]:
     """Median and standard deviation as the median absolute deviation tells it."""
+    # It imports much, and whoever reads a checkpoint's manifest imports this module for the guard's state.
+    from statistics import median
+
     centre = median(values)
     return centre, _NORMAL * median(abs(one - centre) for one in values)

@@ -101,6 +101,14 @@ export class Controls {
             };
             return [tick(`${letter} ${title} (${count})`, this.state.kinds.has(kind), change, `mark-${kind}`)];
         });
+        const again = page.runs.reduce((sum, run) => sum + run.superseded_iterations, 0);
+        if (again) {
+            const change = (isOn) => {
+                this.state.isAgain = isOn;
+                this.redraw();
+            };
+            boxes.push(tick(`trained again (${whole(again)} iterations)`, this.state.isAgain, change, "again"));
+        }
         const left = page.runs.reduce((sum, run) => sum + run.marks_left_out, 0);
         const note = left ? [made("p", { className: "note", textContent: `${whole(left)} older ones are left out` })] : [];
         return group("Marks", ...(boxes.length ? boxes : ["none"]), ...note);
@@ -151,25 +159,19 @@ export class Controls {
     zoomBy(factor) {
         const [low, high] = this.state.range ?? this.curves.bounds;
         const centre = this.state.position ?? (low + high) / 2;
-        this.within(centre - (centre - low) * factor, centre + (high - centre) * factor);
+        this.curves.within(centre - (centre - low) * factor, centre + (high - centre) * factor);
     }
 
     shiftBy(share) {
         const [low, high] = this.state.range ?? this.curves.bounds;
         const [first, last] = this.curves.bounds;
         const by = Math.max(first - low, Math.min(last - high, share * (high - low)));
-        this.within(low + by, high + by);
+        this.curves.within(low + by, high + by);
     }
 
     newest() {
         const [first, last] = this.curves.bounds;
-        this.within(last - (last - first) / 10, last);
-    }
-
-    within(low, high) {
-        const [first, last] = this.curves.bounds;
-        if (low <= first && high >= last) this.curves.zoom(null);
-        else this.curves.zoom(Math.max(first, low), Math.min(last, high));
+        this.curves.within(last - (last - first) / 10, last);
     }
 
     showPosition() {

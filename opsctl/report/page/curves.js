@@ -1,11 +1,10 @@
 // The curves: one uPlot for each quantity, all with one axis, one zoom and one position.
-import { AXES, CURVES, MARKS, along, axisWords, has, momentWords, page, placeOf, tickWords, whole, worded } from "./data.js";
+import { AXES, CURVES, along, axisWords, has, momentWords, page, placeOf, tickWords, whole, worded } from "./data.js";
+import { colourOf, css } from "./colours.js";
+import { drawMarks, drawSuperseded } from "./drawn.js";
+import { pinchable } from "./touch.js";
 
-const HEIGHT = 230;
-// Letters of kinds that often come together stand on lines of their own.
-const LINES = ["start", "revision", "alert", "spike", "skip", "kill", "checkpoint"];
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const colourOf = (number) => css(`--run-${number % 6}`);
+const HEIGHT = 220;
 
 // The running mean over about `window` iterations of a column: later values weigh more.
 const smoothed = (iterations, column, window) => {
@@ -75,6 +74,7 @@ export class Curves {
         const figure = document.createElement("figure");
         const caption = document.createElement("figcaption");
         const title = document.createElement("h3");
+        const source = Object.assign(document.createElement("p"), { className: "note", textContent: this.sourceOf(curve) });
         const reading = document.createElement("p");
         const canvas = document.createElement("div");
         title.textContent = curve.title;
@@ -82,7 +82,7 @@ export class Curves {
         canvas.className = "canvas";
         canvas.setAttribute("role", "img");
         caption.append(title, reading);
-        figure.append(caption, canvas);
+        figure.append(caption, canvas, ...(source.textContent ? [source] : []));
         figure.dataset.curve = curve.key;
         this.root.append(figure);
         const { series, tables, modes, readers } = this.series(curve);
@@ -145,6 +145,7 @@ export class Curves {
                 {
                     ...ink,
                     font,
+                    size: 34,
                     space: 70,
                     values: (_, ticks, __, ___, width) =>
                         ticks.map((one) => (isTime ? tickWords(one, width, clock) : worded(axis === "at_s" ? one / 3600 : one))),
@@ -153,7 +154,8 @@ export class Curves {
             ],
             cursor: { drag: { x: true, y: false }, y: false, points: { size: 7 } },
             hooks: {
-                draw: [(plot) => this.drawMarks(plot)],
+                drawAxes: [(plot) => drawSuperseded(plot, curve, this.runs, this.state)],
+                draw: [(plot) => drawMarks(plot, this.runs, this.state)],
                 setCursor: [(plot) => this.follow(plot)],
                 setSelect: [
                     (plot) => {
@@ -161,36 +163,14 @@ export class Curves {
                         if (width > 3) this.zoom(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
                     },
                 ],
-                ready: [(plot) => plot.over.addEventListener("dblclick", () => this.zoom(null))],
+                ready: [
+                    (plot) => {
+                        plot.over.addEventListener("dblclick", () => this.zoom(null));
+                        pinchable(plot, (low, high) => this.within(low, high));
+                    },
+                ],
             },
         };
-    }
-
-    drawMarks(plot) {
-        const { ctx, bbox } = plot;
-        const { axis, kinds } = this.state;
-        ctx.save();
-        ctx.beginPath();
-        ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-        ctx.clip();
-        ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-        for (const run of this.runs) {
-            for (const mark of run.marks) {
-                if (!kinds.has(mark.kind)) continue;
-                const x = plot.valToPos(along(run, axis, mark.iteration), "x", true);
-                if (!(x >= bbox.left && x <= bbox.left + bbox.width)) continue;
-                ctx.strokeStyle = ctx.fillStyle = css(`--mark-${mark.kind}`);
-                ctx.lineWidth = devicePixelRatio;
-                ctx.setLineDash(MARKS[mark.kind].dash.map((one) => one * devicePixelRatio));
-                ctx.beginPath();
-                const isSave = mark.kind === "checkpoint";
-                ctx.moveTo(x, bbox.top + (isSave ? bbox.height - 8 * devicePixelRatio : 0));
-                ctx.lineTo(x, bbox.top + bbox.height);
-                ctx.stroke();
-                ctx.fillText(MARKS[mark.kind].letter, x + 2 * devicePixelRatio, bbox.top + (11 + 11 * LINES.indexOf(mark.kind)) * devicePixelRatio);
-            }
-        }
-        ctx.restore();
     }
 
     // The pointer over one curve moves the position of all.
@@ -243,9 +223,16 @@ export class Curves {
                 const column = run.columns[curve.key].filter((value) => !Number.isNaN(value));
                 const [low, high] = column.reduce(([low, high], one) => [Math.min(low, one), Math.max(high, one)], [Infinity, -Infinity]);
                 const ends = `from ${worded(column[0], curve.digits)} to ${worded(column[column.length - 1], curve.digits)}`;
-                return `${curve.title} of ${run.name}: ${ends}, between ${worded(low, curve.digits)} and ${worded(high, curve.digits)}`;
+                const again = this.state.isAgain && run.superseded.some(({ columns }) => has(columns[curve.key])) ? "; what was trained again is faint beneath" : "";
+                return `${curve.title} of ${run.name}: ${ends}, between ${worded(low, curve.digits)} and ${worded(high, curve.digits)}${again}`;
             })
             .join("; ");
+    }
+
+    // What a curve was reckoned from that no log tells.
+    sourceOf(curve) {
+        const runs = this.runs.filter((run) => run.sources[curve.key]);
+        return runs.map((run) => `${this.runs.length > 1 ? `${run.name}: ` : ""}${run.sources[curve.key]}`).join("; ");
     }
 
     // What stands at the position, for the control that moves it.
@@ -273,6 +260,13 @@ export class Curves {
         }
         this.isFollowing = false;
         this.state.zoomed?.();
+    }
+
+    // The same, no further than the runs go.
+    within(low, high) {
+        const [first, last] = this.bounds;
+        if (low <= first && high >= last) this.zoom(null);
+        else this.zoom(Math.max(first, low), Math.min(last, high));
     }
 
     fit() {

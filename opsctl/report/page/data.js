@@ -32,13 +32,14 @@ export const MARKS = {
     checkpoint: { title: "checkpoints", letter: "", dash: [] },
 };
 
+const columnsOf = (texts) =>
+    Object.fromEntries(
+        Object.entries(texts).map(([name, text]) => [name, decoded(text, name in AXES ? Float64Array : Float32Array)]),
+    );
+
 export const page = JSON.parse(document.getElementById("data").textContent);
 page.runs.forEach((run, number) => {
-    const columns = {};
-    for (const [name, text] of Object.entries(run.columns)) {
-        columns[name] = decoded(text, name in AXES ? Float64Array : Float32Array);
-    }
-    run.columns = columns;
+    for (const one of [run, ...run.superseded]) one.columns = columnsOf(one.columns);
     // What is no number is null in JSON.
     for (const points of Object.values(run.evaluations)) points[1] = points[1].map((one) => one ?? NaN);
     run.number = number;

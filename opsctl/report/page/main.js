@@ -8,6 +8,7 @@ const state = {
     axis: "iteration",
     smoothing: 0,
     isLog: false,
+    isAgain: true,
     theme: "auto",
     range: null,
     position: null,
@@ -22,6 +23,7 @@ const readAddress = () => {
     if (WINDOWS.includes(Number(said.get("smooth")))) state.smoothing = Number(said.get("smooth"));
     if (["light", "dark"].includes(said.get("theme"))) state.theme = said.get("theme");
     state.isLog = said.get("log") === "1";
+    state.isAgain = said.get("again") !== "0";
     const range = (said.get("from") ?? "").split("-").map(Number);
     if (range.length === 2 && range.every(Number.isFinite) && range[0] < range[1]) state.range = range;
     for (const number of (said.get("hide") ?? "").split(",").filter(Boolean)) state.hidden.add(Number(number));
@@ -35,6 +37,7 @@ const writeAddress = () => {
         if (state.axis !== "iteration") said.set("x", state.axis);
         if (state.smoothing) said.set("smooth", state.smoothing);
         if (state.isLog) said.set("log", "1");
+        if (!state.isAgain) said.set("again", "0");
         if (state.theme !== "auto") said.set("theme", state.theme);
         if (state.range) said.set("from", state.range.map((one) => Math.round(one)).join("-"));
         if (state.hidden.size) said.set("hide", [...state.hidden].join(","));
@@ -54,7 +57,7 @@ tell((run, iteration) => {
     const at = Number.isNaN(known) ? low : known;
     const width = (high - low) / 20;
     state.position = at;
-    controls.within(at - width, at + width);
+    curves.within(at - width, at + width);
     curves.read(at);
     document.getElementById("curves").focus();
 });

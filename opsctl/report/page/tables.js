@@ -1,5 +1,5 @@
 // What is told in words, tables and bars.
-import { MARKS, momentWords, page, whole } from "./data.js";
+import { MARKS, momentWords, page, whole, worded } from "./data.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_ROWS = 400;
@@ -77,9 +77,15 @@ const LEGEND = {
     "not-known": "not known",
 };
 
+// A share of a wall time, in the unit that leaves few digits.
+const spanWords = (hours) => {
+    const [unit, inHour] = [["h", 1], ["min", 60], ["s", 3600]].find(([, many]) => hours * many >= 1) ?? ["s", 3600];
+    return `${worded(hours * inHour, hours * inHour >= 1 ? 3 : 1)} ${unit}`;
+};
+
 const shares = (run) => {
-    const rows = run.shares.map((one) => [one.part, `${one.percent.toFixed(1)} %`, one.hours.toFixed(1)]);
-    const box = table({ title: "Where the time went", headings: ["Part", "Of the wall time", "Hours"], rows }, run);
+    const rows = run.shares.map((one) => [one.part, `${one.percent.toFixed(1)} %`, spanWords(one.hours)]);
+    const box = table({ title: "Where the time went", headings: ["Part", "Of the wall time", "Time"], rows }, run);
     box.querySelectorAll("tbody tr").forEach((row, place) => {
         const bar = document.createElement("meter");
         Object.assign(bar, { min: 0, max: 100, value: run.shares[place].percent });

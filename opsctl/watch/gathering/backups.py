@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from opsctl.backups.data_sets import named_sets
 from opsctl.backups.policy import policy_of
 from opsctl.backups.schedule import Here, choose
@@ -62,8 +64,9 @@ def _with_data(far: FarCopies, revision: Revision, ledger: Sequence[BackedUp], i
     line = next((one for one in of_data if one.to == far.to), None)
     if line is not None and line.lost:
         is_elsewhere = any(one.of == line.of and one.counts for one in of_data)
-        return replace(far, data_lost=LostCopy(What.DATA.words, line.lost, _is_data_here(revision), is_elsewhere))
-    return replace(far, data_wanted_since=revision.created_at if is_wanted and line is None else None)
+        lost = LostCopy(What.DATA.words, line.lost, _is_data_here(revision), is_elsewhere)
+        return msgspec.structs.replace(far, data_lost=lost)
+    return msgspec.structs.replace(far, data_wanted_since=revision.created_at if is_wanted and line is None else None)
 
 
 def _is_data_here(revision: Revision) -> bool:

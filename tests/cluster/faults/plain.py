@@ -265,5 +265,11 @@ FAULTS = (
     ),
     plain("plain-preempted", Truth("preempted", "a job of a higher tier takes the nodes"), "none", do=preempt),
     plain("plain-time-limit", Truth("time-limit", "the job's minute is over"), "none", options=("--time=1",)),
-    plain("plain-lost-node", Truth("node-failure", "power cut of a node", node="of job"), "none", do=kill_node),
+    plain(
+        "plain-lost-node",
+        Truth("node-failure", "power cut of a node", node="of job"),
+        "none",
+        do=kill_node,
+        options=("--no-requeue",),  # else it waits in the queue for two minutes, and then trains again
+    ),
 )

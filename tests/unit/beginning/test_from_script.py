@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -11,11 +12,15 @@ import pytest
 
 from opsctl.beginning.begun import Begun, run_text
 from opsctl.beginning.from_script import from_script
+from opsctl.beginning.launch import launches
+from opsctl.beginning.shell_script import read_script
+from opsctl.beginning.traced import Traced
 from opsctl.errors import UsageError
 from opsctl.runs.checks import all_options, find_problems
 from opsctl.runs.load import load_run_file
 from trainer.recipe.options import BY_KEY, from_tables, given
 
+BASH = shutil.which("bash") or "bash"
 SCRIPTS = Path(__file__).parent / "scripts"
 PLACES = {"LAB_WORK": "/lab/work", "LAB_SCRATCH": "/lab/scratch", "SLURM_JOB_ID": "7", "SLURM_JOBID": "7"}
 #: In the place of what a compute node has: the last one writes down what it is started with.
@@ -241,6 +246,260 @@ def test_what_is_evaluated_or_generated_behind_the_training_is_not_the_training(
     assert begun_of(f"python tools/train.py {MODEL} --lr 1").value("trainer", "lr") == 1
 
 
+#: Ways in which a launch script comes to the words that it starts its training with. TRAIN: srun and the program.
+FORMS = {
+    "what it is called with": 'ARGS="--lr $1 --min-lr ${2:-1e-6}"\nTRAIN $ARGS --seed ${3}',
+    "all that it is called with": 'TRAIN --lr "$1" --seed $# --split "$@"',
+    "arguments by name": "while [[ $# -gt 0 ]]; do\n  case $1 in\n    --save) shift ;;\n    0*) LR=$1 ;;\n"
+    "    *) S=$1 ;;\n"
+    "  esac\n  shift\ndone\nTRAIN --lr $LR --split $S",
+    "a function": 'start() {\n  local lr=$1; shift\n  srun python pretrain_gpt.py "$@" --lr $lr\n}\n'
+    "start 1e-4 $MODEL --seed 3",
+    "a loop of trainings": 'for L in 512 1024; do\n  A="--seq-length $L"\n  export CMD="pretrain_gpt.py $MODEL $A"\n'
+    "  srun bash -c 'python $CMD'\ndone",
+    "a range": "for N in {0..400..100}; do\n  L=$((N + 1024))\n  TRAIN --seq-length $L\ndone",
+    "a string made by a loop": 'for n in 1 2 3; do D="$D 0.$n data/part-$n"; done\nTRAIN --data-path $D',
+    "a branch": 'if [ $MODE = test ]; then\n  ARGS="--lr 1"\nelse\n  ARGS="--lr 2"\n  EXTRA=(--seed 4)\nfi\n'
+    'TRAIN $ARGS "${EXTRA[@]}"',
+    "tests that are joined": "[[ $MODE == prod && -n $MODE ]] && LR=1\n[ $MODE = prod -o a = b ] || LR=2\n"
+    "TRAIN --lr $LR",
+    "a variable of its own": "export MODEL\nLR=1\n"
+    "LR=2 S=3 srun bash -c 'python pretrain_gpt.py $MODEL --lr $LR --seed $S'",
+    "a shell of its own": "LR=1\n(LR=2; cd /)\n{ LR=3; } | tee log\nTRAIN --lr $LR",
+    "a training in brackets": "LR=1\n(\n  LR=2\n  TRAIN --lr $LR\n) 2>&1 | tee log",
+    "a shell's own arguments": "export MODEL\n"
+    "srun bash -c 'python pretrain_gpt.py $MODEL --lr $1 --split \"$2\" --seed $#' _ 3 'x y'",
+    "env in front of a shell": "export MODEL LR=1\n"
+    "env LR=2 S=3 bash -c 'python pretrain_gpt.py $MODEL --lr $LR --seed $S'",
+    "exports that are taken back": "LR=1\ndeclare -x MODEL T=1\nexport LR\nexport -n LR\n"
+    "srun bash -c 'python pretrain_gpt.py $MODEL --seed $T'",
+    "a shell that is fed": "LR=1\nsrun bash <<EOT\nLR=2\npython pretrain_gpt.py $MODEL --lr \\$LR --seed $LR\nEOT",
+    "arrays": "A=(--lr 1)\nA[1]=2\nA+=(--seed 3)\nB=(--split '9,1 ,0')\n"
+    'CMD=(python pretrain_gpt.py $MODEL "${A[@]}" "${B[@]}")\nsrun "${CMD[@]}"',
+    "values that are cut": "C=/a/gpt-1B.json\nN=${C##*/}\nP=x.y.z\nTRAIN --data-path /b/${N%.json} ${P%%.*}/${P//./_}",
+    "launchers": "torchrun --nproc_per_node 4 --nnodes=2 --rdzv_endpoint $H:1 pretrain_gpt.py $MODEL --lr 1",
+    "deepspeed": "deepspeed --num_gpus 4 ./pretrain_gpt.py $MODEL --deepspeed_config=x.json",
+    "behind an assignment and a test": "true && LR=1 && S=2; false || T=3\nTRAIN --lr $LR$S$T",
+    "pwd in quotes": 'export CMD=" \\\n    `pwd`/pretrain_gpt.py \\\n    $MODEL \\\n"\n'
+    'srun bash -c "python $CMD --lr 1" 2>&1 | tee -a log',
+}
+
+
+def started_by_bash(text: str, folder: Path) -> list[str]:
+    """The words of the last training that bash starts, from its program on."""
+    for name in ("srun", "python", "torchrun", "deepspeed", "tee"):
+        body = {"srun": 'exec "$@"', "tee": "cat >/dev/null"}.get(name, f'printf "%s\\0" "$@" >{folder}/arguments')
+        (folder / name).write_text(f"#!{BASH}\n{body}\n")
+        (folder / name).chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    script = ["bash", "-c", text, "script", "0.1", "a b"]
+    subprocess.run(script, executable=BASH, env=environment, cwd=folder, timeout=30, check=True, capture_output=True)
+    words = (folder / "arguments").read_text().split("\0")[:-1]
+    return words[next(place for place, word in enumerate(words) if word.endswith("pretrain_gpt.py")) + 1 :]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_training_has_the_words_that_bash_starts_it_with(form: str, tmp_path: Path) -> None:
+    body = FORMS[form].replace("TRAIN", "srun python pretrain_gpt.py $MODEL")
+    text = f"MODEL='{MODEL}'\nMODE=prod\nD=\n{body}\n"
+    launch = launches(read_script(Traced.of(text), {}, ["0.1", "a b"]))[-1]
+    ours = [word.text for word in launch.words]
+    assert [word for word in ours if word != "${3}"] == started_by_bash(text, tmp_path)
+
+
+def test_what_the_script_is_called_with_is_taken_and_what_is_missing_named() -> None:
+    text = HEAD + f"srun python pretrain_gpt.py {MODEL} --lr $1 --weight-decay ${{2:-0.5}} --seed $3\n"
+    begun = from_script(text, "mine", "/x", {}, lambda _: None, ["1e-4"])
+    assert (begun.value("trainer", "lr"), begun.value("trainer", "weight_decay")) == (1e-4, 0.5)
+    notes = [str(note) for note in begun.notes]
+    assert "line 5: --seed ${3}: $3 is what the script is called with; given are 1" in notes
+    assert "the script asks for more than the 1 given: $3: give what it is called with, behind --" in notes
+
+
+def test_of_a_training_that_a_loop_starts_again_the_last_is_taken_and_how_they_differ_said() -> None:
+    begun = begun_of(f"for L in 1 2 3; do\nsrun python pretrain_gpt.py {MODEL} --lr $L --seed 5\ndone")
+    assert begun.value("trainer", "lr") == 3
+    assert "line 6: it is started 3 times, each with --lr of its own: taken is the last" in map(str, begun.notes)
+
+
+@pytest.mark.parametrize("option", ["--eval-only", "--eval-only 1", "--eval-only True", "--skip-train"])
+def test_a_script_that_only_evaluates_is_said_to(option: str) -> None:
+    begun = begun_of(f"srun python pretrain_gpt.py {MODEL} {option}")
+    said = f"line 5: {option.split()[0]}: the script trains nothing, and a run trains: see opsctl evaluate"
+    assert said in map(str, begun.notes) and "belongs to no option" not in str(begun.notes)
+
+
+def test_what_no_shell_reads_is_said_with_its_line() -> None:
+    notes = [str(note) for note in launched_after("OUT=/x/<YOUR_NAME>").notes]
+    assert "line 5: > with no file behind it: no shell reads a script with that: mend it, and read it again" in notes
+
+
+def test_a_shell_within_has_what_is_exported_and_of_the_rest_that_is_said() -> None:
+    begun = begun_of(f"LR=1\nexport S=2\nsrun bash -c 'python pretrain_gpt.py {MODEL} --lr $LR --seed $S'")
+    assert (begun.value("trainer", "lr"), begun.value("trainer", "seed")) == (None, 2)
+    said = "line 7: --lr ${LR}: LR is set in line 5 and not exported, so the shell within does not have it"
+    assert said in map(str, begun.notes)
+    for all_of_them in ("set -a", "set -eax", "set -e -o allexport"):
+        start = f"srun bash -c 'python pretrain_gpt.py {MODEL} --lr $LR'"
+        assert begun_of(f"{all_of_them}\nLR=1\nset +x\n{start}").value("trainer", "lr") == 1
+        assert begun_of(f"{all_of_them}\nset +a\nLR=1\n{start}").value("trainer", "lr") is None
+
+
+@pytest.mark.parametrize("sum_of", ["$((S * 2))", "$((126_953 * 2))", "$((2#101 + 1))", "$((!2 == 2))"])
+def test_arithmetic_that_python_does_otherwise_is_not_done(sum_of: str) -> None:
+    begun = begun_of(f"S=126_953\nsrun python pretrain_gpt.py {MODEL} --train-samples $S --lr-decay-samples {sum_of}")
+    assert begun.value("trainer", "train_samples") == 126_953
+    assert begun.value("trainer", "lr_decay_samples") is None
+    assert f"--lr-decay-samples {sum_of}: it is arithmetic that is not followed, or that no shell" in str(begun.notes)
+
+
+def test_the_environment_is_the_trainings_own() -> None:
+    begun = begun_of(
+        "export A=1\n(module load x; export B=2; make)\n(\nmodule load y\nexport C=3\n"
+        f"D=4 A=5 srun python pretrain_gpt.py {MODEL}\n)\nexport E=6\nmodule load z"
+    )
+    assert values(begun, "env") == {"A": "5", "C": "3", "D": "4"}
+    assert begun.environment_script == ["module load y"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"gradient_clipping": ' + "[" * 100_000,
+        '{"zero_optimization": {"reduce_bucket_size": 1e999}}',
+        '{"fp16": {"enabled": true, "hysteresis": NaN}}',
+        '{"gradient_clipping": ' + "9" * 400 + "}",
+    ],
+)
+def test_numbers_and_brackets_that_no_file_of_deepspeed_has_are_said(text: str) -> None:
+    begun = begun_of(
+        f"cat > ds.json <<E\n{text}\nE\npython pretrain_gpt.py {MODEL} --lr 1 --deepspeed --deepspeed_config ds.json"
+    )
+    assert "none of it is taken" in str(begun.notes)
+
+
+CLIP = 'cat > ds.json <<E\n{"gradient_clipping": 0.7}\nE\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CLIP + "sed -i s/0.7/0.5/ ds.json",
+        "sed s/CLIP/0.5/ template.json > ds.json",
+        CLIP + "sed s/0.7/0.5/ ds.json > x.json\nmv x.json ds.json",
+        "cp other/ds.json .",
+        CLIP + "cp other.json ./ds.json",
+        CLIP.replace("cat", "sed s/7/5/"),
+        CLIP + CLIP.replace("cat > ds.json", "cat").replace("<<E", "<<E | sed s/7/5/ > ds.json"),
+        CLIP + "cat x | tee ds.json",
+        CLIP + "{ echo '{'; echo '}'; } > ds.json",
+        CLIP + "for A in 1 2; do echo $A; done > $PWD/ds.json",
+        CLIP + "[ -f x ] && echo {} > ds.json",
+        f"if [ -f x ]; then\n{CLIP}else\n{CLIP.replace('7', '5')}fi",
+        f"if [ -f x ]; then\nw() {{\n{CLIP}}}\nelse\nw() {{\n{CLIP.replace('7', '5')}}}\nfi\nw",
+        CLIP + "python change.py --file ds.json",
+        CLIP + "rm ds.json",
+        "printf '{}' > ds.json",
+        "cd $(mktemp -d)",
+    ],
+)
+def test_what_nobody_can_tell_of_deepspeeds_file_is_not_taken_from_the_script_nor_the_disk(text: str) -> None:
+    train = f"python pretrain_gpt.py {MODEL} --clip-grad 1 --deepspeed --deepspeed_config ds.json"
+    begun = from_script(f"{HEAD}{text}\n{train}\n", "x", "/where", {}, lambda _: '{"gradient_clipping": 0.9}')
+    assert begun.value("trainer", "clip_grad") == 1
+    assert "--deepspeed_config ds.json: " in str(begun.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CLIP + "cat ds.json\nTRAIN\nrm ds.json",
+        CLIP.replace("cat >", "tee"),
+        CLIP.replace("ds.json", "$PWD/ds.json") + "cd sub; cd ..",
+        'w() { cat > $2 <<E\n{"gradient_clipping": $1}\nE\n}\nw 0.7 ./ds.json',
+        "mkdir sub; (cd sub; cat > ../ds.json <<< '{\"gradient_clipping\": 0.7}')",
+        "cp ds.json old.json; cp x.json y.json; " + CLIP,
+        f"if [ -f x ]; then\n{CLIP.replace('7', '5')}TRAIN\nfi\n{CLIP}",
+    ],
+)
+def test_deepspeeds_file_is_what_the_script_has_written_by_then(text: str) -> None:
+    train = f"python pretrain_gpt.py {MODEL} --clip-grad 1 --deepspeed --deepspeed_config ds.json"
+    text = text.replace("TRAIN", train) if text.endswith("rm ds.json") else text.replace("TRAIN", train) + f"\n{train}"
+    begun = from_script(f"{HEAD}{text}\n", "x", "/where", {}, lambda _: '{"gradient_clipping": 0.9}')
+    assert begun.value("trainer", "clip_grad") == 0.7
+
+
+def test_deepspeeds_file_is_read_in_the_folder_that_the_script_is_in() -> None:
+    asked: list[str] = []
+    train = f"python pretrain_gpt.py {MODEL} --deepspeed --deepspeed_config ds.json"
+    from_script(f"{HEAD}cd sub\n{train}\n", "x", "/where", {}, lambda path: asked.append(path))
+    assert asked == ["/where/sub/ds.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("source ./conf.sh", "line 6: ./conf.sh is not opened; set before it and used behind: LR, WD"),
+        ("[ -f .env ] && . .env", "line 6: .env is not opened; set before it and used behind: LR, WD"),
+        ("set -a; . .env; WD=0.2", "line 6: .env is not opened; set before it and used behind: LR"),
+        ("command source x", "line 6: x is not opened; set before it and used behind: LR, WD"),
+        ('eval "$(cat conf)"', "line 6: eval of $(cat conf): what it does is not known; set before it and used behind"),
+        ("eval $CONF", "line 6: eval of ${CONF}: what it does is not known; set before it and used behind: LR, WD"),
+    ],
+)
+def test_what_another_file_may_set_over_is_said_once(text: str, expected: str) -> None:
+    begun = begun_of(f"LR=1 WD=0.1 UNUSED=2\n{text}\npython pretrain_gpt.py {MODEL} --lr $LR --weight-decay ${{WD}}")
+    assert begun.value("trainer", "lr") == 1
+    said = [str(note) for note in begun.notes if "used behind" in str(note)]
+    assert len(said) == 1 and said[0].startswith(expected)
+
+
+def test_each_file_that_is_not_opened_is_said() -> None:
+    begun = begun_of(f"LR=1\nsource a\n[ -f b ] && source b\nLR=2\nsource c\npython pretrain_gpt.py {MODEL} --lr $LR")
+    assert [str(note) for note in begun.notes if "used behind" in str(note)] == [
+        "line 9: c is not opened; set before it and used behind: LR"
+    ]
+    begun = begun_of(f"LR=1\nsource a\n[ -f b ] && source b\npython pretrain_gpt.py {MODEL} --lr $LR")
+    assert {note.line for note in begun.notes if "used behind" in str(note)} == {6, 7}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(source x)", 'eval "$(conda shell.bash hook)"', "source x; LR=1 WD=0.1", "source x >/dev/null; LR=$(date)"],
+)
+def test_what_no_other_file_sets_over_is_not_said_to_be(text: str) -> None:
+    begun = begun_of(f"LR=1 WD=0.1\n{text}\npython pretrain_gpt.py {MODEL} --lr $LR")
+    assert "used behind" not in str(begun.notes)
+
+
+@pytest.mark.parametrize(
+    "launcher", ["srun --export=ALL,LR=2", "srun --export=LR=2", "env -i LR=2", "srun env -u WD LR=2"]
+)
+def test_a_shell_within_has_what_its_launcher_sets(launcher: str) -> None:
+    begun = begun_of(
+        f"export LR=1 WD=0.1\n{launcher} bash -c 'python pretrain_gpt.py {MODEL} --lr $LR --weight-decay $WD'"
+    )
+    assert begun.value("trainer", "lr") == 2
+    assert begun.value("trainer", "weight_decay") == (0.1 if "ALL" in launcher else None)
+
+
+def test_a_curriculum_in_deepspeeds_file_is_said_to_be_left() -> None:
+    said = '{"curriculum_learning": {"enabled": true}, "elastic_checkpoint": true}'
+    begun = begun_of(f"echo '{said}' > e.json\nsrun python pretrain_gpt.py {MODEL} --deepspeed_config e.json")
+    notes = [str(note) for note in begun.notes]
+    assert "line 5: curriculum_learning in DeepSpeed's file: every sequence has its whole length here at once" in notes
+    assert "line 5: of DeepSpeed's file nobody needs or knows here: elastic_checkpoint" in notes
+
+
+def test_what_echo_writes_is_deepspeeds_file_as_a_here_document_is() -> None:
+    for write in (
+        'echo "{\\"gradient_clipping\\": $CLIP}" > e.json',
+        'tee e.json <<EOT >/dev/null\n{"gradient_clipping": $CLIP}\nEOT',
+    ):
+        begun = begun_of(f"CLIP=0.3\n{write}\nsrun python pretrain_gpt.py {MODEL} --deepspeed_config e.json")
+        assert begun.value("trainer", "clip_grad") == 0.3
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
@@ -255,10 +514,28 @@ def test_what_is_evaluated_or_generated_behind_the_training_is_not_the_training(
                 "shopt -s nullglob",
             ],
         ),
+        (
+            "export MODULEPATH=/own/modules\nmodule load cuda\nexport NCCL_DEBUG=INFO\n",
+            ["export MODULEPATH=/own/modules", "module load cuda"],
+        ),
+        (
+            "export PATH=/a:$PATH\nmodule load cuda\nPATH=/b:$PATH\nsource x\nLD_LIBRARY_PATH=/c:${LD_LIBRARY_PATH}",
+            [
+                *('export PATH="/a:${PATH}"', "module load cuda", 'export PATH="/b:${PATH}"', "source x"),
+                'export LD_LIBRARY_PATH="/c:${LD_LIBRARY_PATH}"',
+            ],
+        ),
     ],
 )
 def test_the_environment_is_kept_as_it_is_made(text: str, lines: list[str]) -> None:
     assert launched_after(text).environment_script == lines
+
+
+def test_an_export_behind_what_may_set_it_over_counts() -> None:
+    begun = launched_after("source x\nexport A=1\nPATHS=a:$B\nC=1")
+    assert values(begun, "env") == {"A": "1"} and begun.value("run", "environment") == "x"
+    begun = launched_after("export A=1 B=1\nsource x\nA=2")
+    assert begun.environment_script == ["export B=1", "source x"] and values(begun, "env") == {"A": "2"}
 
 
 def test_a_command_that_is_left_out_is_said_to_be() -> None:
@@ -279,13 +556,17 @@ def test_a_variable_that_is_unset_and_set_again_is_not_unset_in_the_environment(
         ("cd /lab\ncd a/b\ncd ..", "/lab/a"),
         ("cd a\ncd b", "/where/it/is/a/b"),
         ("cd $LAB\ncd a", "${LAB}/a"),
-        ("cd /lab\ncd -", "/where/it/is"),
-        ("cd /lab\npushd a", "/where/it/is"),
+        ("cd /lab\ncd /lib\ncd -", "/lab"),
+        ("cd /lab\npushd a\npushd b", "/lab/a/b"),
+        ("cd /lab\npushd a >/dev/null\nmake\npopd", "/lab"),
+        ("cd /lab && (cd /lib; make)\ncd a || exit 1", "/lab/a"),
+        ("cd /lab\n[ -f x ] && cd a", "/where/it/is"),
     ],
 )
 def test_relative_paths_start_where_the_training_is_started(text: str, expected: str) -> None:
     script = f"{text}\nsrun python pretrain_gpt.py {MODEL} --vocab-file v.json"
     begun = begun_of(script + "\ncd /elsewhere")
     assert begun.value("data", "vocab_file") == f"{expected}/v.json"
-    if "-" in text or "pushd" in text:
-        assert "not known; relative paths are taken to start at" in str(begun.notes)
+    if "[ -f" in text:
+        said = "line 6: where it goes from here is not known: relative paths are taken to start at /where/it/is"
+        assert said in map(str, begun.notes)

@@ -64,6 +64,16 @@ def test_a_test_says_of_each_channel_what_happened(desk: Desk, capsys: pytest.Ca
     assert opsctl("alerts", "send") in (0, 1) and len(good.taken) == 1
 
 
+@pytest.mark.parametrize("named", [(), ("mail",)])
+def test_a_test_without_any_channel_says_that_there_is_none_and_how_to_have_one(
+    desk: Desk, named: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opsctl("alerts", "test", *named) == 1
+    said = capsys.readouterr().err
+    assert "there is no channel" in said and "channels = [" in said and "[alerts]" in said
+    assert "~/.config/opsctl/profile.toml" in said and "no such channel" not in said
+
+
 @pytest.mark.parametrize("until", ["2:00:00", "1-0", "23:59", "2:30"])
 def test_a_silence_until_a_time_or_for_so_long(desk: Desk, until: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("alerts", "silence", until, "--dry-run") == 0 and alerts.silence_of(desk.paths, now()) is None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.cli import main
 from opsctl.runs.paths import RunPaths
-from opsctl.slurm import commands
+from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.attempts.test_lost import StandIn, end
 from trainer.formats.attempt_records import Failure
@@ -86,7 +86,7 @@ def test_another_cluster_that_is_asked_ends_nothing_on_record(
     append_opened(paths, Attempt(number=1, id="a", job_id=7, cluster="alps", opened_at=NOON))
     jura = StandIn(ends=[end(7, "NODE_FAIL", ended=1)])
     monkeypatch.setattr(jura, "configuration", lambda: {"ClusterName": "jura"})
-    monkeypatch.setattr(commands, "client_for", lambda *_: jura)
+    monkeypatch.setattr(backends, "client_for", lambda *_: jura)
     assert call() == 0
     said = capsys.readouterr()
     assert "not known" in said.out and "node-failure" not in said.out

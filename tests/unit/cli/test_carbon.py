@@ -16,7 +16,7 @@ from opsctl.cli import main
 from opsctl.runs.load import expanded_file, load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.trainer_arguments import trainer_arguments
-from opsctl.slurm import commands
+from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.carbon.trackers import rank_file
@@ -206,7 +206,7 @@ def test_slurms_own_count_is_shown_beside(
         def energy_j(self, job_ids: set[int]) -> dict[int, float]:
             return dict.fromkeys(job_ids, 7.2e6)
 
-    monkeypatch.setattr(commands, "client_for", Counts)
+    monkeypatch.setattr(backends, "client_for", Counts)
     assert call("carbon", "report", "--json", "--slurm") == 0
     told = printed("carbon report", capsys.readouterr().out)
     assert told["beside"][0]["kwh"] == pytest.approx(2.0 * 1.5)

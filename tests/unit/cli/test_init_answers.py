@@ -65,8 +65,9 @@ def test_every_question_has_an_answer_that_enter_takes_and_a_wrong_one_is_asked_
 
 
 def test_the_demo_is_one_answer(here: Path) -> None:
-    code, _ = at_a_terminal(here, "demo")
+    code, shown = at_a_terminal(here, "demo")
     assert code == 0
+    assert shown.startswith("\nWhat is it to be?"), "nobody who tries the demo needs to hear what Slurm is not here"
     assert load_run_file(here / "mine" / "run.toml", {}).file.slurm.gpus_per_node == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,17 @@ def test_what_a_script_leaves_to_the_command_line_is_an_option(here: Path) -> No
     assert (slurm.time, slurm.partition, slurm.nodes) == ("5:00:00", "p", 2)
 
 
+def test_a_script_is_read_as_it_is_called(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = str(SCRIPTS / "sweep.slurm")
+    assert opsctl("init", "mine", "--from-script", script, "--", "1e-4", "debug") == 0
+    made = load_run_file(here / "mine" / "run.toml", {}).file
+    assert (made.trainer["lr"], made.trainer["exit_interval"]) == (1e-4, 5)
+    assert "as called with 1e-4 debug by opsctl init" in (here / "mine" / "run.toml").read_text()
+    capsys.readouterr()
+    assert opsctl("init", "other", "--from-script", script) == 0
+    assert "the script asks for $1, $2: give what it is called with, behind --" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -68,7 +80,10 @@ def test_what_a_script_leaves_to_the_command_line_is_an_option(here: Path) -> No
         (("--from-script", "x", "--from", "demo"), "--from-script x and --from: give one"),
         (("--from-script", "x", "--params", "1B"), "--params: a script says itself what it trains"),
         (("--from", "demo", "--gpus", "8"), "--gpus: an example's and a rehearsal's values are changed in the run"),
+        (("--from-script", "x", "--time", "foo"), "--time foo: not "),
         (("--nodes", "3"), "--nodes: without --from-script give --gpus"),
+        (("1e-4",), "1e-4: one name makes one run; arguments are those of a --from-script"),
+        (("--from", "demo", "--", "--lr"), "--lr: one name makes one run; arguments are those of a --from-script"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(
@@ -79,3 +94,21 @@ def test_what_cannot_be_is_refused_in_a_line(
     assert stop.value.code == 2
     assert expected in capsys.readouterr().err
     assert not (here / "mine").exists()
+
+
+def test_a_file_that_never_ends_is_not_read_as_deepspeeds(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(here / "fifo")
+    (here / "x.sh").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=1 --gres=gpu:1 --time=1:00:00\npython pretrain_gpt.py --num-layers 2 "
+        "--hidden-size 8 --num-attention-heads 2 --lr 1 --deepspeed --deepspeed_config fifo\n"
+    )
+    assert opsctl("init", "mine", "--from-script", "x.sh") == 0
+    assert "--deepspeed_config fifo: the script does not write it" in capsys.readouterr().err
+
+
+def test_what_stands_too_deep_in_one_another_is_refused_in_a_line(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "x.sh").write_text("if true; then " * 400 + " :;" + " fi;" * 400)
+    assert opsctl("init", "mine", "--from-script", "x.sh") == 2
+    assert "stand too deep in one another" in capsys.readouterr().err

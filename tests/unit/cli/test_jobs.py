@@ -9,7 +9,7 @@ import pytest
 from opsctl.errands.records import Errands, errands
 from opsctl.errands.sending import start
 from opsctl.moments import now
-from opsctl.slurm import commands
+from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.cron.slurm_in_memory import SlurmInMemory
@@ -98,7 +98,7 @@ def test_one_that_slurm_has_is_not_forgotten(
 ) -> None:
     slurm = SlurmInMemory()
     errand = start(place, slurm, an_errand(tmp_path))
-    monkeypatch.setattr(commands, "client_for", lambda _: slurm)
+    monkeypatch.setattr(backends, "client_for", lambda _: slurm)
     assert opsctl("jobs", "forget", errand.errand, "--anyway") == 1
     assert f"{errand.errand} is pending: opsctl jobs cancel" in capsys.readouterr().err
     assert place.all() == [errand]

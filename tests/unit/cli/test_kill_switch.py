@@ -55,7 +55,7 @@ def test_status_says_what_arming_lets_the_group_do(in_run: RunPaths, capsys: pyt
 
 def test_the_four_words_work_without_slurm(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("status") == 0
-    assert f"not armed: only {ME} can trigger it; to share it, write group =" in capsys.readouterr().out
+    assert f"only {ME} can trigger it; to share it, write group =" in capsys.readouterr().out
     assert call("trigger", "--reason", "a spike") == 0
     assert call("trigger") == 0
     assert f"was triggered already, by {ME}" in capsys.readouterr().err

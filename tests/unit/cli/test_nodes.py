@@ -12,7 +12,7 @@ from opsctl.nodes import keeping
 from opsctl.nodes.excluded import own_place
 from opsctl.records.node_evidence import NodeEvidence, append_node_evidence
 from opsctl.runs.paths import RunPaths
-from opsctl.slurm import commands
+from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.alerts.servers import Mails, smtp_server
@@ -25,7 +25,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     """A run that has seen something of n2, in a folder that is the current one."""
     write_run(go_into(tmp_path, monkeypatch))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(commands, "client_for", lambda *_: in_memory())
+    monkeypatch.setattr(backends, "client_for", lambda *_: in_memory())
     found = RunPaths(tmp_path / "output")
     found.state.mkdir(parents=True)
     see(found)
@@ -60,6 +60,20 @@ def test_a_report_is_mailed_to_the_support_alone_and_once_for_each_incident(
         assert "n2 was reported at" in capfd.readouterr().err and len(mails.taken) == 1
         see(paths)
         assert opsctl("nodes", "report", "n2", "--send") == 0 and len(mails.taken) == 2
+
+
+def test_a_healthy_node_is_not_reported_whoever_names_it(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (["n1"], ["n[1-2]"], ["n1", "--send"], ["n1", "--json"]):
+        assert opsctl("nodes", "report", *words) == 1
+        said = capfd.readouterr()
+        assert "nothing speaks against n1 (idle): nothing to report" in said.err and said.out == ""
+        assert "opsctl exclude add n1 --why" in said.err
+    assert opsctl("nodes", "report", "n2") == 0
+    keeping.add(own_place(paths), ["n1"], "runs hot", now().replace(year=now().year + 1))
+    capfd.readouterr()
+    assert opsctl("nodes", "report", "n1") == 0
+    drafted = capfd.readouterr().out
+    assert "our jobs stay off it until" in drafted and "runs hot" in drafted and "seen in jobs" not in drafted
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from opsctl.cli import each_run, main
+from opsctl.moments import now
+from opsctl.nodes.excluded import own_place
+from opsctl.nodes.keeping import add
+from opsctl.records.locate import remember_run
+from opsctl.records.revisions import publish
 from opsctl.records.run_view import view
 from opsctl.report.course import Course
+from opsctl.runs.load import load_run_file
+from tests.tiny_run import ready, write_run
 from tests.unit.hub.sent import Desk, desk
 from tests.unit.report.made import log_text, made_run
+from trainer.formats.carbon import Beside, file_name, file_text
 
 __all__ = ["desk"]
 
@@ -55,6 +66,13 @@ def test_a_run_that_has_no_log_yet_has_a_page(here: Path) -> None:
     (here / "output" / "logs" / "main_log.txt").unlink()
     assert call("--output", "page.html") == 0
     assert "nothing trained yet" in (here / "page.html").read_text()
+
+
+def test_before_the_first_submit_it_says_that_there_is_no_log(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(here)
+    assert call() == 1
+    said = capsys.readouterr().err
+    assert "nothing has been submitted yet, so there is no log" in said and "No such file" not in said
 
 
 def test_logs_of_one_name_are_told_apart_by_their_folders(here: Path) -> None:
@@ -135,6 +153,51 @@ def test_a_log_whose_name_is_no_text_has_a_page(here: Path) -> None:
     log.write_text(log_text(20))
     assert call("--log", str(log)) == 0
     assert "log-\ufffd.txt" in (here / "report.html").read_text()
+
+
+def test_all_runs_pages_tell_what_was_published_measured_and_excluded(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    for name in ("one", "two", "without-log"):
+        remember_run(name, write_run(here / name, name=name))
+        if name != "without-log":
+            log = here / name / "output" / "logs" / "main_log.txt"
+            log.parent.mkdir(parents=True)
+            log.write_text(log_text(60))
+    run = load_run_file(here / "one" / "run.toml")
+    first = publish(ready(run), "from the plan")
+    second = publish(ready(load_run_file(write_run(here / "one", name="one", lr="5e-4"))), "slower")
+    add(own_place(run.paths), ["x07"], "its fan is loud", now() + timedelta(days=9))
+    run.paths.codecarbon.mkdir()
+    parts = dict.fromkeys(("cpu_power", "ram_power", "gpu_power", "emissions_rate", "water_consumed"), 1.0)
+    parts |= {"cpu_energy": 0.5, "ram_energy": 0.25, "gpu_energy": 1.5, "energy_consumed": 2.25, "emissions": 0.125}
+    ended = {"timestamp": "2026-03-01T10:00:00", "run_id": "a1", "duration": 3600.0, "gpu_count": 8, "pue": 1.0}
+    tracked = Beside("x07", "12_1", None, 1.0, datetime(2026, 3, 1, 9, tzinfo=UTC), True)
+    (run.paths.codecarbon / file_name("12_1", "x07", "a1")).write_text(file_text({**ended, **parts}, tracked))
+
+    assert call("--all-runs") == 0, capsys.readouterr().err
+    tables = {name: told(here / name / "output" / "report" / "index.html") for name in ("one", "two")}
+    assert not (here / "without-log" / "output").exists()
+    assert [(row[0], row[3]) for row in tables["one"]["Revisions"]] == [
+        (second.name, "slower"),
+        (first.name, "from the plan"),
+    ]
+    [node] = [row for row in tables["one"]["Nodes"] if row[0] == "x07"]
+    assert node[4].startswith("until ") and node[4].endswith(": its fan is loud")
+    assert tables["one"]["Carbon"] == [
+        ["Electricity", "2.25 kWh"],
+        ["CO2e", "0.12 kg"],
+        ["Node hours measured", "1.0"],
+    ]
+    assert not {"Revisions", "Carbon", "Nodes"} & set(tables["two"]), "of another run nothing"
+
+
+def told(page: Path) -> dict[str, list[list[str]]]:
+    """The tables of a page, by their titles."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
+    assert found is not None
+    return {one["title"]: one["rows"] for one in json.loads(found[1])["runs"][0]["tables"]}
 
 
 def test_a_run_whose_log_breaks_the_page_keeps_no_other_run_from_its_own(

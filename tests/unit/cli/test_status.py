@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.logs.index import look
 from opsctl.records.identity import make_run_id
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
+from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
+from tests.reading import read_so_far_bytes
 from tests.tiny_run import ready, write_run
 
 
@@ -49,6 +52,25 @@ def test_without_slurm_status_shows_what_the_files_say_and_fails_in_one_line(pub
     assert answer.stdout.startswith("tiny  UNKNOWN: Slurm does not answer")
     assert "iteration 7 of 500, 56 of 4000 samples" in answer.stdout
     assert answer.stderr.count("\n") == 1 and "squeue is not on PATH" in answer.stderr
+
+
+def test_a_status_of_a_log_of_any_size_reads_its_end_and_knows_what_came_long_before(
+    published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(published / "cache"))
+    paths = RunPaths(published / "output")
+    line = paths.main_log.read_text()
+    noise = "what others print\n" * (1 << 16)
+    with paths.main_log.open("a") as log:
+        log.writelines([noise] * 40)
+        log.write(line.replace("iteration 7/", "iteration 8/"))
+        log.writelines([noise] * 40)
+    assert look(paths, 600).is_caught_up
+    with paths.main_log.open("a") as log:
+        log.write("nothing new\n" * 1000)
+    before = read_so_far_bytes()
+    assert "iteration 8 of 500" in opsctl(published, "status").stdout
+    assert read_so_far_bytes() - before < 1 << 25, "the program itself, and the log's end"
 
 
 def test_a_run_that_was_never_submitted_needs_no_slurm_to_say_so(tmp_path: Path) -> None:

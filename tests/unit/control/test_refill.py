@@ -27,8 +27,8 @@ from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import SlurmTable
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.types import Job
 from tests.tiny_run import ready, write_run
 from tests.unit.watch.jobs import HELD, NEVER, RUNNING, WAITING_FOR_CHAIN, pending

@@ -98,7 +98,7 @@ def test_a_request_for_more_tasks_than_slurm_takes_is_sent_in_pieces(
 def test_a_refill_counts_each_piece_as_an_array(tmp_path: Path, slurm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = typed(tmp_path, "1-1000%1", "1-500%1", asked="1-1500%1")
     monkeypatch.setattr(live, "settle_and_look", lambda *_: live.Seen((), ()))
-    monkeypatch.setattr("opsctl.slurm.commands.client_for", lambda _: slurm)
+    monkeypatch.setattr("opsctl.slurm.backends.client_for", lambda _: slurm)
     monkeypatch.setattr(refill, "decide", lambda *_: Decision(Word.MISSING, "nothing in the queue", 3))
     done = refill._refilled(paths, Cluster())
     assert [one.chain.chain for one in done.submitted] == [13, 14, 15, 16]

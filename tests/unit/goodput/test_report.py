@@ -53,7 +53,7 @@ def test_the_best_save_interval_stands_beside_the_one_in_use() -> None:
 def test_of_too_few_failures_nothing_is_said() -> None:
     found = made(2).save_interval
     assert (found.failures, found.iterations_best, found.lost_percent_best) == (2, None, None)
-    assert lines(made(2))[-2] == "best save interval: 2 failures are too few to say, from 3 on; every 500 now"
+    assert lines(made(2))[-2] == "best save interval: failures so far 2: too few to say, from 3 on; every 500 now"
 
 
 def test_where_nothing_was_ever_saved_it_says_how_often_to_begin_with() -> None:

@@ -34,6 +34,7 @@ from opsctl.attempts.verdict import Cause
 from opsctl.goodput.save_interval import best_interval_s, lost_share
 from opsctl.nodes.ends import ends_of
 from opsctl.nodes.judging import judge
+from opsctl.probe.choosing import chosen
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 #: Nothing but going on after a failure.
@@ -63,7 +64,7 @@ def test_dalys_interval_loses_least_and_as_much_as_he_says() -> None:
 
     def goodput(interval_s: float) -> float:
         with (
-            mock.patch("benchmarks.simulate.run.TEARDOWN_S", 0.0),
+            mock.patch("benchmarks.simulate.training.TEARDOWN_S", 0.0),
             mock.patch("benchmarks.simulate.setting.Setting.draw_wait_s", return_value=0.0),
         ):
             setting = unhindered(rates, 20.0, interval_s)
@@ -110,9 +111,9 @@ def test_a_seed_gives_the_same_months_in_every_process() -> None:
 def test_ours_decides_by_the_products_functions() -> None:
     asked = {
         "benchmarks.simulate.queue": ("of_the_queue", "braked"),
-        "benchmarks.simulate.run": ("brake_trips", "nodes_left"),
+        "benchmarks.simulate.run": ("brake_trips", "nodes_left", "is_to_be_tested", "chosen"),
         "benchmarks.simulate.people": ("save_interval",),
-        "benchmarks.simulate.deciding": ("judge_nodes", "judge_probe", "chosen", "is_hung", "slow_nodes"),
+        "benchmarks.simulate.deciding": ("judge_nodes", "judge_probe", "is_hung", "slow_nodes"),
         "benchmarks.simulate.outcome": ("account",),
     }
     deciding.silence_of.cache_clear()
@@ -185,11 +186,12 @@ def test_a_hang_is_ended_after_two_looks_and_names_who_is_waited_for() -> None:
 
 def test_a_probe_leaves_out_the_broken_and_the_slow_and_the_watch_finds_the_slow() -> None:
     names, slow = [f"n{number}" for number in range(200)], {"n7": 1.1, "n9": 1.3}
-    picked, reports = deciding.probed(names, {"n5", "n6", "n8"}, slow, 190, random.Random(1))
+    reports = deciding.probed(names, {"n5", "n6", "n8"}, slow, random.Random(1))
+    picked = chosen(names, 190, reports)
     standing = {one.node: one.standing for one in reports}
     assert standing["n7"] == "suspicious" and standing["n9"] == "slow"
     assert len(picked) == 190 and not {"n7", "n9"} & set(picked)
-    found = deciding.found_slow(names, slow, 10.0, random.Random(1), 5.0)
+    found = deciding.found_slow(names, slow, slow, 10.0, random.Random(1), 5.0)
     assert [one.node for one in found] == ["n9", "n7"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from opsctl.attempts.verdict import Cause, Verdict
 from opsctl.errors import OpsctlError
 from opsctl.job import good_nodes
 from opsctl.job.allocation import Allocation
-from opsctl.job.good_nodes import replacement_line, without_lost_nodes
+from opsctl.job.good_nodes import TESTED_FOR, is_to_be_tested, replacement_line, without_lost_nodes
 from opsctl.job.task import Task
 from opsctl.probe.report import NodeReport, ProbeReport, Reason, Standing
 from tests.unit.job.test_task import published, task_in
@@ -102,7 +102,7 @@ def after_probe(task: Task, report: ProbeReport, monkeypatch: pytest.MonkeyPatch
     object.__setattr__(task.revision, "file", msgspec.structs.replace(task.revision.file, slurm=slurm))
     folder = task.paths.attempt_folder(12)
     folder.mkdir(parents=True, exist_ok=True)
-    return good_nodes.on_good_nodes(task, ended(), folder, lambda: False)
+    return good_nodes.on_good_nodes(task, ended(), None, folder, lambda: False)
 
 
 def test_a_bad_node_is_out_of_the_job_for_good_and_takes_no_lost_ones_place(
@@ -128,6 +128,7 @@ def test_with_no_more_nodes_than_it_needs_a_training_goes_on_with_slow_ones_and_
 
 def test_more_lost_than_spare_or_none_at_all_is_the_end_of_the_job(task: Task) -> None:
     assert without_lost_nodes(task, ended(lost=("x1", "x2"))) is not None
+    assert without_lost_nodes(replace(task, spare=1), ended(lost=("x1", "x2"))) is None
     assert without_lost_nodes(replace(task, spare=0), ended(lost=("x2",))) is None
     assert without_lost_nodes(task, ended(Ending.FAILED)) is None
     assert without_lost_nodes(task, None) is None
@@ -143,3 +144,46 @@ def test_a_lost_nodes_place_is_taken_by_the_best_spare_one_and_the_others_stay(
     assert after is not None and after.nodes == ("x2", "x4")
     last = without_lost_nodes(after, ended(lost=("x4",)))
     assert last is not None and last.nodes == ("x1", "x2")
+
+
+ECC = Verdict(cause=Cause.GPU_ECC, node="x2", confidence=0.9)
+NETWORK = Verdict(cause=Cause.NETWORK, node="x2", confidence=0.9)
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("age", "before", "expected"),
+    [
+        (None, ended(lost=("x2",)), True),
+        (timedelta(minutes=5), None, True),
+        (timedelta(hours=23), ended(lost=("x2",)), False),
+        (timedelta(hours=23), ended(Ending.FAILED, verdict=ECC), False),
+        (TESTED_FOR, ended(lost=("x2",)), True),
+        (timedelta(minutes=5), ended(Ending.FAILED, verdict=NETWORK), True),
+        (timedelta(minutes=5), ended(lost=("x3",), verdict=NETWORK), True),
+        (timedelta(minutes=5), ended(Ending.FAILED), True),
+    ],
+)
+def test_nodes_are_tested_again_in_a_job_unless_it_is_sure_whose_hardware_it_lost_and_the_test_is_of_that_day(
+    age: timedelta | None, before: Attempt | None, expected: bool
+) -> None:
+    assert is_to_be_tested(None if age is None else NOW - age, before, NOW) == expected
+
+
+def test_what_is_not_tested_again_is_trained_on_as_before_and_the_attempts_folder_says_who(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = after_probe(task, found(x1=Standing.SLOW, x4=Standing.BAD), monkeypatch)
+    assert tested.nodes == ("x2", "x3")
+    lost = ended(lost=("x3",))
+    rest = without_lost_nodes(tested, lost)
+    assert rest is not None
+    monkeypatch.setattr(good_nodes, "probe", lambda *_: pytest.fail("tested again"))
+    folder = task.paths.attempt_folder(12)
+    (folder / "probe.json").unlink()
+    after = good_nodes.on_good_nodes(rest, ended(), lost, folder, lambda: False)
+    assert after.nodes == ("x1", "x2")
+    kept = msgspec.json.decode((folder / "probe.json").read_bytes(), type=ProbeReport)
+    assert (kept.trained_on, kept.spare) == (("x1", "x2"), ())
+    task.log.finish()
+    assert "the nodes are not tested again: they were at " in task.paths.main_log.read_text()

@@ -15,8 +15,8 @@ from opsctl.job.task import Task, understood
 from opsctl.records import revisions
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from tests.tiny_run import ready, write_checkpoint, write_run
 
 NODES = ("x1", "x2")

@@ -157,6 +157,17 @@ def test_the_next_save_is_the_schedules_or_the_end(
     assert next_save(at, None) is None and next_save(at, SaveSchedule()) is None
 
 
+def test_what_is_wrong_and_what_to_do_is_told_in_whole_lines_where_they_are_too_long_for_one() -> None:
+    words = "3 attempts in a row without a new checkpoint, the chain stops: opsctl triage says what they died of"
+    worst = Finding("brake", Severity.CRITICAL, words, None, todo="opsctl attempts; opsctl logs " * 3)
+    one = shown()
+    assert one.status is not None
+    status = replace(one.status, found=(OpenFinding(worst),))
+    lines = plain(panel_lines(replace(one, status=status), NOW, 60, 40, False))
+    assert " ".join(" ".join(lines[1:4]).split()) == f"critical {words}"
+    assert not any("…" in line for line in lines[1:4])
+
+
 def test_sections_get_their_least_by_rank_before_any_gets_more() -> None:
     log = Section(2, 1, ("1", "2", "3"), is_log=True)
     sections = [Section(0, 1, ("a",)), Section(3, 1, ("b", "b2")), log]

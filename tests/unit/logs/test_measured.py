@@ -86,6 +86,20 @@ def test_a_save_that_failed_is_known_until_the_next_one_or_start(tmp_path: Path)
     assert recent_and_series(paths, 1000)[0].failed_save == failed
 
 
+def test_the_line_that_is_being_written_is_not_the_newest_iteration_yet(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.main_log.parent.mkdir(parents=True)
+    whole, half = train(120, 2.0), train(121, 2.0)
+    for end in range(half.index("samples:") + 20, len(half)):
+        paths.main_log.write_text(f"{whole}\n{half[:end]}")
+        seen = measured(paths).last_iteration
+        assert seen is not None and seen.consumed_samples in (120 * 32, 121 * 32)
+        assert (seen.iteration, seen.loss) == (120, 2.0) or half[:end].rstrip().endswith("|")
+    paths.main_log.write_text(f"{whole}\n{half}")
+    seen = measured(paths).last_iteration
+    assert seen is not None and seen.iteration == 121
+
+
 def test_a_start_without_a_stamp_is_seen_by_the_number_that_falls_back() -> None:
     before = [train(n, 2.0) for n in range(1, 10)]
     times = [*before, train(4, 60.0), train(5, 4.0), train(6, 4.0), train(7, 4.0)]

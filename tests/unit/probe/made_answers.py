@@ -56,6 +56,7 @@ def lines_of(
     for (part, what), value in values.items():
         if part != "network":
             said.append(ProbeLine(node=node, part=part, what=what, number=value))
+    said.append(ProbeLine(node=node, part="network", what="rank", number=place))
     for turn in range(count - 1 + count % 2):
         other = partner(place, turn, count)
         if other is not None:

@@ -66,3 +66,16 @@ def test_two_probes_that_a_node_said_nothing_in_are_enough_to_stay_off_it_and_on
         listed = judge_nodes(read_node_evidence(paths), [], now(), names(50), Policy())
         excluded.append([one.node for one in listed])
     assert excluded == [[], [NODE]]
+
+
+def test_a_node_whose_links_are_slow_is_kept_off_after_two_such_probes_and_not_after_one(paths: RunPaths) -> None:
+    found = judge(answers(8, numbers={2: {("network", "link_gbs"): 1.5}}), Expected())
+    excluded = []
+    for attempt, minutes in (("1-a", 60), ("2-a", 0)):
+        at = now() - timedelta(minutes=minutes)
+        report = ProbeReport(at=at, effort="quick", took_s=12.0, nodes=found.nodes)
+        assert [one.node for one in report.of(Standing.SLOW)] == [NODE]
+        put_on_record(paths, report, attempt)
+        listed = judge_nodes(read_node_evidence(paths), [], now(), names(50), Policy())
+        excluded.append([one.node for one in listed])
+    assert excluded == [[], [NODE]]

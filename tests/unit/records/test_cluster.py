@@ -22,8 +22,9 @@ from opsctl.records.cluster import (
 )
 from opsctl.records.state_files import write_state
 from opsctl.runs.paths import RunPaths
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import NO_CONF, Cluster
-from opsctl.slurm.commands import CommandClient, client_for
+from opsctl.slurm.commands import CommandClient
 
 
 @pytest.fixture

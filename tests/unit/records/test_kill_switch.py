@@ -55,7 +55,7 @@ def test_it_is_ready_for_whom_the_folder_is_open(paths: RunPaths) -> None:
     assert (before.is_armed, before.is_triggered, before.readiness()) == (
         False,
         False,
-        f"not armed: only {ME} can trigger it",
+        f"only {ME} can trigger it",
     )
     paths.output.chmod(0o2770)
     assert kill_switch.state(paths).readiness() == "armed"

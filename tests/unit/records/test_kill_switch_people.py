@@ -81,7 +81,7 @@ def test_without_a_group_only_the_owner_can_trigger_and_all_are_told_who_that_is
     as_user(people.owner, lambda: kill_switch.arm(paths))
     assert stat.S_IMODE(paths.output.stat().st_mode) == 0o700
     assert as_user(people.owner, lambda: kill_switch.state(paths)).readiness() == (
-        f"not armed: only {people.owner} can trigger it"
+        f"only {people.owner} can trigger it"
     )
     with pytest.raises(OpsctlError, match=rf"only {people.owner} may: `group` in the run file's \[run\]"):
         as_user(people.member, lambda: kill_switch.trigger(paths))

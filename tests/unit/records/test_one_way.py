@@ -46,6 +46,7 @@ OTHERS = {
     "opsctl.stores.folder": "the folder that is copied to or from",
     "opsctl.stores.fsspec_store": "objects of a store, which are no files",
     "opsctl.stores.store": "the folder that is copied from",
+    "opsctl.slurm.local_ports": "the slurm.conf that a local cluster's commands read",
     "opsctl.slurm.pyslurm_client": "what the program with pyslurm in it answers, through a pipe",
     "opsctl.slurm.pyslurm_program": "what it is asked, through a pipe, and libslurm's own answers",
     "opsctl.triage.log_part": "a log that a person names",

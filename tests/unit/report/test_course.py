@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -10,8 +11,9 @@ import pytest
 
 from opsctl.logs.attempt_lines import AttemptStart, write_attempt_start
 from opsctl.logs.reader import LogReader
-from opsctl.report.course import ALERT, COLUMNS, KILL, REVISION, SAVE, SKIP, SPIKE, START, Course
+from opsctl.report.course import ALERT, KILL, REVISION, SAVE, SKIP, SPIKE, START, Course
 from opsctl.report.log_tables import progress, starts
+from opsctl.report.rows import COLUMNS
 from tests.unit.report.made import log_text
 from trainer.formats.guard_lines import RunAgain, write_run_again
 from trainer.formats.training_line import TrainingLine, write_training_line
@@ -153,6 +155,37 @@ def test_the_clock_of_a_runs_own_log_is_local(monkeypatch: pytest.MonkeyPatch) -
         time.tzset()
 
 
+def test_what_is_trained_again_is_kept_aside_as_it_was_with_the_time_that_it_took() -> None:
+    before = [line(i, loss=5.0) for i in (10, 20, 30)]
+    course = course_of(start(1, NOON), *before, start(2, NOON + timedelta(hours=1), 10), *map(line, (20, 30, 40)))
+    [gone] = course.superseded
+    assert (gone.first, gone.last, gone.iterations, gone.trained_s) == (11, 30, 20, 200.0)
+    assert list(gone.rows.column("iteration")) == [20, 30] and list(gone.rows.column("loss")) == [5.0, 5.0]
+    assert list(course.column("loss")) == [5.0, 3.0, 3.0, 3.0]
+    assert max(gone.rows.column("at_s")) < min(course.column("at_s")[1:]), "each at its own time"
+    assert dict(progress(course).rows)["Iterations done again"] == "20, 0:03:20 of training"
+
+
+def test_what_was_left_out_on_request_took_no_time_and_is_not_trained_again() -> None:
+    def left_out(iteration: int) -> str:
+        return line(iteration, loss=None, seconds_per_iteration=None, skipped_on_request=1)
+
+    lines = [*map(line, range(1, 11)), *map(left_out, range(11, 91)), *map(line, range(91, 96))]
+    assert course_of(*lines).clock_s == 150.0
+    assert course_of(*map(line, (10, 20)), line(40, skipped_on_request=15)).clock_s == 10.0 + 100.0 + 50.0
+    again = course_of(*lines, line(6))
+    [gone] = again.superseded
+    assert (gone.first, gone.last, gone.iterations, gone.trained_s) == (6, 95, 10, 100.0)
+    rolled_back = course_of(*map(line, range(1, 11)), start(2, NOON, 5), left_out(6), left_out(7), line(8), line(4))
+    assert [one.iterations for one in rolled_back.superseded] == [5, 3]
+
+
+def test_the_first_moment_that_is_told_moves_what_was_trained_again_too() -> None:
+    course = course_of(line(1), line(2), line(2), line(2, loss=4.0), line(1), start(2, NOON, 1), line(2))
+    first = [min(one.rows.column("at_s")) for one in course.superseded]
+    assert first and all(abs(one - NOON.timestamp()) < 100 for one in first)
+
+
 def test_tokens_per_second_are_those_of_the_samples_since_the_line_before() -> None:
     short = line(1, consumed_samples=800, consumed_tokens=800 * 64)
     longer = line(2, consumed_samples=808, consumed_tokens=800 * 64 + 8 * 512)
@@ -163,7 +196,9 @@ def test_tokens_per_second_are_those_of_the_samples_since_the_line_before() -> N
 def test_a_line_that_two_writers_have_written_is_one_iteration_and_no_start() -> None:
     lines = [one for i in range(1, 6) for one in (line(i), line(i))]
     course = course_of("[before the start of training step] datetime: 2022-03-11 14:00:00 ", *lines)
-    assert list(course.column("iteration")) == [1, 2, 3, 4, 5] and course.newest("at_s") - course.rows[3] == 40
+    assert (
+        list(course.column("iteration")) == [1, 2, 3, 4, 5] and course.newest("at_s") - course.column("at_s")[0] == 40
+    )
     assert [(one.first, one.last, one.redone) for one in course.starts] == [(1, 5, 0)]
 
 
@@ -205,3 +240,11 @@ def test_the_lowest_loss_of_an_evaluation_is_one_that_is_a_number(losses: tuple[
 
 def _evaluated(iteration: int, loss: float) -> str:
     return f" valid loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: 4.5E+00 | "
+
+
+@pytest.mark.parametrize(
+    ("seconds", "form"), [(10.0, r"about 2026-03-01 12:\d\d"), (86400.0, r"about 2026-\d\d-\d\d;")]
+)
+def test_an_end_that_is_near_is_told_with_its_hour_and_a_far_one_as_a_day(seconds: float, form: str) -> None:
+    course = course_of(start(1, NOON, 1), *(line(each, seconds_per_iteration=seconds) for each in range(1, 81)))
+    assert re.match(form, dict(progress(course).rows)["Done"])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from opsctl import report
 from opsctl.cli import main
 from opsctl.logs.lines import iteration_losses
 from tests.unit.report.made import log_text, made_run
@@ -129,7 +130,7 @@ def test_every_curve_is_there_and_says_in_words_what_it_shows(browser: Browser) 
     shown = browser.driver.find_elements(By.CSS_SELECTOR, "#curves figure")
     assert [one.get_dom_attribute("data-curve") for one in shown] == CURVES
     told = browser.one("[data-curve=loss] .canvas").get_dom_attribute("aria-label") or ""
-    assert re.fullmatch(r"Loss of tr-test: from 1\d\.\d+ to [12]\.\d+, between 1\.\d+ and 1\d\.\d+", told)
+    assert re.fullmatch(r"Loss of tr-test: from 1\d\.\d+ to [12]\.\d+, between 1\.\d+ and 1\d\.\d+(; .*)?", told)
 
 
 def test_a_hover_says_what_the_log_says_of_that_iteration_in_all_curves(browser: Browser) -> None:
@@ -206,6 +207,24 @@ def test_marks_are_drawn_until_they_are_turned_off(browser: Browser) -> None:
         before = browser.run(drawn)
 
 
+def test_marks_of_a_kind_that_stand_close_are_ticks_that_hide_no_curve(browser: Browser) -> None:
+    module = (Path(report.__file__).parent / "page" / "drawn.js").read_text()
+    script = re.sub(r"^import [^;]*;\n|^export ", "", module, flags=re.MULTILINE)
+    drawn = """
+        const [starts] = arguments, tops = [], MARKS = { start: { letter: "S", dash: [] } };
+        const css = () => "red", along = (run, axis, iteration) => iteration;
+        const ctx = Object.fromEntries(["save", "beginPath", "rect", "clip", "restore", "setLineDash", "stroke",
+            "lineTo", "fillText"].map((name) => [name, () => {}]));
+        ctx.moveTo = (x, y) => tops.push(y);
+        const plot = { ctx, bbox: { left: 0, top: 0, width: 400, height: 100 }, valToPos: (value) => value };
+        const run = { marks: starts.map((iteration) => ({ kind: "start", iteration })) };
+        drawMarks(plot, [run], { axis: "iteration", kinds: new Set(["start"]) });
+        return tops;
+    """
+    browser.open("run")
+    assert browser.run(script + drawn, [10, 100, 102, 104, 200, 200]) == [0, 92, 92, 92, 0, 0]
+
+
 def test_what_happened_leads_to_its_place_in_the_curves(browser: Browser) -> None:
     browser.open("run")
     row = browser.driver.find_element(By.XPATH, "//td[contains(., 'left at the kill switch')]/..")
@@ -253,6 +272,57 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_a_tap_reads_a_curve(bro
     browser.run("arguments[0].scrollIntoView({block: 'center'})", browser.one("[data-curve=loss]"))
     browser.one("[data-curve=loss] .u-over").click()
     browser.until(lambda: browser.where.startswith("iteration "))
+
+
+def test_two_fingers_zoom_all_curves_and_one_scrolls_the_page(browser: Browser) -> None:
+    browser.open("run", width=390)
+    browser.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 2})
+
+    def touch(kind: str, *fingers: float, below: float = 60) -> None:
+        box = browser.run("return document.querySelector('[data-curve=loss] .u-over').getBoundingClientRect().toJSON()")
+        points = [
+            {"x": box["left"] + share * box["width"], "y": box["top"] + below, "id": number}
+            for number, share in enumerate(fingers)
+        ]
+        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    browser.run("document.querySelector('[data-curve=loss]').scrollIntoView({block: 'start'})")
+    touch("touchStart", 0.4)
+    touch("touchStart", 0.4, 0.6)
+    for by in (0.05, 0.1, 0.2):
+        touch("touchMove", 0.4 - by, 0.6 + by)
+    touch("touchEnd")
+    browser.until(lambda: "from=" in browser.driver.current_url)
+    low, high = map(int, re.findall(r"from=(\d+)-(\d+)", browser.driver.current_url)[0])
+    # What was under 0.4 and 0.6 of the width is now under 0.2 and 0.8.
+    assert abs(low - ITERATIONS / 3) < 12 and abs(high - ITERATIONS * 2 / 3) < 12
+    before = browser.run("return scrollY")
+    touch("touchStart", 0.5, below=180)
+    for below in (150, 100, 40):
+        box_top = browser.run("return document.querySelector('[data-curve=loss] .u-over').getBoundingClientRect().top")
+        point = {"x": 200, "y": box_top + below, "id": 0}
+        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [point]})
+    touch("touchEnd")
+    browser.until(lambda: browser.run("return scrollY") > before)
+    assert f"from={low}-{high}" in browser.driver.current_url, "one finger zooms nothing"
+    browser.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
+
+def test_what_was_trained_again_is_drawn_faintly_until_it_is_turned_off_and_told_in_words(browser: Browser) -> None:
+    browser.open("run")
+    again = re.search(r"Iterations done again\s+([\d,]+), \S+ of training", browser.one("#tables").text)
+    assert again is not None
+    box = browser.labelled(f"trained again ({again[1]} iterations)")
+    told = "return document.querySelector('[data-curve=loss] .canvas').getAttribute('aria-label')"
+    drawn = "return document.querySelector('[data-curve=loss] canvas').toDataURL()"
+    before = browser.run(drawn)
+    assert "trained again is faint beneath" in browser.run(told)
+    box.click()
+    assert browser.run(drawn) != before and "trained again" not in browser.run(told)
+    browser.until(lambda: "again=0" in browser.driver.current_url)
+    browser.driver.refresh()
+    browser.until(lambda: browser.run("return document.documentElement.dataset.ready") == "yes")
+    assert not browser.labelled("trained again").is_selected()
 
 
 def test_records_are_told_in_tables_and_the_time_as_a_line(browser: Browser) -> None:

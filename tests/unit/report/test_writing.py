@@ -20,6 +20,7 @@ from opsctl.errors import OpsctlError
 from opsctl.report import page_data, writing
 from opsctl.report.course import ALERT, KILL, SAVE, Course, Mark
 from opsctl.report.page_data import Known, PageData, page_run
+from opsctl.report.rows import Rows, Superseded
 from opsctl.report.writing import page_html, write_page
 from tests.unit.report.test_course import course_of, line
 
@@ -106,9 +107,11 @@ def test_columns_are_numbers_of_eight_and_four_bytes() -> None:
 
 
 def test_300_000_iterations_are_a_page_of_less_than_5_mb() -> None:
-    one, count = course_of(line(1)).rows, 300_000
-    course = Course(rows=one * count)
-    course.rows[:: len(one)] = array("d", range(1, count + 1))
+    one, count = course_of(line(1)).rows.numbers, 300_000
+    numbers = one * count
+    numbers[:: len(one)] = array("d", range(1, count + 1))
+    again = [Superseded(1, count, Rows(numbers)) for _ in range(2)]
+    course = Course(Rows(numbers), superseded=again)
     assert len(page("tr1", course)) < 5_000_000
 
 

@@ -1,14 +1,17 @@
 """Slurm's commands stood in for by small scripts: what cannot be had from a real Slurm at will."""
 
+import errno
 import os
+import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
+from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.commands import client_for
 from opsctl.slurm.process import Answer, run_slurm
 from opsctl.slurm.rows import FIELD_END, QUEUE_FIELDS, ROW_END
 
@@ -186,3 +189,62 @@ def test_a_list_of_jobs_that_breaks_off_in_the_middle_of_a_row_is_no_answer(tmp_
             continue
         with pytest.raises(SlurmUnreachable, match="in the middle of a row"):
             client(tmp_path).jobs()
+
+
+def test_a_local_cluster_that_is_down_is_said_to_be_one_with_what_brings_it_up(tmp_path: Path) -> None:
+    fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    conf = tmp_path / "slurm.conf"
+    with pytest.raises(SlurmUnreachable, match="is unknown; try again later"):
+        run_slurm(["squeue"], {"PATH": str(tmp_path), "SLURM_CONF": str(conf)}, 60)
+    (tmp_path / "cluster.json").write_text("{}")
+    with pytest.raises(SlurmUnreachable, match=f"opsctl local-cluster up --folder {tmp_path}"):
+        run_slurm(["squeue"], {"PATH": str(tmp_path), "SLURM_CONF": str(conf)}, 60)
+
+
+@pytest.mark.parametrize(
+    ("program", "daemon", "lines"),
+    [
+        ("squeue", "slurmctld", "SlurmctldHost=here(127.0.0.1)\nSlurmctldPort={port}\n"),
+        ("sacct", "slurmdbd", "AccountingStorageHost=127.0.0.1\nAccountingStoragePort={port}\n"),
+    ],
+)
+def test_a_local_cluster_whose_daemon_is_gone_is_said_to_be_down_without_asking_it(
+    program: str, daemon: str, lines: str, tmp_path: Path
+) -> None:
+    fake(tmp_path, program, f"touch {tmp_path}/asked")
+    conf = tmp_path / "slurm.conf"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CONF": str(conf)}
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        conf.write_text(lines.format(port=port))
+        run_slurm([program], environment, 60)  # a Slurm that is no local cluster is always asked
+        (tmp_path / "asked").unlink()
+        (tmp_path / "cluster.json").write_text("{}")
+        with pytest.raises(SlurmUnreachable, match=f"its {daemon} does not listen: port {port} .*local-cluster up"):
+            run_slurm([program], environment, 60)
+        assert not (tmp_path / "asked").exists()
+        fake(tmp_path, "sacctmgr", "echo made")  # asks a daemon that is there before the controller
+        assert run_slurm([str(tmp_path / "sacctmgr")], environment, 60).stdout == "made\n"
+        listener.listen()
+        run_slurm([program], environment, 60)
+        assert (tmp_path / "asked").exists()
+
+
+def test_what_cannot_be_looked_at_beside_slurms_configuration_hides_neither_its_answer_nor_that_none_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+
+    def stale(path: Any, *args: Any, **named: Any) -> os.stat_result:
+        if str(path).startswith("/of/a/server"):
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return real(path, *args, **named)
+
+    monkeypatch.setattr(os, "stat", stale)
+    environment = {"PATH": str(tmp_path), "SLURM_CONF": "/of/a/server/slurm.conf"}
+    fake(tmp_path, "squeue", "echo 7")
+    assert run_slurm(["squeue"], environment, 60).stdout == "7\n"
+    fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(SlurmUnreachable, match="is unknown; try again later"):
+        run_slurm(["squeue"], environment, 60)

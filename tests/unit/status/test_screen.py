@@ -19,7 +19,7 @@ from opsctl.output import json_text
 from opsctl.records.kill_switch import KillSwitchState
 from opsctl.status.overview import Overview
 from opsctl.status.printed import printed_status
-from opsctl.status.screen import status_lines
+from opsctl.status.screen import loss_text, status_lines
 from opsctl.watch.snapshot import Published, Snapshot
 from tests.printed_json import printed
 from tests.unit.status.runs import iteration, now, opened, run
@@ -152,6 +152,11 @@ def test_no_line_is_longer_than_the_screen(width: int) -> None:
     assert "and 6 more: opsctl queue" in text
 
 
+def test_a_job_that_runs_and_has_logged_nothing_is_said_to_be_starting() -> None:
+    assert "progress     starting: the log has no iteration yet" in screen(run(jobs=(RUNNING,)))
+    assert "starting" not in screen(run(jobs=(WAITING_FOR_TASK,))) + screen(HEALTHY)
+
+
 def test_colour_changes_no_word() -> None:
     plain = status_lines(HEALTHY, [], 100, colour=False)
     painted = status_lines(HEALTHY, [], 100, colour=True)
@@ -194,6 +199,16 @@ def test_an_attempt_is_running_for_programs_only_where_slurm_has_its_job() -> No
     assert [one.state for one in printed_status(all_three, []).attempts] == ["running", "not known", "ended"]
     blind = now(all_three, jobs=(), blind="no answer")
     assert [one.state for one in printed_status(blind, []).attempts] == ["not known", "not known", "ended"]
+
+
+def test_the_loss_is_not_a_number_only_where_the_line_went_on_behind_it() -> None:
+    def shown(nan_iterations: int | None) -> str:
+        last = msgspec.structs.replace(iteration(), loss=None, nan_iterations=nan_iterations)
+        measured = msgspec.structs.replace(HEALTHY.seen.measured, last_iteration=last)
+        return loss_text(now(HEALTHY, measured=measured).seen)
+
+    assert shown(1).startswith("not a number at iteration 500")
+    assert shown(None).startswith("not told at iteration 500")
 
 
 def test_a_loss_that_is_no_number_is_null_for_programs() -> None:

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.cli import main
+from opsctl.records.cancels import Cancel
 from opsctl.records.node_evidence import read_node_evidence
+from opsctl.records.state_files import append_state
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.types import JobEnd
 from opsctl.triage import closing
@@ -186,6 +188,26 @@ def test_the_command_takes_a_job_or_an_attempt_and_prints_what_a_program_reads(
         assert (told["cause"], told["attempt"]) == (cause, 1 if cause == "gpu-ecc" else 2)
     assert (told["user_fault"], told["rank"], told["node"]) == (True, 3, "n0")
     assert told["evidence"][0]["source"] == "main_log.txt" and told["evidence"][0]["line"] == 4
+
+
+def test_who_cancelled_it_and_when_is_told_of_what_was_cancelled_by_opsctl(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_attempt(paths, 1, ECC)
+    an_attempt(paths, 2, reason=Ending.CANCELLED)
+    assert "cause       cancelled (not the user's)" in (by_scancel := triage(capsys)) and "ask who" in by_scancel
+    cancels = [
+        Cancel(at=NOON.replace(hour=13), by="ann", host="login1", jobs=("71", "72"), chains=1),
+        Cancel(at=NOON.replace(hour=23), by="bob", host="login2", jobs=("72",), chains=1),  # another job of that id
+    ]
+    for cancel in cancels:
+        append_state(paths.output, paths.cancels, cancel)
+    out = triage(capsys)
+    assert "cause       cancelled (by ann on login1 at 2026-11-21T13:00:00+00:00), confidence" in out
+    assert "ask who" not in out and "\n  opsctl submit\n" in out
+    told = printed("triage", triage(capsys, "--json"))
+    assert (told["cancelled"]["by"], told["user_fault"]) == ("ann", False)
+    assert printed("triage", triage(capsys, "71", "--json"))["cancelled"] is None  # the node did it
 
 
 def test_any_log_is_read_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], paths: RunPaths) -> None:

@@ -15,7 +15,7 @@ from opsctl.triage.deciding import decide, teardown
 from opsctl.triage.findings import Facts, Finding, SlurmWord, findings_of_line, words_of_failures
 from opsctl.triage.rules import shipped_rules
 from opsctl.triage.waiting import waited
-from trainer.formats.attempt_records import Failure, RankPlace
+from trainer.formats.attempt_records import HARD_END_STATUS, Failure, RankPlace
 from trainer.formats.node_samples import NodeSample
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -49,6 +49,67 @@ def test_a_rank_that_was_killed_and_nobody_says_why_is_no_cause_but_has_its_plac
     killed = Failure(rank=5, node="n1", signal=9, failed_at=NOON, message="killed by SIGKILL")
     said = decide(Facts(findings=lines(f"[rank1]: {LOST}"), failures=(killed,)), RULES)
     assert (said.cause, said.node, said.rank, said.confidence) == (Cause.UNKNOWN, "n1", 5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "cause"),
+    [
+        (7, "", Cause.USER_CODE),  # torchrun says no more
+        (1, "", Cause.NETWORK),  # any error ends so, a lost peer's too
+        (1, "exited with status 1", Cause.USER_CODE),  # our launcher, which has an error's words where there is one
+        (1, f"followed another rank's failure: {LOST}", Cause.NETWORK),
+        (137, "", Cause.NETWORK),
+        (HARD_END_STATUS, "", Cause.NETWORK),  # the trainer's own way out where a peer is gone
+        (HARD_END_STATUS, f"exited with status {HARD_END_STATUS}", Cause.NETWORK),
+        (120, "", Cause.NETWORK),  # Python's, where it could not write the last of its output
+    ],
+)
+def test_a_rank_that_left_by_itself_without_a_word_is_what_the_others_lost(
+    code: int, message: str, cause: Cause
+) -> None:
+    left = Failure(rank=5, node="n1", exit_code=code, failed_at=NOON, message=message)
+    said = decide(Facts(findings=lines(f"[rank1]: {LOST}"), failures=(left,), ranks=RANKS), RULES)
+    assert (said.cause, said.user_fault) == (cause, cause is Cause.USER_CODE)
+    if cause is Cause.USER_CODE:
+        assert (said.node, said.rank) == ("n1", 5) and "who calls exit" in said.todo[0]
+
+
+@pytest.mark.parametrize(
+    ("own", "code", "cause"),
+    [
+        ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1970, remote process exited", 17, Cause.NCCL),
+        ("ncclRemoteError: A call failed possibly due to a network error.", 17, Cause.NCCL),
+        (f"[Rank 5] {WAITED}", 3, Cause.NCCL),
+        ("NCCL WARN NET/IB : Got completion from peer with status=12 opcode=0 len=0 vendor err 129", 17, Cause.NETWORK),
+    ],
+)
+def test_a_rank_that_said_that_it_lost_a_peer_left_for_that_whatever_exit_code_it_chose(
+    own: str, code: int, cause: Cause
+) -> None:
+    left = Failure(rank=5, node="n1", exit_code=code, failed_at=NOON)
+    found = tuple(replace(one, node="n1") for one in lines(f"[rank5]: {own}"))
+    said = decide(Facts(findings=found, failures=(left,), ranks=RANKS), RULES)
+    assert (said.cause, said.node, said.rank, said.user_fault) == (cause, "n1", 5, False)
+    survived = tuple(replace(one, is_before_progress=True) for one in found)
+    assert decide(Facts(findings=survived, failures=(left,), ranks=RANKS), RULES).cause is Cause.USER_CODE
+
+
+@pytest.mark.parametrize(
+    ("told_to_end", "cause", "rank"), [(frozenset({5}), Cause.UNKNOWN, 5), (frozenset(), Cause.NETWORK, None)]
+)
+def test_a_rank_that_sigterm_ended_before_anybody_ended_the_rest_is_what_the_others_lost(
+    told_to_end: frozenset[int], cause: Cause, rank: int | None
+) -> None:
+    told = Failure(rank=5, node="n1", signal=15, failed_at=NOON)
+    facts = Facts(findings=lines(f"[rank1]: {LOST}"), failures=(told,), ranks=RANKS, told_to_end=told_to_end)
+    said = decide(facts, RULES)
+    assert (said.cause, said.rank) == (cause, rank)
+
+
+def test_what_a_module_gave_up_with_is_the_cause_and_a_bare_exit_code_says_nothing() -> None:
+    said = decide(Facts(findings=lines("[default1]:SystemExit: more than 5 % is padding, giving up")), RULES)
+    assert said.cause is Cause.USER_CODE and "padding" in said.summary
+    assert decide(Facts(findings=lines("[default1]:SystemExit: 1")), RULES).cause is Cause.UNKNOWN
 
 
 def a_sample(share: float, **more: Any) -> NodeSample:

@@ -56,6 +56,51 @@ def test_a_rank_has_the_node_that_any_line_of_the_log_tells_of(
     assert (said.node, said.rank) == (node, rank)
 
 
+BLOCK = (
+    "1:   time      : 2026-11-21_11:00:00\n1:   host      : localhost\n1:   rank      : 5 (local_rank: 1)\n"
+    "1:   exitcode  : -{signal} (pid: 5)\n1:   error_file: <N/A>\n"
+)
+LOST = "0: [rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:265.\n"
+ENDS = "0: slurmstepd-n01: error: *** STEP 7.0 ON n01 CANCELLED AT 2026-11-21T11:00:01 ***\n"
+SRUN = "srun: error: n02: task 1: Exited with exit code 1\nsrun: error: n01: task 0: Exited with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "rank"),
+    [
+        (LOST + BLOCK.format(signal=9) + ENDS + SRUN, Cause.UNKNOWN, 5),
+        (LOST + BLOCK.format(signal=11) + ENDS + SRUN, Cause.USER_CODE, 5),
+        (LOST + BLOCK.format(signal=15) + ENDS + SRUN, Cause.UNKNOWN, 5),
+        (LOST + ENDS + BLOCK.format(signal=15) + SRUN, Cause.NETWORK, None),  # it was ended like the others
+    ],
+    ids=["killed", "crashed", "told to end", "told to end with the rest"],
+)
+def test_a_launcher_whose_host_calls_itself_localhost_is_on_the_node_of_its_task(
+    tmp_path: Path, log: str, cause: Cause, rank: int | None
+) -> None:
+    for nodes in ((), ("n01", "n02")):
+        said = verdict(tmp_path, log, nodes)
+        assert (said.cause, said.rank, said.node) == (cause, rank, "" if rank is None else "n02")
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (BLOCK.format(signal=15) + ENDS, Cause.CANCELLED),
+        (ENDS + BLOCK.format(signal=15), Cause.CANCELLED),
+        (BLOCK.format(signal=15) + ENDS + LOST + SRUN, Cause.CANCELLED),  # what came of it
+        (BLOCK.format(signal=15) + SRUN + "\n" + ENDS, Cause.UNKNOWN),  # srun ended what was left of it
+        (LOST + BLOCK.format(signal=15) + ENDS, Cause.UNKNOWN),
+        (BLOCK.format(signal=9) + ENDS, Cause.UNKNOWN),
+        (BLOCK.format(signal=15), Cause.UNKNOWN),
+    ],
+)
+def test_a_step_that_was_cancelled_before_anything_had_failed_is_that_also_where_slurm_cannot_be_asked(
+    tmp_path: Path, log: str, cause: Cause
+) -> None:
+    assert verdict(tmp_path, log, state="").cause is cause
+
+
 def test_of_a_smaller_communicator_the_rank_is_none_of_the_jobs() -> None:
     lines = [
         INIT.format(host="n1", pid=5, device=1, rank=9, of=16),

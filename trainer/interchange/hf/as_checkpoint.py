@@ -12,8 +12,9 @@ from trainer.formats.manifest import LATEST, MANIFEST, Manifest, SavedFile, tag_
 from trainer.formats.origin import saved_now, started_now
 from trainer.formats.partitions import Cut
 from trainer.formats.progress import Progress as Counters
-from trainer.formats.resumable import IMPORTED, NO_OPTIMIZER, layout_facts
+from trainer.formats.resumable import IMPORTED, NO_OPTIMIZER
 from trainer.formats.saved_parameters import saved_parameters
+from trainer.formats.training_identity import layout_facts
 from trainer.formats.vocabulary_files import tokenizer_identity
 from trainer.interchange.hf.imported_model import ImportedModel
 from trainer.interchange.native import NativeFiles

@@ -13,7 +13,7 @@ case $SIZE in
     13b)   LAYERS=40; HIDDEN=5120; HEADS=40 ;;
     *) echo "no such size"; exit 1 ;;
 esac
-for step in build check; do LAST=$step; done
+for step in $STEPS; do LAST=$step; done
 
 LAUNCH=(--nproc_per_node 8 --nnodes $NUM_NODES --master_port 6000)
 MODEL_ARGS=(

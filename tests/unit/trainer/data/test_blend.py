@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data import blend
+from trainer.recipe.passes import sizes_to_build, target_sizes
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -39,5 +40,5 @@ def test_equal_and_rare_weights_too(weights: list[float]) -> None:
 
 
 def test_each_part_is_built_half_a_percent_larger_and_rounded_up_twice() -> None:
-    assert blend.target_sizes([0.3, 0.7], 1001) == [301, 701]
-    assert blend.sizes_to_build([0.3, 0.7], 1001) == [303, 705]
+    assert target_sizes([0.3, 0.7], 1001) == [301, 701]
+    assert sizes_to_build([0.3, 0.7], 1001) == [303, 705]

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from tests.unit.trainer.data.conftest import MakePair
 from trainer.data.gathering import OrderedTokens, gather
 from trainer.data.indexed import IndexedTokens
-from trainer.data.indices import SampleOrder, build_order, plan_epochs
+from trainer.data.indices import SampleOrder, build_order
 from trainer.formats.errors import DataError
+from trainer.recipe.passes import plan_epochs
 
 pytestmark = pytest.mark.usefixtures("engine")
 LENGTH = 8

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.indices import build_order, build_sample_index, plan_epochs
+from trainer.data.indices import build_order, build_sample_index
+from trainer.recipe.passes import plan_epochs
 
 pytestmark = pytest.mark.usefixtures("engine")
 

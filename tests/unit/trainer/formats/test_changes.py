@@ -13,7 +13,7 @@ from trainer.formats.changes import changes, refuse_other_training, said, traini
 from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Change
 from trainer.formats.manifest import Manifest
-from trainer.formats.resumable import Identity
+from trainer.formats.training_identity import Identity
 from trainer.recipe.identity import SETTINGS, TRAINING
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.options import BY_KEY, Options, parse, to_arguments

@@ -118,6 +118,21 @@ def test_a_working_tree_is_told_by_its_commit_and_by_what_differs_from_it(editab
     assert line == f"model {commit[:10]} -> {git(source, 'rev-parse', 'HEAD')[:10]}"
 
 
+def test_what_a_run_writes_into_a_working_tree_makes_it_no_other_environment(editable: tuple[Path, Path]) -> None:
+    source, python = editable
+    clean = told(python)
+    for file in ("first/run.toml", "first/output/checkpoints/zero_to_fp32.py", "elsewhere/.opsctl/owner.json"):
+        (source / file).parent.mkdir(parents=True, exist_ok=True)
+        (source / file).write_text("1\n")
+    (source / "elsewhere" / "zero_to_fp32.py").write_text("1\n")
+    assert told(python).commits == clean.commits
+    (source / "first" / "run.toml").write_text("2\n")
+    assert told(python).commits == clean.commits
+    (source / "beside").mkdir()
+    (source / "beside" / "new.py").write_text("1\n")
+    assert told(python).commits["model"].difference != ""
+
+
 def test_a_broken_package_hides_no_other_and_a_password_in_an_address_is_not_told(tmp_path: Path) -> None:
     python = make_venv(tmp_path / "venv", *(make_wheel(tmp_path, name, "1") for name in ("sound", "broken", "private")))
     broken, private = (

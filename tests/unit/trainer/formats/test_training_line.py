@@ -65,6 +65,17 @@ def test_a_training_line_matches_the_documented_format_with_every_optional_part(
     )
 
 
+def test_a_line_cut_anywhere_says_of_its_numbers_only_those_that_a_bar_closes() -> None:
+    printed = write_training_line(LINE)
+    whole = parse_training_line(printed)
+    for end in range(printed.index("|") + 1, len(printed)):
+        found = parse_training_line(printed[:end])
+        assert found is not None
+        told = [name for name in found.__struct_fields__ if getattr(found, name) not in (None, {})]
+        assert len(told) == 2 + printed[:end].count("|") - 1, printed[:end]
+        assert all(getattr(found, name) == getattr(whole, name) for name in told), printed[:end]
+
+
 @pytest.mark.parametrize("loss", [None, math.nan, math.inf, 0.0, -1.0])
 def test_a_line_without_a_finite_positive_loss_has_no_loss(loss: float | None) -> None:
     line = write_training_line(msgspec.structs.replace(LINE, loss=loss, nan_iterations=3))

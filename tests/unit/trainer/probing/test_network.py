@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.probing.network import partner
+from trainer.probing.network import latest_s, partner
 
 
 @pytest.mark.parametrize("nodes", range(2, 54))
@@ -21,3 +21,12 @@ def test_partners_agree_on_each_other_in_every_round(nodes: int) -> None:
         for node in range(nodes):
             other = partner(node, turn, nodes)
             assert other is None or partner(other, turn, nodes) == node
+
+
+@pytest.mark.parametrize(
+    ("took_s", "until_s"),
+    [(3.0, 11.0), (0.5, 6.0), (12.0, 18.0)],
+    ids=["as long again and five seconds", "five seconds at least", "never so long that its own time is up"],
+)
+def test_the_first_node_waits_for_those_that_a_slow_one_holds_up(took_s: float, until_s: float) -> None:
+    assert latest_s(100.0, 100.0 + took_s, 20.0) == 100.0 + until_s

@@ -30,18 +30,18 @@ def _find(tell: Tell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "end", "said"),
+    ("measure", "limit_s", "end", "said"),
     [
-        (_hang, "late", "not done within 0.3 s"),
-        (_die, "failed", "its process was ended by SIGKILL"),
-        (_raise, "failed", "OSError: no such device"),
+        (_hang, 0.3, "late", "not done within 0.3 s"),
+        (_die, 60.0, "failed", "its process was ended by SIGKILL"),
+        (_raise, 60.0, "failed", "OSError: no such device"),
     ],
 )
 def test_a_part_that_fails_says_how_and_the_next_one_is_measured(
-    measure: object, end: str, said: str, capfd: pytest.CaptureFixture[str]
+    measure: object, limit_s: float, end: str, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run_part("x1", Part("disk", 0.3, measure))  # type: ignore[arg-type]
-    run_part("x1", Part("memory", 5.0, _find))
+    run_part("x1", Part("disk", limit_s, measure))  # type: ignore[arg-type]
+    run_part("x1", Part("memory", 60.0, _find))
     lines = [line for text in capfd.readouterr().out.splitlines() if (line := decode(text, ProbeLine))]
     assert [(line.part, line.what, line.text) for line in lines[:2]] == [
         ("disk", "began", ""),

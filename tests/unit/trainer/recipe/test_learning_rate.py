@@ -16,7 +16,8 @@ import pytest
 from tests.unit.trainer.formats.test_manifest import manifest_of
 from trainer.formats.changes import changes, said
 from trainer.formats.errors import CheckpointError
-from trainer.formats.resumable import Identity, schedule_to_use
+from trainer.formats.resumable import schedule_to_use
+from trainer.formats.training_identity import Identity
 from trainer.recipe.learning_rate import COOLDOWN_STYLES, LearningRateSchedule, learning_rate
 from trainer.recipe.options import OptionsError, parse, to_arguments
 from trainer.recipe.schedule_rules import schedule_notices

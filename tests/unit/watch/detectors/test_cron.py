@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from opsctl.watch.detector import Settings, run_detectors
 from opsctl.watch.detectors import cron

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from opsctl.runs.schema import WatchTable
 from opsctl.watch.detector import Settings, can_tell

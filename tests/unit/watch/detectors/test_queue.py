@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
+
 from opsctl.attempts.events import Attempt
 from opsctl.logs.records import Measured
 from opsctl.records.kill_switch import KillSwitchState
@@ -88,5 +90,5 @@ def test_the_end_of_the_training_needs_no_more() -> None:
 def test_a_kill_switch_a_brake_and_nobody_who_refills_are_none() -> None:
     assert found(RUNNING, kill_switch=KillSwitchState(Path("/k"), True, True)) == []
     assert found(RUNNING, attempts_without_progress=3) == found(RUNNING, is_finished=True) == []
-    assert found(RUNNING, cron=None) == found(RUNNING, cron=replace(CRON, is_started=False)) == []
+    assert found(RUNNING, cron=None) == found(RUNNING, cron=msgspec.structs.replace(CRON, is_started=False)) == []
     assert found(RUNNING, settings=replace(SETTINGS, keep_queued=0)) == found() == []

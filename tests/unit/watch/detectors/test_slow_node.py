@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from opsctl.runs.schema import WatchTable
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors.slow_node import DETECTOR, _middle_without, slow_nodes
 from opsctl.watch.snapshot import Snapshot
@@ -65,6 +66,49 @@ def test_the_node_that_all_wait_for_is_named_and_no_other(
     name: str, timings: list[RankTiming], expected: list[str]
 ) -> None:
     assert [one.node for one in slow_nodes(timings, 5.0)] == expected
+
+
+def test_a_run_looks_for_nodes_that_are_three_percent_slower_unless_its_file_says_otherwise() -> None:
+    snapshot = Snapshot(NOW, timings=tuple(timed(48, lambda node, _: 1.045 if node == 17 else 1.0, noise=0.005)))
+    assert [one.subject for one in DETECTOR.find(snapshot, Settings("demo", "us"))] == ["n17"]
+    allowed = Settings("demo", "us", watch=WatchTable(slower_node_percent=6.0))
+    assert DETECTOR.find(snapshot, allowed) == []
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(16, []), (18, ["n0"])])
+def test_where_few_tell_how_far_nodes_differ_one_has_to_be_farther_off(nodes: int, expected: list[str]) -> None:
+    def factor(node: int, _stretch: int) -> float:
+        # The others lie two percent apart, by turns: 1.4826 of that is what they differ by. n0 is 4.5 times as far off.
+        return 1.0 + 4.5 * 0.02 * 1.4826 if node == 0 else 1.0 + 0.02 * (node % 3 - 1)
+
+    assert [one.node for one in slow_nodes(timed(nodes, factor, noise=0.0), 3.0)] == expected
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.045, []), (1.055, ["n5"])])
+def test_among_few_of_a_stage_a_node_is_slow_from_five_percent_on(factor: float, expected: list[str]) -> None:
+    timings = timed(48, lambda node, _: factor if node == 5 else 1.0, stages=12, noise=0.0)
+    assert [one.node for one in slow_nodes(timings, 3.0)] == expected
+
+
+@pytest.mark.parametrize("stages", [3, 6, 12])
+def test_nodes_of_a_pipeline_that_differ_by_two_percent_for_good_are_not_named_because_they_are_many(
+    stages: int,
+) -> None:
+    named = 0
+    for seed in range(50):
+        chance = random.Random(seed)
+        factors = [chance.gauss(1.0, 0.02) for _ in range(48)]
+        timings = timed(48, lambda node, _, own=factors: own[node], stages, 5, noise=0.002, ranks=1)  # type: ignore[misc]
+        named += bool(slow_nodes(timings, 3.0))
+    assert named <= 2
+
+
+def test_a_slow_node_of_such_a_pipeline_is_named() -> None:
+    chance = random.Random(1)
+    factors = [chance.gauss(1.0, 0.02) for _ in range(48)]
+    factors[5] = 1.25
+    timings = timed(48, lambda node, _: factors[node], stages=12, noise=0.002)
+    assert [one.node for one in slow_nodes(timings, 3.0)] == ["n5"]
 
 
 def test_a_finding_has_the_numbers_and_what_to_type() -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from opsctl.moments import now
 from opsctl.programs import Said, ask
@@ -199,7 +200,7 @@ def test_where_files_go_after_days_the_notice_is_half_of_that(tmp_path: Path, mo
 
 def test_a_walk_that_has_not_seen_all_is_no_look_to_remember(run: RunView) -> None:
     whole = looked(run)
-    part = replace(whole, spaces=tuple(replace(one, how="part of a walk") for one in whole.spaces))
+    part = replace(whole, spaces=tuple(structs.replace(one, how="part of a walk") for one in whole.spaces))
     remember(run.paths, part)
     assert read_space(run.paths) == []
     remember(run.paths, whole)

@@ -1,0 +1,82 @@
+"""The numbers of a training along its iterations, line by line."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+#: What runs along an axis, then what is drawn over it.
+AXES = ("iteration", "samples", "tokens", "at_s")
+CURVES = ("loss", "learning_rate", "batch", "grad_norm", "tflops", "mfu", "tokens_per_second", "seconds")
+#: Those, and what more of a line is asked for: TFLOP/s without recomputed activations, where it tells them apart, and
+#: how many iterations it is of that were trained, not left out on request, and on how many ranks or nodes they were.
+COLUMNS = (*AXES, *CURVES, "model_tflops", "trained", "ranks", "nodes")
+_WIDTH, _PLACES = len(COLUMNS), {name: place for place, name in enumerate(COLUMNS)}
+
+
+@dataclass(eq=False)
+class Rows:
+    """A number of each of `COLUMNS` for every line, the iterations ascending. A number that no line says is NaN."""
+
+    numbers: array[float] = field(default_factory=lambda: array("d"))
+
+    def __len__(self) -> int:
+        return len(self.numbers) // _WIDTH
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same, where what is not known is like what is not known."""
+        return isinstance(other, Rows) and self.numbers.tobytes() == other.numbers.tobytes()
+
+    def column(self, name: str) -> array[float]:
+        """One of `COLUMNS`, along the iterations."""
+        return self.numbers[_PLACES[name] :: _WIDTH]
+
+    def newest(self, name: str) -> float:
+        """The last value of a column. Needs one line."""
+        return self.numbers[_PLACES[name] - _WIDTH]
+
+    def add(self, values: Sequence[float | None]) -> None:
+        """A line more; None is not known."""
+        self.numbers.extend([math.nan if value is None else value for value in values])
+
+    def cut(self, iteration: int) -> Rows:
+        """Take `iteration` and all after it away."""
+        place = bisect_left(range(len(self)), iteration, key=lambda place: int(self.numbers[place * _WIDTH]))
+        gone = Rows(self.numbers[_WIDTH * place :])
+        del self.numbers[_WIDTH * place :]
+        return gone
+
+    def shift(self, by_s: float) -> None:
+        """Move all moments."""
+        for place in range(_PLACES["at_s"], len(self.numbers), _WIDTH):
+            self.numbers[place] += by_s
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """Iterations that were trained again later, after a restart or a rollback, as they were the time before."""
+
+    first: int  # the first of them, of which the log's lines may be only one in ten
+    last: int
+    rows: Rows
+
+    @property
+    def iterations(self) -> int:
+        """How many of them were trained: what was left out on request took nothing."""
+        return sum(self._trained())
+
+    @property
+    def trained_s(self) -> float:
+        """Seconds of training that they took, by what their lines say of an iteration; 0 where none does."""
+        each_s = zip(self._trained(), self.rows.column("seconds"), strict=True)
+        return sum(iterations * seconds for iterations, seconds in each_s if math.isfinite(seconds))
+
+    def _trained(self) -> Iterator[int]:
+        """The iterations of each line, of the first one's only those from `first` on."""
+        before = self.first - 1
+        for at, trained in zip(self.rows.column("iteration"), self.rows.column("trained"), strict=True):
+            yield int(min(trained, at - before))
+            before = int(at)
