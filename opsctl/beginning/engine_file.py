@@ -83,7 +83,9 @@ def _precision(begun: Begun, said: Mapping[str, Any], line: int) -> None:
     for name, key in _SCALING.items():
         if isinstance(section.get(name), (int, float)):
             begun.set("trainer", key, BY_KEY[key].type(section[name]), remark)
-    scale, power = section.get("loss_scale"), section.get("initial_scale_power")
+    # Where it says none, DeepSpeed's own is 0: a dynamic one, whatever the script's option says.
+    scale = section.get("loss_scale", 0 if section.get("enabled") else None)
+    power = section.get("initial_scale_power")
     if scale == 0:
         given = begun.tables["trainer"].pop("loss_scale", None)
         if given is not None:

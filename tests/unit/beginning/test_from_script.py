@@ -133,6 +133,14 @@ def test_what_deepspeeds_file_says_counts_as_it_does_in_deepspeed() -> None:
     assert "offload_optimizer" in said
 
 
+def test_deepspeeds_file_scales_the_loss_by_itself_where_it_names_no_scale() -> None:
+    config = '{"fp16": {"enabled": true}, "train_micro_batch_size_per_gpu": 1}'
+    lines = f"cat <<E > ds.json\n{config}\nE\nsrun python pretrain_gpt.py {MODEL} --fp16 --loss-scale 12"
+    begun = begun_of(f"{lines} --deepspeed --deepspeed_config ds.json")
+    assert begun.value("trainer", "loss_scale") is None and begun.value("trainer", "fp16") is True
+    assert any("--loss-scale 12: DeepSpeed's file has a dynamic one" in str(note) for note in begun.notes)
+
+
 @pytest.mark.parametrize(
     ("name", "said", "expected"),
     [
