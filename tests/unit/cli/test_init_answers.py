@@ -105,7 +105,7 @@ def test_options_take_the_place_of_answers_and_the_rest_is_what_enter_would_take
         (("--params", "175B", "--gpu", "V100-16", "--gpus", "8"), "nothing fits 8 GPUs of 16 GB"),
         (("--gpus", "12"), "12 GPUs are no whole nodes of 8"),
         (("--gpu", "K80"), "no memory_gb and peak_tflops is known"),
-        (("--gpus", "8", "--time", "soon"), "'soon' is not a duration"),
+        (("--gpus", "8", "--time", "soon"), "--time soon: not a Slurm duration"),
     ],
 )
 def test_options_that_cannot_be_are_refused_and_nothing_is_made(
