@@ -303,9 +303,9 @@ def test_ten_processes_that_look_at_once_ask_once(tmp_path: Path) -> None:
 def test_what_is_kept_is_read_in_a_moment(slurm: Slurm, cache: Path) -> None:
     slurm.queue = [RUNNING] * 5000
     look(slurm, cache).jobs()
-    began = time.perf_counter()
+    began = time.process_time()  # its own: what else the machine does is no matter
     assert len(look(slurm, cache).jobs()) == 5000
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
     assert slurm.asked == 1
 
 
