@@ -18,6 +18,7 @@ from opsctl.probe.links import slow_links
 from opsctl.probe.measures import (
     CLOCK_S,
     DISK_GIB,
+    FAR_BEHIND,
     FEWEST,
     LATE_END,
     LEFTOVER_MIB,
@@ -266,7 +267,9 @@ def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Rea
     far = {
         node
         for node, slow in slowness_of.items()
-        if measure.slow is not None and slow >= measure.slow and off[node] >= SLOW_DEVIATIONS
+        if measure.slow is not None
+        and slow >= measure.slow
+        and (off[node] >= SLOW_DEVIATIONS or _is_far_behind(node, slowness_of))
     }
     # Where all links of several nodes are slow these may be a rack, and its switch's links slow, not theirs.
     fault_of_far = _suspicious if measure.of == "link" and len(far) > 1 else _slow
@@ -278,6 +281,11 @@ def _rates(measure: Measure, alike: Sequence[Answer]) -> Iterator[tuple[str, Rea
         which = f" of GPU {of}" if measure.of == "GPU" and of is not None else ""
         words = f"{measure.words}{which}: {value:.3g} {measure.unit}, where the others have {usual:.3g}"
         yield fault(node, f"{measure.part}.{measure.what}", f"{words} ({slow:.1f} times slower)")
+
+
+def _is_far_behind(node: str, slowness_of: Mapping[str, float]) -> bool:
+    """Whether it is FAR_BEHIND times slower than every other: among few nodes that differ, deviations say little."""
+    return slowness_of[node] >= FAR_BEHIND * max(slow for other, slow in slowness_of.items() if other != node)
 
 
 def _of_node(measure: Measure, answer: Answer) -> tuple[float, int | None] | None:

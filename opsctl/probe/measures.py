@@ -75,6 +75,8 @@ NOT_OF_HARDWARE = frozenset({RUN_FOLDER_FAILED, *(f"machine.{what}" for what, _,
 FEWEST = 3
 #: How many of its class's usual deviations a rate has to be off, beside the ratio.
 SUSPICIOUS_DEVIATIONS, SLOW_DEVIATIONS = 4.0, 8.0
+#: So many times slower than the slowest other node is slow, however those differ.
+FAR_BEHIND = 5.0
 #: A sum of fp32 numbers may be off by so much between ways of adding it up, as a share.
 SUM_TOLERANCE = 1e-4
 CLOCK_S = 5.0

@@ -200,3 +200,12 @@ def test_two_of_three_nodes_that_agree_by_chance_make_the_third_slow_only_where_
     numbers = {place: {("products", "fp32_gflops"): one} for place, one in enumerate(rates)}
     found = judge(answers(3, numbers=numbers), Expected())
     assert (names(3)[2] in slow(found)) == accused
+
+
+def test_a_node_far_behind_every_other_is_slow_however_much_four_busy_nodes_differ() -> None:
+    key = ("products", "fp32_gflops")  # as four nodes of one busy machine gave them
+    planted = dict(enumerate({key: rate} for rate in (44.45, 71.29, 3.99, 85.51)))
+    found = judge(answers(4, numbers=planted), Expected())
+    standings = {one.node: one.standing for one in found.nodes}
+    assert standings[names(4)[2]] == Standing.SLOW
+    assert [node for node, standing in standings.items() if standing == Standing.SLOW] == [names(4)[2]]
