@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import alternate, make_run, opsctl
-from benchmarks.looks import desk_environment, met
+from benchmarks.looks import desk, met
 
 LOG_BYTES = 5 << 30
 STATUS_LIMIT_S = 0.3
@@ -29,12 +27,8 @@ look(RunPaths(pathlib.Path(sys.argv[1])), 600)
 
 def main() -> dict[str, Any]:
     """Measure, print and return both. A stand-in is Slurm: what the controller takes is not ours to measure."""
-    folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
-    try:
-        environment = desk_environment(folder)
+    with desk() as (folder, environment):
         return _status(folder, environment) | _page(folder, environment)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _status(folder: Path, environment: dict[str, str]) -> dict[str, Any]:

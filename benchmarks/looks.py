@@ -7,7 +7,8 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,16 @@ CPU_ROUNDS = 7
 
 def main() -> dict[str, Any]:
     """Measure, print and return both. A stand-in is Slurm: what the controller takes is not ours to measure."""
+    with desk() as (folder, environment):
+        return _one_run(folder, environment) | _many_runs(folder, environment)
+
+
+@contextmanager
+def desk() -> Iterator[tuple[Path, dict[str, str]]]:
+    """(a folder, the environment of who looks from there), until the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
     try:
-        environment = desk_environment(folder)
-        return _one_run(folder, environment) | _many_runs(folder, environment)
+        yield folder, desk_environment(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
