@@ -18,7 +18,7 @@ SHOWN = 8
 folder_option = click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="The cron folder [default: the profile's [cron] folder, else this account's own].",
+    help="The cron folder [default: $OPSCTL_CRON_FOLDER, the profile's [cron] folder, or this account's own].",
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 

@@ -23,6 +23,7 @@ from opsctl.moments import now
 from opsctl.records.cron_runs import CronRun, RunEvent, RunState, append_run, read_runs
 from opsctl.records.programs import names_of, read_program
 from opsctl.records.state_files import locked, make_folder, read_text, remove, write_atomically
+from opsctl.render.surroundings import CRON_FOLDER_VARIABLE
 
 #: Given to a program to go after SIGTERM, seconds.
 GRACE_S = 10.0
@@ -138,7 +139,7 @@ def _signal(child: subprocess.Popen[bytes], number: int) -> None:
 
 def _environment(cron: Cron, run: CronRun) -> dict[str, str]:
     own = {
-        "OPSCTL_CRON_FOLDER": str(cron.paths.folder),
+        CRON_FOLDER_VARIABLE: str(cron.paths.folder),
         "OPSCTL_CRON_JOB": run.job,
         "OPSCTL_CRON_DUE": str(run.due) if run.due else "",
     }

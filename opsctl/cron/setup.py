@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,10 @@ from opsctl.errors import OpsctlError
 from opsctl.records.cron import Via
 from opsctl.records.group_folder import CRON, open_to
 from opsctl.records.programs import names_of
+from opsctl.records.register import cron_folder
 from opsctl.records.state_files import make_folder, write_atomically
-from opsctl.shipped import cron_folder
+from opsctl.render.surroundings import CRON_FOLDER_VARIABLE
+from opsctl.shipped import cron_folder as shipped_jobs
 
 #: How often, and with which pause in seconds, a folder that somebody is just making is tried.
 _TRIES, _PAUSE_S = 10, 0.2
@@ -36,9 +39,9 @@ def prepare(cron: Cron) -> list[str]:
         make_folder(paths.folder, folder)
     if is_fresh:
         for kind in ("hourly", "daily"):
-            for source in sorted((cron_folder() / kind).glob(f"*{SUFFIX}")):
+            for source in sorted((shipped_jobs() / kind).glob(f"*{SUFFIX}")):
                 add_job(cron, None, source.stem, False, None, False, False)
-    return warnings
+    return [*warnings, *_unseen(cron)]
 
 
 def begin(
@@ -83,11 +86,23 @@ def add_job(
 def _shipped(name: str, daily: bool) -> tuple[Path, bool]:
     """(file, whether it is a daily one)."""
     for kind in ("hourly", "daily"):
-        source = cron_folder() / kind / f"{name}{SUFFIX}"
+        source = shipped_jobs() / kind / f"{name}{SUFFIX}"
         if source.is_file():
             return source, daily or kind == "daily"
-    known = ", ".join(sorted(path.stem for path in cron_folder().glob(f"*/*{SUFFIX}")))
+    known = ", ".join(sorted(path.stem for path in shipped_jobs().glob(f"*/*{SUFFIX}")))
     raise OpsctlError(f"no job {name!r} comes with opsctl: {known}")
+
+
+def _unseen(cron: Cron) -> list[str]:
+    """Return how to let trainings and other commands find a scheduler whose folder only this command names."""
+    folder, usual = cron.paths.folder, cron_folder(cron.environment)
+    if folder == usual:
+        return []
+    return [
+        f"trainings and other commands look for the scheduler in {usual}: to let them find this one, type "
+        f'export {CRON_FOLDER_VARIABLE}={shlex.quote(str(folder))}, or write folder = "{folder}" under [cron] '
+        "in your profile"
+    ]
 
 
 def _refuse_a_strangers(cron: Cron) -> None:

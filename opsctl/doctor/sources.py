@@ -36,7 +36,7 @@ from opsctl.errors import OpsctlError, SlurmError
 from opsctl.evaluation.settings import settings_of, who_else_decides
 from opsctl.moments import now
 from opsctl.programs import Overdue, find_program, run_program
-from opsctl.records.register import cron_folder
+from opsctl.records.register import cron_folder, cron_folder_option
 from opsctl.records.run_view import RunView
 from opsctl.records.trusted import who_else_can_write
 from opsctl.runs.load import LoadedRun, expanded_file
@@ -227,7 +227,7 @@ def desk(loaded: LoadedRun | None, environment: Mapping[str, str]) -> DeskSeen:
     channels = profile(environment).get("alerts", {}).get("channels", ())
     if loaded is not None:
         channels = loaded.file.alerts.get("channels", channels)
-    return DeskSeen(cron_seen(cron_folder(environment), now()), len(channels))
+    return DeskSeen(cron_seen(cron_folder(environment), now(), cron_folder_option(environment)), len(channels))
 
 
 def has_hub_token(environment: Mapping[str, str]) -> bool:

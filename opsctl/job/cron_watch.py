@@ -22,7 +22,7 @@ from opsctl.moments import now
 from opsctl.records import alerts
 from opsctl.records.alerts import Noted
 from opsctl.records.cron import CronChain, CronPaths, Heartbeat, heartbeat, read_chain
-from opsctl.records.register import cron_folder
+from opsctl.records.register import cron_folder, cron_folder_option
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import cron_table, jobs_table
 from opsctl.slurm.backends import client_for
@@ -127,7 +127,9 @@ class CronWatch:
             return
         if is_dead and chain is not None:
             text = f"the cron carried by {chain.carrier()} has not ticked for two periods, says the training"
-            alerts.note(self.paths, [Noted(KEY, "critical", text, "opsctl cron status; opsctl cron start")], now())
+            option = cron_folder_option()
+            todo = f"opsctl cron status{option}; opsctl cron start{option}"
+            alerts.note(self.paths, [Noted(KEY, "critical", text, todo)], now())
         else:
             alerts.note_recovered(self.paths, [KEY], now())
         self._noted = is_dead

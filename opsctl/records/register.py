@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from opsctl.records.locate import account_state_folder, known_runs
 from opsctl.records.run_view import glance
 from opsctl.records.state_files import append_state, make_folder, read_lines
 from opsctl.records.trusted import opened_folder
+from opsctl.render.surroundings import CRON_FOLDER_VARIABLE
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.profile import cron_table
 
@@ -36,14 +38,21 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cron_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the pseudo-cron: the profiles' `[cron] folder`, else one of this account's own.
+    """Return the cron folder: `$OPSCTL_CRON_FOLDER`, the profiles' `[cron] folder`, or this account's own folder.
 
     Raises RunFileError for a wrong profile.
     """
-    folder = cron_table(environment).folder
+    folder = environment.get(CRON_FOLDER_VARIABLE) or cron_table(environment).folder
     if folder is None:
         return account_state_folder(environment) / "cron"
     return Path(os.path.abspath(Path(os.path.expandvars(folder)).expanduser()))  # noqa: PTH100 - links may move
+
+
+def cron_folder_option(environment: Mapping[str, str] = os.environ) -> str:
+    """Return ` --folder F` for a command that a person types later, if only the variable leads to this cron folder."""
+    used = cron_folder(environment)
+    usual = cron_folder({name: value for name, value in environment.items() if name != CRON_FOLDER_VARIABLE})
+    return "" if used == usual else f" --folder {shlex.quote(str(used))}"
 
 
 def register(name: str, run_file: Path, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> None:

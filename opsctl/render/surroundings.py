@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from opsctl.render.quoting import shell_word
 from opsctl.slurm.cluster import Cluster
 
-#: Where an account's own profile and state are when they are not where they usually are.
-_OWN_FOLDERS = ("XDG_CONFIG_HOME", "XDG_STATE_HOME")
+#: Names the cron folder before the profile does. Each job of a scheduler has it.
+CRON_FOLDER_VARIABLE = "OPSCTL_CRON_FOLDER"
+#: Where an account's own profile, state and scheduler are when they are not in their usual folders.
+_OWN_FOLDERS = (CRON_FOLDER_VARIABLE, "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 
 
 def exports_of(environment: Mapping[str, str], *more: str) -> tuple[tuple[str, str], ...]:

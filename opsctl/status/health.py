@@ -85,7 +85,9 @@ def cron_line(cron: CronSeen | None, now: datetime) -> str:
     if cron.problem:
         return f"cannot be seen: {cron.problem}"
     if not cron.is_started:
-        return f"stopped; it was carried by {cron.carried_by}: opsctl cron start" if cron.carried_by else ""
+        return (
+            f"stopped; it was carried by {cron.carried_by}: opsctl cron start{cron.option}" if cron.carried_by else ""
+        )
     beat = "no tick yet" if cron.heartbeat_at is None else f"last tick {since(cron.heartbeat_at, now)} ago"
     parts = [f"{beat}, by {cron.carried_by}"]
     if cron.next_due_at is not None:

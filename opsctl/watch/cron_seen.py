@@ -5,14 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.records.cron import CronPaths, heartbeat, read_chain
 from opsctl.records.cron_runs import JobHistory, histories, read_runs
 from opsctl.watch.seen import CronJob, CronSeen
 
 
-def cron_seen(folder: Path, now: datetime) -> CronSeen:
-    """The pseudo-cron of `folder`; not started where there is none, with `problem` where it cannot be read."""
+def cron_seen(folder: Path, now: datetime, option: str = "") -> CronSeen:
+    """Return what is recorded of the pseudo-cron of `folder`.
+
+    It is "not started" where there is none, and has a `problem` where it cannot be read.
+    """
+    return replace(_seen(folder, now), option=option)
+
+
+def _seen(folder: Path, now: datetime) -> CronSeen:
     paths = CronPaths(folder)
     try:
         chain = read_chain(paths)

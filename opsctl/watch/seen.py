@@ -110,6 +110,7 @@ class CronSeen(Struct, frozen=True):
     next_due_at: datetime | None = None  # on the grid
     jobs: tuple[CronJob, ...] = ()
     problem: str = ""  # why it cannot be seen
+    option: str = ""  # ` --folder F` for `opsctl cron`, where a person would find another cron folder
 
 
 class Channel(Struct, frozen=True):

@@ -62,13 +62,16 @@ def _cron(seen: Seen) -> Result | None:
     if cron is None:
         return None
     if cron.problem:
-        return unknown(cron.problem, "opsctl cron status")
+        return unknown(cron.problem, f"opsctl cron status{cron.option}")
     if not cron.is_started:
-        return optional(f"none is started in {cron.folder}: nobody looks after runs by itself", "opsctl cron start")
+        said = f"none is started in {cron.folder}: nobody looks after runs by itself"
+        return optional(said, f"opsctl cron start{cron.option}")
     late = None if cron.heartbeat_at is None else seen.now - cron.heartbeat_at
     if late is None or late > timedelta(seconds=LATE * cron.period_s + 30):
         said = "has never ticked" if late is None else f"has not ticked for {length_words(late)}"
-        return missing(f"the one in {cron.folder} {said}", "opsctl cron status; opsctl cron start")
+        return missing(
+            f"the one in {cron.folder} {said}", f"opsctl cron status{cron.option}; opsctl cron start{cron.option}"
+        )
     return ok(f"the one in {cron.folder} ticked {length_words(late)} ago")
 
 

@@ -31,7 +31,11 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
             return []
         text = f"the cron in {seen.folder} is stopped: nothing watches this run, nor submits for it"
         evidence = (f"its last tick was {beat.astimezone().isoformat(timespec='minutes')}",)
-        return [Finding(CHECK, Severity.WARNING, text, since=beat, evidence=evidence, todo="opsctl cron start")]
+        return [
+            Finding(
+                CHECK, Severity.WARNING, text, since=beat, evidence=evidence, todo=f"opsctl cron start{seen.option}"
+            )
+        ]
     expected = beat + period if beat is not None else seen.next_due_at
     if expected is None:
         return []
@@ -50,7 +54,7 @@ def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
                 f"a tick was due {since_words(expected)}",
                 *([f"carried by {seen.carried_by}"] if seen.carried_by else []),
             ),
-            todo="opsctl cron status; opsctl cron start",
+            todo=f"opsctl cron status{seen.option}; opsctl cron start{seen.option}",
         )
     ]
 

@@ -31,7 +31,8 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
             continue
         detail = f": {job.detail}" if job.detail else ""
         evidence = tuple(f"{job.name} {job.state} {since_words(job.since)}" for _ in (1,) if job.since)
-        todo = f"opsctl cron logs {job.name}; opsctl cron run {job.name}"
+        option = snapshot.cron.option
+        todo = f"opsctl cron logs {job.name}{option}; opsctl cron run {job.name}{option}"
         text = f"cron job {job.name} {words}{detail}"
         found.append(
             Finding(CHECK, Severity.WARNING, text, subject=job.name, since=job.since, evidence=evidence, todo=todo)

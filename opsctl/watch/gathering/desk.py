@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from opsctl.attempts import events as attempts_file
 from opsctl.records.attempt_folder import node_clocks
-from opsctl.records.register import cron_folder
+from opsctl.records.register import cron_folder, cron_folder_option
 from opsctl.watch.channels import channels_of
 from opsctl.watch.cron_seen import cron_seen
 from opsctl.watch.gathering.asked import Asked
@@ -30,7 +30,7 @@ def clocks(seen: Snapshot, asked: Asked) -> Snapshot:
 
 def cron(seen: Snapshot, _: Asked) -> Snapshot:
     """Part.CRON."""
-    return replace(seen, cron=cron_seen(cron_folder(), seen.now))
+    return replace(seen, cron=cron_seen(cron_folder(), seen.now, cron_folder_option()))
 
 
 def channels(seen: Snapshot, asked: Asked) -> Snapshot:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -43,6 +44,11 @@ def test_it_finds_opsctl_and_knows_what_it_is(cron: Cron) -> None:
     python, names, own = output.splitlines()
     assert Path(python).parent == Path(sys.executable).parent
     assert (names, own) == (f"hourly/one {cron.paths.folder}", "one.slurm")
+
+
+def test_opsctl_in_it_looks_at_the_scheduler_that_started_it(cron: Cron) -> None:
+    _, _, output = ran(cron, "opsctl cron list --json")
+    assert [job["name"] for job in json.loads(output)["jobs"]] == ["hourly/one"]
 
 
 def test_the_first_line_says_what_runs_it(cron: Cron) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.cron.place import job_files
+from opsctl.cron.setup import prepare
 from opsctl.cron.starting import start_job
 from tests.unit.cron.slurm_in_memory import SlurmInMemory, a_cron, add
 
@@ -28,3 +29,11 @@ def test_a_job_that_needs_the_internet_goes_where_the_profile_says(
     add(cron, "hourly/one", head=head)
     assert start_job(cron, job_files(cron.paths, False)[0], "abc", 3600).job_id
     assert re.findall(r"^#SBATCH --partition=(.*)$", slurm.scripts[0], re.MULTILINE) == partition
+
+
+def test_a_start_in_a_folder_that_nothing_else_finds_reports_how_to_name_it(tmp_path: Path) -> None:
+    cron = a_cron(tmp_path / "cron", SlurmInMemory())
+    (warning,) = prepare(cron)
+    assert f"OPSCTL_CRON_FOLDER={tmp_path}/cron" in warning
+    there = replace(cron, environment={"OPSCTL_CRON_FOLDER": str(tmp_path / "cron")})
+    assert prepare(there) == []

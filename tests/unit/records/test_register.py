@@ -14,7 +14,7 @@ import pytest
 from opsctl.errors import OpsctlError, RunFileError
 from opsctl.records import register as records_register
 from opsctl.records.locate import remember_run
-from opsctl.records.register import KnownRun, all_runs, cron_folder, may_act_for, paths_of, register
+from opsctl.records.register import KnownRun, all_runs, cron_folder, cron_folder_option, may_act_for, paths_of, register
 from opsctl.runs.paths import RunPaths
 
 
@@ -31,6 +31,17 @@ def test_a_run_is_on_the_list_of_the_cron_folder_once(tmp_path: Path) -> None:
     remember_run("tr2", tmp_path / "tr2" / "run.toml", environment)
     found = all_runs(environment)
     assert [(run.name, run.output) for run in found] == [("tr1", str(tmp_path / "tr1" / "output")), ("tr2", "")]
+
+
+def test_the_variable_that_cron_jobs_have_names_the_cron_folder_before_the_profile_does(tmp_path: Path) -> None:
+    environment = around(tmp_path)
+    (tmp_path / "config" / "opsctl").mkdir(parents=True)
+    (tmp_path / "config" / "opsctl" / "profile.toml").write_text(f'[cron]\nfolder = "{tmp_path}/named"\n')
+    assert (cron_folder(environment), cron_folder_option(environment)) == (tmp_path / "named", "")
+    there = environment | {"OPSCTL_CRON_FOLDER": str(tmp_path / "it s")}
+    assert cron_folder(there) == tmp_path / "it s"
+    assert cron_folder_option(there) == f" --folder '{tmp_path}/it s'"
+    assert cron_folder_option(environment | {"OPSCTL_CRON_FOLDER": str(tmp_path / "named")}) == ""
 
 
 def test_without_a_cron_folder_a_run_is_found_as_before(tmp_path: Path) -> None:
