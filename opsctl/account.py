@@ -19,6 +19,14 @@ def account_name(uid: int | None = None) -> str:
         return f"uid {number}"
 
 
+def account_home() -> str:
+    """Return the caller's home folder, in which its jobs begin; empty without one. `$HOME` may be another folder."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
 def account_and_host() -> str:
     """`user@host`."""
     return f"{account_name()}@{socket.gethostname()}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from opsctl.account import account_name
+from opsctl.account import account_home, account_name
 from opsctl.control.refusals import way_out
 from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
@@ -179,7 +179,7 @@ def batch_text(run: ExpandedRun, cluster: Cluster, chain: Chain, run_id: str, ho
         hold=hold,
         after=chain.after,
         arguments=chain.arguments,
-        exports=exports_of(os.environ),
+        exports=exports_of(os.environ, account_home()),
     )
     return batch_script(run, cluster, request)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.account import account_home
 from opsctl.records.cron import CronPaths
 from opsctl.records.programs import names_of, read_program
 from opsctl.render.cron import Setting
@@ -41,7 +42,7 @@ class Cron:
             table=self.table,
             cluster=self.cluster,
             python=sys.executable,
-            exports=exports_of(self.environment, "OPSCTL_CLUSTER"),
+            exports=exports_of(self.environment, account_home(), "OPSCTL_CLUSTER"),
         )
 
 

@@ -10,13 +10,19 @@ from opsctl.slurm.cluster import Cluster
 
 #: Names the cron folder before the profile does. Each job of a scheduler has it.
 CRON_FOLDER_VARIABLE = "OPSCTL_CRON_FOLDER"
-#: Where an account's own profile, state and scheduler are when they are not in their usual folders.
-_OWN_FOLDERS = (CRON_FOLDER_VARIABLE, "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+#: Variables of the folders with an account's own profile and state, and these folders in a home.
+_OWN_FOLDERS = {"XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".local/state"}
 
 
-def exports_of(environment: Mapping[str, str], *more: str) -> tuple[tuple[str, str], ...]:
-    """The variables that come along, those named in `more` too, as far as they are set and fit on a line."""
-    found = {name: environment.get(name, "") for name in sorted((*_OWN_FOLDERS, *more))}
+def exports_of(environment: Mapping[str, str], home: str, *more: str) -> tuple[tuple[str, str], ...]:
+    """Return the variables that a job gets, those named in `more` too, if they are set and fit on a line.
+
+    home: the folder in which the account's jobs begin. If HOME is another one here, its profile and state are named.
+    """
+    here = environment.get("HOME")
+    own = {name: f"{here}/{folder}" for name, folder in _OWN_FOLDERS.items()} if here and here != home else {}
+    names = sorted((CRON_FOLDER_VARIABLE, *_OWN_FOLDERS, *more))
+    found = {name: environment.get(name) or own.get(name, "") for name in names}
     return tuple((name, value) for name, value in found.items() if value and value.isprintable())
 
 

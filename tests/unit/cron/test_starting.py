@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -37,3 +39,24 @@ def test_a_start_in_a_folder_that_nothing_else_finds_reports_how_to_name_it(tmp_
     assert f"OPSCTL_CRON_FOLDER={tmp_path}/cron" in warning
     there = replace(cron, environment={"OPSCTL_CRON_FOLDER": str(tmp_path / "cron")})
     assert prepare(there) == []
+
+
+@pytest.mark.parametrize("config", [None, "config"])
+def test_a_job_reads_the_profile_and_state_of_the_home_that_its_submitter_had(
+    tmp_path: Path, config: str | None
+) -> None:
+    slurm = SlurmInMemory()
+    own = {"HOME": str(tmp_path), **({"XDG_CONFIG_HOME": str(tmp_path / config)} if config else {})}
+    cron = replace(a_cron(tmp_path / "cron", slurm), environment=own)
+    add(cron, "hourly/one")
+    assert start_job(cron, job_files(cron.paths, False)[0], "abc", 3600).job_id
+    assert f"export XDG_CONFIG_HOME={tmp_path / (config or '.config')}" in slurm.scripts[0].splitlines()
+    assert f"export XDG_STATE_HOME={tmp_path}/.local/state" in slurm.scripts[0].splitlines()
+
+
+def test_a_job_of_an_account_in_its_own_home_is_told_of_no_folders(tmp_path: Path) -> None:
+    slurm = SlurmInMemory()
+    cron = replace(a_cron(tmp_path, slurm), environment={"HOME": pwd.getpwuid(os.geteuid()).pw_dir})
+    add(cron, "hourly/one")
+    assert start_job(cron, job_files(cron.paths, False)[0], "abc", 3600).job_id
+    assert "XDG_" not in slurm.scripts[0]
