@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,12 +77,16 @@ def freeze(run_argument: str | None, run: str | None, trust: bool, as_json: bool
 
     Without a run at hand it is the Python that runs opsctl. The same environment gives the same text.
     """
+    from dataclasses import replace
+
     from opsctl.environments.lock import lock_text
     from opsctl.environments.printed import frozen
     from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json, show_text
 
-    asked = _looked(_at_hand(pick(run_argument, run)), trust).ask()
+    looked = replace(_looked(_at_hand(pick(run_argument, run)), trust), reads_files=True)
+    with _reported_if_long():
+        asked = looked.ask()
     if asked.found is None:
         raise OpsctlError(f"the environment does not start: {asked.problem}")
     for problem in asked.found.problems:
@@ -115,11 +121,14 @@ def check(
 ) -> None:
     """Hold the environment that the run's next step starts with, as this host sees it, against what it should be.
 
-    That is FILE, what env build left, or the requirements of [environment]. Its imports are tried, and locks that a
+    That is FILE, what env build left, or the requirements of [environment]. Each file of its packages is read, and a
+    file that was changed after it was installed is reported. Its imports are tried, and locks that a
     compilation has left, in which the next start would wait for ever, are named. Where the next step does not start
     with what was built, that one reason is said. Exits 1 where anything is not as it should be. On a node: opsctl
     shell, or srun --overlap --jobid JOB opsctl env check.
     """
+    from dataclasses import replace
+
     from opsctl.environments import looking
     from opsctl.environments.checking import without_what_follows
     from opsctl.environments.recipe import recipe_of
@@ -137,7 +146,8 @@ def check(
     if remove and (found := looked.ask().found) is not None:
         for line in looking.remove_dead(looking.locks_of(found)):
             message(line)
-    checked = looking.check(looked, against, imports, places)
+    with _reported_if_long():
+        checked = looking.check(replace(looked, reads_files=True), against, imports, places)
     if as_json:
         print_json("checked", checked)
     else:
@@ -149,6 +159,24 @@ def check(
         what = f"held against {checked.held_against}" if checked.held_against else "held against nothing: name a FILE"
         message(f"{checked.python or 'no Python'} on {checked.host}, {what}; other hosts were not looked at")
     ctx.exit(1 if checked.problems else 0)
+
+
+@contextlib.contextmanager
+def _reported_if_long() -> Iterator[None]:
+    """Print what takes so long inside the block, after two seconds."""
+    from threading import Timer
+
+    from opsctl.output import message
+
+    timer = Timer(
+        2.0, message, ["reading every file of the environment's packages: gigabytes where torch is installed"]
+    )
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _needed(chosen: str | None) -> LoadedRun:

@@ -15,6 +15,8 @@ from trainer.formats.tolerant import decode
 
 #: For an environment script with its modules, and for Python to look at some hundred packages on a slow file system.
 TIMEOUT_S = 30.0
+#: Every file of every package is read: some gigabytes from a cold network file system.
+READ_FILES_S = 1800.0
 #: torch is read from a cold file system; what needs longer hangs.
 IMPORT_S = 180.0
 #: A batch job begins with its owner's login environment and nothing of the shell that submitted it (--export=NONE).
@@ -40,16 +42,22 @@ class Asked:
     problem: str = ""
 
 
-def ask_script(script: Path, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Asked:
-    """What the `python` of an environment script sees, with the run's variables, as a job would start it."""
+def ask_script(script: Path, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
+    """Return what the `python` of an environment script sees, with the run's variables, as a job would start it.
+
+    options: of `trainer.formats.environment_facts`.
+    """
     command = ["--login", "-c", _SOURCE, "opsctl", str(script), _MARK, "env", *_assignments(variables), "python"]
-    return _asked("bash", [*command, "-P", environment_facts.__file__], account_environment(), timeout_s)
+    return _asked("bash", [*command, "-P", environment_facts.__file__, *options], account_environment(), timeout_s)
 
 
-def ask_python(python: str, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Asked:
-    """What this interpreter sees in the present environment, with some variables on top."""
+def ask_python(python: str, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
+    """Return what this interpreter sees in the present environment, with some variables on top.
+
+    options: of `trainer.formats.environment_facts`.
+    """
     command = ["-c", 'printf %s "$1"; shift; exec "$@"', "opsctl", _MARK, python, "-P", environment_facts.__file__]
-    return _asked("bash", command, {**os.environ, **variables}, timeout_s)
+    return _asked("bash", [*command, *options], {**os.environ, **variables}, timeout_s)
 
 
 def source_script(script: Path, timeout_s: float = TIMEOUT_S) -> str:

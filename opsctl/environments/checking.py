@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -13,6 +13,8 @@ from opsctl.environments.extension_locks import ExtensionLock
 from trainer.formats.environment import Environment, differences
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\\]+)")
+#: Changed files of one package that are named.
+_MOST_FILES = 3
 Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
 #: What follows from another environment being in use than the one that was built.
 _FOLLOWS = ("differs", "missing", "more", "cannot be imported")
@@ -76,6 +78,31 @@ def against_frozen(environment: Environment, frozen: Environment, ignored: froze
         Discrepancy(kind=next((kind for end, kind in kinds if text.endswith(end)), "differs"), text=text)
         for text in differences(frozen, environment, ignored)
     ]
+
+
+def against_installed(environment: Environment, known: Mapping[str, Mapping[str, str]]) -> list[Discrepancy]:
+    """Return the packages whose files were changed after they were installed, apart from changes that are known.
+
+    known: package -> file -> sha256. Nothing is found where the files were not read.
+    """
+    new = {
+        name: {path: digest for path, digest in files.items() if known.get(name, {}).get(path) != digest}
+        for name, files in (environment.edited or {}).items()
+    }
+    return [
+        Discrepancy(kind="differs", text=text, todo=f"install {name} again, or freeze what it is now")
+        for name, files in new.items()
+        for text in edited_words(environment, name, files)
+    ]
+
+
+def edited_words(environment: Environment, name: str, files: Mapping[str, str]) -> Iterator[str]:
+    """Name up to a few of a package's changed files, and how many more there are."""
+    package = f"{name} {environment.packages[name].version}"
+    for path, digest in sorted(files.items())[:_MOST_FILES]:
+        yield f"{package}: {path} {'was changed after it was installed' if digest else 'is gone'}"
+    if (more := len(files) - _MOST_FILES) > 0:
+        yield f"{package}: {more} more files were changed or are gone"
 
 
 def without_what_follows(problems: Sequence[Discrepancy]) -> list[Discrepancy]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from opsctl.environments.checking import edited_words
 from trainer.formats.environment import PLACES, Environment, Package
 
 _HEAD = "# What was installed when this was written; comments say what an installer cannot put back."
@@ -40,6 +41,8 @@ def _not_installable(environment: Environment) -> Iterator[str]:
     for name, commit in sorted(environment.commits.items()):
         changed = f", with changes {commit.difference}" if commit.difference else ""
         yield f"{name} at commit {commit.commit}{changed}"
+    for name, files in (environment.edited or {}).items():
+        yield from edited_words(environment, name, files)
     yield from (f"module {one}" for one in environment.modules)
     yield from (f"conda {one}" for one in environment.conda)
     for name, value in sorted(environment.variables.items()):

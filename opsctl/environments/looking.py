@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from opsctl.environments import checking, recipe
-from opsctl.environments.asking import Asked, ask_python, ask_script, import_problem
-from opsctl.environments.checking import CheckedEnvironment, Discrepancy
+from opsctl.environments.asking import READ_FILES_S, TIMEOUT_S, Asked, ask_python, ask_script, import_problem
+from opsctl.environments.checking import CheckedEnvironment, Discrepancy, Pins
 from opsctl.environments.extension_locks import ExtensionLock, find_locks
 from opsctl.errors import OpsctlError, file_problem
 from trainer.formats.environment import Environment
@@ -32,16 +32,16 @@ class Looked:
     script: Path | None = None  # None: this Python
     variables: dict[str, str] = field(default_factory=dict)
     why_not_started: str = ""  # who else decides what that would run (`starting`)
+    reads_files: bool = False  # whether files of packages are compared with what was installed
 
     def ask(self) -> Asked:
         """What its Python tells."""
         if self.why_not_started:
             return Asked(problem=f"it was not started, {self.why_not_started}")
-        return (
-            ask_python(sys.executable, self.variables)
-            if self.script is None
-            else ask_script(self.script, self.variables)
-        )
+        how = (READ_FILES_S, "--read-files") if self.reads_files else (TIMEOUT_S,)
+        if self.script is None:
+            return ask_python(sys.executable, self.variables, *how)
+        return ask_script(self.script, self.variables, *how)
 
 
 def check(
@@ -52,6 +52,7 @@ def check(
     places: where the environment should be that the next step starts with. That it is another comes first, where it
     is not as it should be. Raises OpsctlError where `against` cannot be read.
     """
+    expected = None if against is None else _expected(against)  # a FILE that is none is refused before the long look
     asked = looked.ask()
     environment = asked.found
     found: list[Discrepancy] = []
@@ -61,7 +62,7 @@ def check(
             Discrepancy(kind="cannot be seen", text=f"the environment does not start: {asked.problem}", todo=todo)
         )
     else:
-        found += [] if against is None else _held_against(environment, against)
+        found += _differences(environment, expected)
         found += [Discrepancy(kind="cannot be seen", text=one) for one in environment.problems]
         found += _not_importable(looked, imports)
         if found and places is not None:
@@ -118,7 +119,8 @@ def _not_in_use(looked: Looked, environment: Environment, places: recipe.Places)
     return [Discrepancy(kind="not in use", text=text, todo=write if built else f"opsctl env build; {write}")]
 
 
-def _held_against(environment: Environment, against: Path) -> list[Discrepancy]:
+def _expected(against: Path) -> Environment | Pins:
+    """Read what an environment should be. Raises OpsctlError."""
     try:
         text = against.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -128,8 +130,16 @@ def _held_against(environment: Environment, against: Path) -> list[Discrepancy]:
         said = decode(text, Environment) if frozen is None else frozen.environment
         if said is None or not said.python:
             raise OpsctlError(f"{against} is not what opsctl env freeze --json writes")
-        return checking.against_frozen(environment, said, _OF_THE_HOST)
-    return checking.against_pins(environment, checking.pins_in(text, is_whole=against.name == recipe.LOCK))
+        return said
+    return checking.pins_in(text, is_whole=against.name == recipe.LOCK)
+
+
+def _differences(environment: Environment, expected: Environment | Pins | None) -> list[Discrepancy]:
+    if isinstance(expected, Environment):
+        installed = checking.against_installed(environment, expected.edited or {})
+        return [*checking.against_frozen(environment, expected, _OF_THE_HOST), *installed]
+    pinned = [] if expected is None else checking.against_pins(environment, expected)
+    return [*pinned, *checking.against_installed(environment, {})]
 
 
 class FrozenFile(msgspec.Struct, frozen=True):

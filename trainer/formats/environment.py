@@ -24,7 +24,9 @@ class Package(msgspec.Struct, frozen=True):
     """One installed package."""
 
     version: Annotated[str, Meta(description="As its metadata says.")]
-    digest: Annotated[str, Meta(description="Of its files, wherever they lie; empty where none is known.")] = ""
+    digest: Annotated[
+        str, Meta(description="Of the files and checksums that its installer recorded; empty where none is known.")
+    ] = ""
     url: Annotated[str, Meta(description="What it was installed from, where that was no index.")] = ""
     commit: Annotated[str, Meta(description="The commit that it was built from, where the installer knew.")] = ""
 
@@ -49,6 +51,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cuda: Annotated[str, Meta(description="Version of the toolkit in CUDA_HOME; empty without one.")] = ""
     torch: Annotated[dict[str, str], Meta(description="Of its build: `version`, `cuda`, `hip`, `commit`.")] = {}
     packages: Annotated[dict[str, Package], Meta(description="Name to package.")] = {}
+    edited: Annotated[
+        dict[str, dict[str, str]] | None,
+        Meta(description="Name to file that is not as installed, to its sha256, empty if gone; null: files not read."),
+    ] = None
     commits: Annotated[
         dict[str, Commit], Meta(description="Packages that are used from a git working tree, opsctl and trainer too.")
     ] = {}
@@ -61,8 +67,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     took_s: Annotated[float, Meta(description="Seconds that the look took.")] = 0.0
 
 
-#: What does not make it another environment: where it lies, and who looked.
-_NOT_COMPARED = frozenset({"schema_version", "node", "executable", "module_files", "problems", "took_s"})
+#: What does not make it another environment: where it is stored, who looked, and what only a look at all files tells.
+_NOT_COMPARED = frozenset({"schema_version", "node", "executable", "module_files", "edited", "problems", "took_s"})
 #: Variables that say only where something lies.
 PLACES = frozenset({"TORCH_EXTENSIONS_DIR", "HF_HOME", "CUDA_HOME", "CUDNN_HOME", "NCCL_HOME", "PYTHONPATH"})
 #: What only the nodes have, or that is another on a login node by right.

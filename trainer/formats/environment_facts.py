@@ -1,6 +1,6 @@
 """What is in the Python environment that runs this, as JSON: packages, commits, modules, kernels, libraries.
 
-    PYTHON -P trainer/formats/environment_facts.py
+    PYTHON -P trainer/formats/environment_facts.py [--read-files]
 
 It needs nothing but Python's own library, so that any environment's Python can run it by its path, and imports no
 package that it tells of: torch's build is read from its files. `trainer.formats.environment` is what is read back.
@@ -9,6 +9,7 @@ package that it tells of: torch's build is read from its files. `trainer.formats
 from __future__ import annotations
 
 import ast
+import base64
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -19,7 +20,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ _NOT_CONTENTS = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "
 _GIT_S = 10.0
 _LARGEST_KERNEL_BYTES = 256 << 20
 _MOST_KERNELS = 500
+#: Files that are read at once: hashing releases the interpreter's lock, and a network file system answers slowly.
+_READERS = 8
 #: Of what git does not track, only sources can be imported.
 _SOURCES = (b".py", b".pyi", b".toml", b".c", b".cc", b".cpp", b".cu", b".cuh", b".h", b".j2")
 _MOST_UNTRACKED = 1_000
@@ -42,8 +46,11 @@ _MOST_UNTRACKED = 1_000
 _OF_A_RUN = ("run.toml", ".opsctl")
 
 
-def facts() -> dict[str, Any]:
-    """All of it, as `trainer.formats.environment.Environment` has it; what cannot be seen is among the problems."""
+def facts(reads_files: bool = False) -> dict[str, Any]:
+    """Return all of it, as `trainer.formats.environment.Environment` has it, with what cannot be seen as problems.
+
+    reads_files: whether to read every file of every package, which are gigabytes, to find those that were changed.
+    """
     began = time.monotonic()
     problems: list[str] = []
     packages, editable = _packages(problems)
@@ -57,6 +64,7 @@ def facts() -> dict[str, Any]:
         "cuda": _cuda_toolkit(),
         "torch": _torch(),
         "packages": packages,
+        "edited": _edited(editable.keys(), problems) if reads_files else None,
         "commits": _commits({**editable, **_own_sources()}, problems),
         "modules": [one for one in os.environ.get("LOADEDMODULES", "").split(":") if one],
         "module_files": [one for one in os.environ.get("_LMFILES_", "").split(":") if one],
@@ -105,15 +113,50 @@ def _without_password(url: str) -> str:
 
 
 def _digest_of(record: str) -> str:
-    """Of the files that a package's RECORD lists with their own digests, wherever it is installed."""
-    lines = sorted(
-        line.rpartition(",")[0]
-        for line in record.splitlines()
-        if ",sha256=" in line
-        and not line.startswith(("..", "/"))
-        and not line.partition(",")[0].endswith((*_NOT_CONTENTS, ".pyc"))
-    )
+    """Return a digest of what a package's RECORD lists, wherever it is installed; the files themselves are not read."""
+    lines = sorted(",sha256=".join(one) for one in _recorded(record))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
+
+
+def _recorded(record: str) -> Iterator[tuple[str, str]]:
+    """(path, sha256 in base64) of the files that make up a package, as its installer wrote them into its RECORD."""
+    for line in record.splitlines():
+        path, _, digest = line.rpartition(",")[0].rpartition(",sha256=")
+        if path and not path.startswith(("..", "/")) and not path.strip('"').endswith((*_NOT_CONTENTS, ".pyc")):
+            yield path, digest
+
+
+def _edited(editable: Collection[str], problems: list[str]) -> dict[str, dict[str, str]]:
+    """Name -> file that is not what the package's RECORD says -> its sha256 now, empty for one that is gone."""
+    listed: dict[str, list[tuple[str, Path, str]]] = {}
+    for one in importlib.metadata.distributions():
+        try:
+            name = re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower()
+            if name not in listed and name not in editable:
+                files = ((path.strip('"'), digest) for path, digest in _recorded(one.read_text("RECORD") or ""))
+                listed[name] = [(path, Path(str(one.locate_file(path))), digest) for path, digest in files]
+        except Exception:  # it is among the problems already
+            continue
+    found: dict[str, dict[str, str]] = {}
+    flat = [(name, *file) for name, files in sorted(listed.items()) for file in files]
+    with ThreadPoolExecutor(_READERS) as pool:
+        digests = pool.map(_sha256_now, (place for _, _, place, _ in flat))
+        for (name, path, place, digest), now in zip(flat, digests, strict=True):
+            if isinstance(now, OSError):
+                problems.append(f"{place}: {now.strerror}")
+            elif base64.urlsafe_b64encode(now).decode().rstrip("=") != digest:
+                found.setdefault(name, {})[path] = now.hex()
+    return found
+
+
+def _sha256_now(path: Path) -> bytes | OSError:
+    """The digest of a file; empty for one that is gone."""
+    try:
+        return _hashed(path).digest()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        return error
 
 
 def _own_sources() -> dict[str, Path]:
@@ -243,14 +286,18 @@ def _sha256(path: Path) -> str | None:
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST_KERNEL_BYTES:
             return None
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        return digest.hexdigest()[:32]
+        return _hashed(path).hexdigest()[:32]
     except OSError:
         return None
 
 
+def _hashed(path: Path) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest
+
+
 if __name__ == "__main__":
-    print(json.dumps(facts()))
+    print(json.dumps(facts("--read-files" in sys.argv[1:])))

@@ -62,6 +62,15 @@ def broken_import(loaded: LoadedRun) -> None:
     next(venv(loaded).glob("lib/python*/site-packages/tiny.py")).write_text("import gone\n")
 
 
+def edited(loaded: LoadedRun) -> None:
+    with next(venv(loaded).glob("lib/python*/site-packages/dep.py")).open("a") as file:
+        file.write("fixed = True\n")
+
+
+def one_file_less(loaded: LoadedRun) -> None:
+    next(venv(loaded).glob("lib/python*/site-packages/dep.py")).unlink()
+
+
 def recompiled(loaded: LoadedRun) -> None:
     (venv(loaded).parent / "extensions" / "adam" / "adam.so").write_bytes(b"other code")
 
@@ -84,7 +93,13 @@ def no_script(loaded: LoadedRun) -> None:
         (one_more, "more: more 3 is new"),
         (other_files, "differs: dep 1.5 has other files"),
         (one_less, "missing: dep 1.5 is gone"),
-        (broken_import, "cannot be imported: tiny: ModuleNotFoundError: No module named 'gone'"),
+        (edited, "differs: dep 1.5: dep.py was changed after it was installed"),
+        (one_file_less, "differs: dep 1.5: dep.py is gone"),
+        (
+            broken_import,
+            "differs: tiny 1.0: tiny.py was changed after it was installed\n"
+            "cannot be imported: tiny: ModuleNotFoundError: No module named 'gone'",
+        ),
         (recompiled, "differs: kernel adam/adam.so"),
         (locked, "stale lock: "),
         (no_script, "cannot be seen: the environment does not start: "),
@@ -98,8 +113,24 @@ def test_what_was_done_to_an_environment_is_what_its_check_says(
     assert said.out == "" and "other hosts were not looked at" in said.err
     change(loaded)
     assert opsctl("env", "check") == 1
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(told)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(told.splitlines())
+    assert all(line.startswith(begin) for line, begin in zip(lines, told.splitlines(), strict=True))
+
+
+def test_a_change_that_was_frozen_is_as_it_should_be_until_it_is_another(
+    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(loaded)
+    for name, words in (("frozen.txt", ()), ("frozen.json", ("--json",))):
+        capsys.readouterr()
+        assert opsctl("env", "freeze", *words) == 0
+        (loaded.folder / name).write_text(capsys.readouterr().out)
+    assert "# dep 1.5: dep.py was changed after it was installed" in (loaded.folder / "frozen.txt").read_text()
+    assert opsctl("env", "check", "--against", "frozen.txt") == 1
+    assert opsctl("env", "check", "--against", "frozen.json") == 0
+    edited(loaded)
+    assert opsctl("env", "check", "--against", "frozen.json") == 1
 
 
 def rewrite(loaded: LoadedRun, old: str, new: str) -> None:
