@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from opsctl.perms.replacing import is_left_over, remove_left_over, replace_file
-from opsctl.perms.rule import STATE, Lack, is_sealed, lack
+from opsctl.perms.rule import STATE, Lack, is_sealed, lack, left_to_its_owner
 from opsctl.records.trusted import kind_of
 from opsctl.walks.state import under
 from opsctl.walks.stretch import ITSELF, Folder, Visitor
@@ -34,7 +34,7 @@ class Trouble:
     is_folder: bool
     lacks: tuple[str, ...]
     state: str = ""  # "mended", "replaced"; empty: it is still so
-    why: str = ""  # why it could not be mended, where that was tried
+    why: str = ""  # why a fix leaves it as it is, or has failed
 
 
 @dataclass
@@ -141,7 +141,8 @@ class Opening(Visitor[Seen]):
 
     def _dealt_with(self, folder: Folder, name: str, place: str, seen: os.stat_result, found: Lack) -> Trouble:
         is_folder = stat.S_ISDIR(seen.st_mode)
-        trouble = Trouble(seen.st_uid, is_folder, found.words(is_folder))
+        left = left_to_its_owner(seen)
+        trouble = Trouble(seen.st_uid, is_folder, found.words(is_folder), why=left)
         if not self.mend:
             return trouble
         is_own = seen.st_uid == os.geteuid() or os.geteuid() == 0
@@ -149,18 +150,15 @@ class Opening(Visitor[Seen]):
             return trouble
         try:
             if is_own:
-                if not is_folder and seen.st_nlink > 1:
-                    # It may be one of the caller's that lies elsewhere.
-                    return replace(trouble, why="it has a second name (a hard link)")
-                if not is_folder and seen.st_mode & stat.S_ISUID:
-                    return replace(trouble, why="it runs as its owner, whoever starts it (setuid)")
+                if left:
+                    return trouble
                 if not self.only_counts:
                     _mend(folder.fd, name, seen, self.gid, found)
                 return replace(trouble, state="mended")
             why = replace_file(folder.fd, name, self._in_run(place), seen, self.gid, found, self.only_counts)
         except OSError as error:
             why = error.strerror or str(error)
-        return replace(trouble, why=why) if why else replace(trouble, state="replaced")
+        return replace(trouble, why=why) if why else replace(trouble, state="replaced", why="")
 
     def _in_run(self, place: str) -> str:
         return under(self.above, place) if place else self.above

@@ -14,7 +14,7 @@ import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from opsctl.perms.rule import Lack
+from opsctl.perms.rule import SECOND_NAME, Lack
 from opsctl.records.state_files import write_all
 from trainer.formats.file_lock import is_locked
 
@@ -90,7 +90,7 @@ def _why_not(place: str, seen: os.stat_result) -> str:
             if fnmatchcase(part, pattern):
                 return f"what is called {pattern} is never replaced"
     if seen.st_nlink > 1:
-        return "it has a second name (a hard link)"
+        return SECOND_NAME
     if time.time() - max(seen.st_mtime, seen.st_ctime) < STILL_FOR_S:
         return "it was changed within the last hour"
     return ""

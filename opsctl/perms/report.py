@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from opsctl.account import account_name
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.perms.opening import Opening, Seen, Trouble
-from opsctl.perms.rule import STATE, place_in_run
+from opsctl.perms.rule import RUNS_AS_OWNER, SECOND_NAME, STATE, place_in_run
 from opsctl.walks.parallel import walk
 from opsctl.walks.state import Walked
 
@@ -26,7 +26,7 @@ class PrintedTrouble(Struct, frozen=True):
     is_folder: Annotated[bool, Meta(description="Whether they are folders; else they are files.")]
     count: Annotated[int, Meta(description="How many they are.")]
     state: Annotated[str, Meta(description="`wrong`, `mended`, `replaced`; with `--dry-run` what would be.")]
-    why_not: Annotated[str, Meta(description="Why they could not be mended, where that was tried; else empty.")]
+    why_not: Annotated[str, Meta(description="Why `perms fix` leaves them as they are, or has failed; else empty.")]
     examples: Annotated[list[str], Meta(description="Places of a few of them; empty: the folder itself.")]
 
 
@@ -123,7 +123,7 @@ def report_lines(found: PrintedPerms) -> Iterator[str]:
 def _words(trouble: PrintedTrouble, dry_run: bool) -> str:
     kind = ("folder" if trouble.is_folder else "file") + ("" if trouble.count == 1 else "s")
     done = f" {'would be ' if dry_run else ''}{trouble.state}" if trouble.state != "wrong" else ""
-    why = f" (not mended: {trouble.why_not})" if trouble.why_not else ""
+    why = f" (perms fix leaves them: {trouble.why_not})" if trouble.why_not else ""
     return f"{trouble.count:,} {kind}{done}: {trouble.what}{why}, as {trouble.examples[0] or 'the folder itself'}"
 
 
@@ -159,5 +159,25 @@ def _owner(folder: Path, group: str, uid: int, troubles: list[Trouble], seen: Se
         for trouble in troubles
     ]
     wrong = sum(one.count for one in printed if one.state == "wrong")
-    command = shlex.join(["opsctl", "perms", "fix", "--group", group, "--", str(folder)]) if wrong else None
+    fix = shlex.join(["opsctl", "perms", "fix", "--group", group, "--", str(folder)])
+    left = {trouble.why for trouble in troubles}
+    by_name = [_by_name(folder, account_name(uid), why) for why in _BY_NAME if why in left]
+    command = "; ".join((*by_name, fix)) if wrong else None
     return PrintedOwner(owner=account_name(uid), wrong=wrong, troubles=printed, command=command)
+
+
+#: Why a fix leaves a file alone -> what find takes for such files, and for what makes one a file like others. It asks
+#: for each by name: what is meant for the group is for its owner to say.
+_BY_NAME = {
+    SECOND_NAME: (
+        ("-links", "+1"),
+        ("sh", "-c", 'n=$(mktemp -p "${1%/*}") && cp -p -- "$1" "$n" && mv -- "$n" "$1"', "sh", "{}"),
+    ),
+    RUNS_AS_OWNER: (("-perm", "-4000"), ("chmod", "u-s", "{}")),
+}
+
+
+def _by_name(folder: Path, owner: str, why: str) -> str:
+    test, change = _BY_NAME[why]
+    where = ("find", str(folder.absolute()), "-xdev", "-type", "f", "-user", owner.removeprefix("uid "))
+    return shlex.join([*where, *test, "-ok", *change, ";"])

@@ -48,6 +48,21 @@ class Lack:
         return (stat.S_IMODE(mode) | self.mode) & ~(_EVERYBODY_WRITES if self.open_to_all else 0)
 
 
+#: Why a file is not opened although its owner asks for that.
+SECOND_NAME = "it has a second name (a hard link)"
+RUNS_AS_OWNER = "it runs as its owner, whoever starts it (setuid)"
+
+
+def left_to_its_owner(seen: os.stat_result) -> str:
+    """Return why only its owner, who names it, should open a file; empty where nothing is special about it.
+
+    With a second name it may be a file of theirs that is stored elsewhere.
+    """
+    if stat.S_ISDIR(seen.st_mode):
+        return ""
+    return SECOND_NAME if seen.st_nlink > 1 else RUNS_AS_OWNER if seen.st_mode & stat.S_ISUID else ""
+
+
 def lack(gid: int, place: str, found: os.stat_result, is_kept_apart: bool) -> Lack | None:
     """What the file or folder at `place` lacks to be the group `gid`'s; None where nothing is wrong.
 

@@ -141,6 +141,34 @@ def test_no_link_is_followed_and_a_file_with_a_second_name_stays(shared: Shared)
     assert any("hard link" in trouble.why_not for owner in found.owners for trouble in owner.troubles)
 
 
+@pytest.mark.parametrize("mend", [False, True])
+def test_what_a_fix_leaves_alone_is_done_by_what_its_owner_is_told_to_type(shared: Shared, mend: bool) -> None:
+    own = shared.folder / f"of {shared.ann}"
+    shared.looked(shared.ann, mend=True)
+    shared.looked(shared.ben, mend=True)
+
+    def make() -> None:
+        for name, mode in (("a.bin", 0o600), ("runs as ann", 0o4700)):
+            (own / name).write_text("content")
+            (own / name).chmod(mode)
+        (own / "it's second").hardlink_to(own / "a.bin")
+
+    shared.as_ann(make)
+    (owner,) = shared.looked(shared.ann, mend=mend).owners
+    assert owner.command is not None and len(owner.troubles) == 2 and all(one.why_not for one in owner.troubles)
+
+    def type_it() -> None:
+        typed = f"set -e; opsctl() {{ :; }}; yes | ({owner.command})"  # other accounts may not read this Python
+        subprocess.run(["bash", "-c", typed], check=True)
+
+    shared.as_ann(type_it)
+    assert "opsctl perms fix" in owner.command
+    shared.looked(shared.ann, mend=True)
+    assert shared.looked(shared.ann).wrong == 0 and shared.wrong() == set()
+    assert {(own / name).read_text() for name in ("a.bin", "it's second", "runs as ann")} == {"content"}
+    assert sorted(path.name for path in own.iterdir() if path.name.startswith("tmp.")) == []
+
+
 def test_a_link_that_takes_a_files_place_meanwhile_opens_nothing(shared: Shared) -> None:
     own = shared.folder / f"of {shared.ann}"
     secret = Path(f"/home/{shared.ann}") / "secret"
