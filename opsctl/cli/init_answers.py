@@ -125,7 +125,7 @@ def _wanted(found: Sequence[Offer], accounts: Sequence[str], said: dict[str, Any
     account = said.get("account") or _account(accounts, ask)
     per_node = said.get("gpus_per_node") or (offer.gpus_per_node if offer else None)
     if per_node is None:
-        per_node = ask("Jobs get whole nodes.", "GPUs of each node", 8, int)
+        per_node = ask("Jobs get whole nodes.", "GPUs of each node", 8, _gpus_of_a_node)
     gpu = said.get("gpu") or (offer.gpu_type if offer and is_known_gpu(offer.gpu_type) else None)
     if gpu is None:
         gpu = ask(
@@ -237,9 +237,16 @@ def _gpu_kind(answer: Any) -> str:
     return str(answer)
 
 
+def _gpus_of_a_node(answer: Any) -> int:
+    from opsctl.cli.init import GPUS_PER_NODE
+
+    count: int = GPUS_PER_NODE(str(answer).strip())
+    return count
+
+
 def _whole_nodes(per_node: int) -> Callable[[Any], int]:
     def convert(answer: Any) -> int:
-        if not str(answer).isdigit() or not int(answer) or int(answer) % per_node:
+        if not str(answer).isdecimal() or not int(answer) or int(answer) % per_node:
             raise click.UsageError(f"{answer}: jobs get whole nodes of {per_node}")
         return int(answer)
 

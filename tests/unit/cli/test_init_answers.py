@@ -52,10 +52,11 @@ def at_a_terminal(folder: Path, *answers: str | signal.Signals) -> tuple[int, st
 
 
 def test_every_question_has_an_answer_that_enter_takes_and_a_wrong_one_is_asked_again(here: Path) -> None:
-    code, shown = at_a_terminal(here, "own", "", "K80", "H100", "350M", "", "12", "16", "", "")
+    code, shown = at_a_terminal(here, "own", "1.3B", "0", "", "K80", "H100", "350M", "", "12", "²", "16", "", "")
     assert code == 0, shown
     assert "'K80': known are V100-16" in shown
     assert "12: jobs get whole nodes of 8" in shown
+    assert shown.count("GPUs of each node") == 3 and "Traceback" not in shown
     assert "opsctl doctor:\n" in shown
     loaded = load_run_file(here / "mine" / "run.toml", {})
     assert (loaded.file.slurm.nodes, loaded.file.slurm.gpus_per_node) == (2, 8)
