@@ -9,6 +9,7 @@ Shapes: t tokens, i input, o output; m, k, n of any product.
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,22 @@ from torch import Tensor
 _BLOCK = 512
 
 
+#: What /proc/cpuinfo calls bfloat16 instructions: of x86-64 the first two, of ARM the last.
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+
+
 @functools.cache
 def cpu_multiplies_bf16() -> bool:
-    """Whether this CPU has bfloat16 instructions."""
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
+    """Return True if this CPU has bfloat16 instructions. Asks the kernel: older releases of torch cannot."""
+    try:
+        return has_bf16_flag(Path("/proc/cpuinfo").read_text(errors="replace"))
+    except OSError:
+        return False
+
+
+def has_bf16_flag(cpuinfo: str) -> bool:
+    """Return True if the text of /proc/cpuinfo names bfloat16 instructions."""
+    return not _BF16_FLAGS.isdisjoint(cpuinfo.split())
 
 
 def is_slow_half(tensor: Tensor) -> bool:

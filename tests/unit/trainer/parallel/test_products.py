@@ -78,3 +78,26 @@ def test_only_what_is_asked_for_gets_a_gradient() -> None:
     x, weight = drawn(3, 5, dtype=torch.bfloat16), drawn(7, 5, dtype=torch.bfloat16).requires_grad_()
     linear(x, weight).sum().backward()
     assert x.grad is None and weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_bf16"),
+    [
+        ("flags\t\t: fpu sse4_2 avx avx2 fma", False),
+        ("flags\t\t: fpu avx2 avx512f avx512bw avx512_vnni", False),
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16", True),
+        ("flags\t\t: fpu avx2 amx_bf16 amx_tile", True),
+        ("Features\t: fp asimd sve asimddp", False),
+        ("Features\t: fp asimd sve i8mm bf16", True),
+    ],
+)
+def test_a_cpu_multiplies_bf16_if_the_kernel_names_its_instructions(flags: str, has_bf16: bool) -> None:
+    assert products.has_bf16_flag(f"processor\t: 0\n{flags}\n") == has_bf16
+
+
+def test_an_older_torch_that_reports_no_instructions_trains_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the slow processor
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    products.cpu_multiplies_bf16.cache_clear()
+    x = drawn(3, 5, dtype=torch.bfloat16)
+    assert linear(x, drawn(7, 5, dtype=torch.bfloat16)).shape == (3, 7)
