@@ -1,7 +1,8 @@
 """The output layer's three products, for a chunk of tokens each: logits, and the gradients of what they are made of.
 
 Where a CPU cannot multiply 16-bit numbers, the weight is cast to fp32 block by block, and logits and their gradient are
-fp32: no copy of the whole weight is made, and nothing is rounded between the products.
+fp32: no copy of the whole weight is made, and nothing is rounded between the products. Where the device multiplies
+them, logits and their gradient are rounded to 16 bits, as in Megatron-LM: docs/kernels.md has the bound.
 
 Shapes: t tokens of a chunk, h hidden, v rows of the vocabulary.
 """
