@@ -19,7 +19,7 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
 from trainer.recipe.recomputation import ATTENTION, BLOCK, NONE, recomputed
 from trainer.recipe.schedule import BatchRamp
-from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, parameters_of_ranks, step_flops
+from trainer.recipe.sizes import PASSES, parameters_of_ranks, step_flops
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 #: Of a GPU's memory: the rest is for its libraries and for what its allocator leaves in pieces.
@@ -146,16 +146,13 @@ def turn_of(options: Options, shape: ModelShape, layout: Layout, per_node: int, 
     batch = micro_batch(options, shape, layout)
     recompute = recomputed(options)
     stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
-    passes = HARDWARE_PASSES if recompute == BLOCK else MODEL_PASSES
 
     def flops(blocks: int) -> float:
         """Of so many blocks and the output layer."""
-        return step_flops(dataclasses.replace(shape, layers=blocks), batch.samples, batch.length, passes)
+        return step_flops(dataclasses.replace(shape, layers=blocks), batch.samples, batch.length, *PASSES[recompute])
 
     output = 2 * flops(1) - flops(2)
     slowest = max(flops(blocks) - (0 if stage == len(stages) - 1 else output) for stage, blocks in enumerate(stages))
-    if recompute == ATTENTION:
-        slowest += max(stages) * 4 * batch.samples * batch.length**2 * shape.hidden
     reached = gpu.peak_tflops * 1e12 * _KERNELS * batch.tokens / (batch.tokens + _HALF_AT_TOKENS)
     stream = batch.tokens * shape.hidden * batch.element_bytes
     ring = 2 * (layout.tensor - 1) / layout.tensor

@@ -14,8 +14,8 @@ from opsctl.runs.schema import ExpectTable, GpuTable, SlurmTable
 from trainer.recipe.layout import Layout, layout_if_any
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import Options
-from trainer.recipe.recomputation import BLOCK, recomputed
-from trainer.recipe.sizes import HARDWARE_PASSES, MODEL_PASSES, step_flops
+from trainer.recipe.recomputation import recomputed
+from trainer.recipe.sizes import PASSES, step_flops
 
 _SHOWN = 10
 
@@ -88,8 +88,7 @@ def _scale(own: Candidate | None, expect: ExpectTable, options: Options, shape: 
         return None
     seconds = expect.seconds_per_iteration
     if not seconds and expect.tflops:
-        passes = HARDWARE_PASSES if own.recompute == BLOCK else MODEL_PASSES
-        flops = step_flops(shape, options.global_batch_size, options.seq_length, passes)
+        flops = step_flops(shape, options.global_batch_size, options.seq_length, *PASSES[own.recompute])
         seconds = flops / (expect.tflops * 1e12 * own.layout.world_size)
     return seconds / own.step_s if seconds else None
 

@@ -15,7 +15,7 @@ from trainer.recipe.throughput import Throughput, peak_tflops_of
 _COUNTED = {
     NONE: "model and hardware FLOPs, which are equal as nothing is recomputed",
     ATTENTION: "hardware FLOPs, with recomputed attention; model FLOPs are without",
-    BLOCK: "hardware FLOPs, with recomputed activations; model FLOPs are 3/4 of them",
+    BLOCK: "hardware FLOPs, with recomputed activations; model FLOPs are without",
 }
 
 

@@ -25,7 +25,7 @@ HALF_BYTES_PER_PARAMETER = 2
 CHECKPOINT_BYTES_PER_PARAMETER = 14
 #: Training with Adam in mixed precision: what a checkpoint has, and 4 for the gradients.
 TRAINING_BYTES_PER_PARAMETER = 18
-#: Matrix products per parameter and token: one forward, two backward; one more forward with recomputed activations.
+#: Times that the products of a block are computed: one forward, two backward; one more forward if recomputed.
 MODEL_PASSES, HARDWARE_PASSES = 3, 4
 #: The hardware's, of products with weights and of attention's own two, by what is recomputed.
 PASSES = {
@@ -94,17 +94,19 @@ def step_flops(
     passes: int = HARDWARE_PASSES,
     attention_passes: int | None = None,
 ) -> float:
-    """Floating-point operations of one step on `batch_size` samples: passes * B s (L (2w + 4sh) + 3Vh/2).
+    """Return the floating-point operations of one step on `batch_size` samples: B s (L passes (2w + 4sh) + 6Vh).
 
-    w: weights of a block's linear layers. Where they are 12h^2 it is 24 * passes * B s L h^2 (1 + s/6h + V/16Lh):
-    Narayanan et al., arXiv 2104.04473, equation 3. A gated MLP and shared keys and values count by their own weights.
-    With `MODEL_PASSES` what the model needs; what is done stands in `PASSES`. attention_passes: of 4sh, where others.
+    w: weights of a block's linear layers; a gated MLP and shared keys and values count by their own weights. The output
+    layer's logits are never recomputed, so 6Vh does not depend on the passes. With `MODEL_PASSES` this is what the
+    model needs, 72 B s L h^2 (1 + s/6h + V/12Lh) if w is 12h^2. With `HARDWARE_PASSES` it is what full recomputation
+    executes, 96 B s L h^2 (1 + s/6h + V/16Lh): Narayanan et al., arXiv 2104.04473, equation 3.
+    attention_passes: those of 4sh, if they differ.
     """
     hidden, sequence = shape.hidden, sequence_length
     linear = sum(one.size for one in block_parameters(shape, 0) if len(one.shape) == 2)
     of_attention = shape.layers * 4 * sequence * hidden
-    of_token = shape.layers * 2 * linear + 1.5 * shape.vocabulary * hidden
-    return batch_size * sequence * (passes * of_token + (attention_passes or passes) * of_attention)
+    of_blocks = passes * shape.layers * 2 * linear + (attention_passes or passes) * of_attention
+    return batch_size * sequence * (of_blocks + 2 * MODEL_PASSES * shape.vocabulary * hidden)
 
 
 def tflops_per_gpu(

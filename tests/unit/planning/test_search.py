@@ -41,9 +41,9 @@ def test_a_step_is_turns_of_the_slowest_stage_and_what_replicas_exchange() -> No
     options, shape = small()
     one = candidate(options, shape, Layout(8, 2, 2, 2), 1, "block", 2, GPU)
     assert one is not None
-    # Of a token: 2 blocks x (2 x 12 h^2 weights + 4 s h) + 1.5 V h on the last stage; 4 passes of 256 tokens over TP 2.
-    of_token = 2 * (24 * 64**2 + 4 * 256 * 64) + 1.5 * 128 * 64
-    assert one.turn.compute_s == pytest.approx(4 * 256 * of_token / 2 / (0.6e12 * 256 / 512))
+    # Of a token: 4 passes of 2 blocks x (2 x 12 h^2 weights + 4 s h), and 6 V h on the last stage.
+    of_token = 4 * 2 * (24 * 64**2 + 4 * 256 * 64) + 6 * 128 * 64
+    assert one.turn.compute_s == pytest.approx(256 * of_token / 2 / (0.6e12 * 256 / 512))
     # 6 sums in each of 2 blocks, of 256 x 64 numbers of 2 bytes, each sent 2 (t - 1) / t = 1 times.
     assert one.turn.tensor_s == pytest.approx(6 * 2 * 256 * 64 * 2 / 1e9)
     # One stage on and one gradient back, each GPU having half of its node's 1 GB/s.
