@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A number of 16 bits says whether one value is dropped: four come from each of 64, and probabilities are whole
-# multiples of 2^-16.
-_LEVELS = 1 << 16
+from trainer.recipe.model_options import DROPOUT_LEVELS
+
 #: By how much SplitMix64 counts on, 2^64 over the golden ratio, and what it mixes with; as torch's signed numbers.
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST_FACTOR = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -55,12 +54,12 @@ def on_device(seeds: Sequence[int], device: torch.device) -> Tensor:
 
 def lowest_kept_level(probability: float) -> int:
     """Of the signed numbers of 16 bits: a value whose number is lower is dropped."""
-    return _dropped_levels(probability) - _LEVELS // 2
+    return _dropped_levels(probability) - DROPOUT_LEVELS // 2
 
 
 def kept_scale(probability: float) -> float:
     """What is kept is multiplied by it, so that the expectation stays: 1 / the share that is really kept."""
-    return _LEVELS / (_LEVELS - _dropped_levels(probability))
+    return DROPOUT_LEVELS / (DROPOUT_LEVELS - _dropped_levels(probability))
 
 
 def drop(x: Tensor, mask: Tensor, probability: float) -> Tensor:
@@ -70,7 +69,7 @@ def drop(x: Tensor, mask: Tensor, probability: float) -> Tensor:
 
 
 def _dropped_levels(probability: float) -> int:
-    return min(max(round(probability * _LEVELS), 1), _LEVELS - 1)
+    return min(max(round(probability * DROPOUT_LEVELS), 1), DROPOUT_LEVELS - 1)
 
 
 def _xor_shifted(bits: Tensor, by: int, scratch: Tensor) -> Tensor:

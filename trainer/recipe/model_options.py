@@ -11,6 +11,8 @@ _ROTARY = POSITIONS[2:]
 #: What `--glu-activation` can be: SiLU, GeLU, ReLU, or the gate as it is (Shazeer, arXiv 2002.05202).
 GATES = ("swiglu", "geglu", "reglu", "liglu")
 ROTARY_BASE, ROTARY_PERCENT = 10000.0, 1.0
+#: A dropout mask compares 16 bits with its probability, which is a whole multiple of 1 / this.
+DROPOUT_LEVELS = 1 << 16
 # Megatron-LM's width for --swiglu: two thirds of the plain MLP's, so that as many weights are trained, cut to this.
 _FFN_MULTIPLE = 64
 
@@ -44,6 +46,7 @@ def model_errors(options: Mapping[str, Any]) -> list[str]:
         *_rotary_errors(options),
         *_norm_errors(options),
         *_gate_errors(options),
+        *_dropout_errors(options),
     ]
 
 
@@ -130,3 +133,12 @@ def _norm_errors(options: Mapping[str, Any]) -> list[str]:
     if same is None or same == epsilon:
         return []
     return [f"--norm-epsilon {same:g} with --layernorm-epsilon {epsilon:g}: they are the same, give one"]
+
+
+def _dropout_errors(options: Mapping[str, Any]) -> list[str]:
+    least, most = 1 / DROPOUT_LEVELS, 1 - 1 / DROPOUT_LEVELS
+    return [
+        f"--{key.replace('_', '-')} {options[key]}: masks have 16 bits: give 0, or from {least:.6g} to {most:.6g}"
+        for key in ("attention_dropout", "hidden_dropout")
+        if options[key] and not 0 < round(options[key] * DROPOUT_LEVELS) < DROPOUT_LEVELS
+    ]

@@ -314,6 +314,8 @@ def _bounds_error(option: Option, value: Any) -> str:
             return f"must be at least {option.at_least:g}"
         if option.below is not None and value >= option.below:
             return f"must be below {option.below:g}"
+        if option.type is int and not -(2**63) <= value < 2**63:
+            return "must be a number that 64 bits can hold"
     return ""
 
 

@@ -12,6 +12,7 @@ from trainer.recipe.learning_rate import (
     samples_to_decay_last,
     samples_to_warm_up,
 )
+from trainer.recipe.lengths import BEGINNING, End
 from trainer.recipe.schedule import BatchRamp, samples_to_train
 
 #: The options that give one length, of which one may be given.
@@ -34,7 +35,7 @@ def schedule_errors(options: Mapping[str, Any]) -> list[str]:
         errors.append(f"--min-lr {options['min_lr']:g} is above --lr {options['lr']:g}")
     if options["override_lr_scheduler"] and options["use_checkpoint_lr_scheduler"]:
         errors.append("--override-lr-scheduler with --use-checkpoint-lr-scheduler: choose one")
-    errors += [*_wsd_errors(options), *_cooldown_errors(options)]
+    errors += [*_wsd_errors(options), *_cooldown_errors(options), *_length_errors(options)]
     return errors or _end_errors(options)
 
 
@@ -131,6 +132,20 @@ def schedule_notices(options: Mapping[str, Any]) -> list[str]:
         f"{_decay_said(options, ends)} ends before {_length_said(options, total)}: the rest trains at a learning rate "
         "of 0, which changes nothing; give --min-lr, or both the same length"
     ]
+
+
+def _length_errors(options: Mapping[str, Any]) -> list[str]:
+    """Of a training that is at its end before its first step."""
+    if options["global_batch_size"] is None:
+        return []
+    try:
+        end = End.of(options)
+    except ValueError:
+        return []  # said elsewhere
+    if not end.is_reached(BEGINNING):
+        return []
+    first = end.ramp.batch_at(0)
+    return [f"{_given('train_samples', options)} is less than the first batch, {first} samples: no step would be taken"]
 
 
 def _end_errors(options: Mapping[str, Any]) -> list[str]:

@@ -39,8 +39,12 @@ OPTIONS: tuple[Option, ...] = group(
         choices=("single",),
         notice="there is no other order",
     ),
-    option("--num-workers", int, 0, "Threads per rank that read training data ahead; 0: no need.", at_least=0),
-    option("--valid-num-workers", int, 0, "Threads per rank that read validation data ahead.", at_least=0),
+    option(
+        "--num-workers", int, 0, "Threads per rank that read training data ahead; 0: no need.", at_least=0, below=10_000
+    ),
+    option(
+        "--valid-num-workers", int, 0, "Threads per rank that read validation data ahead.", at_least=0, below=10_000
+    ),
     option(
         "--tokenizer-type",
         str,
@@ -58,6 +62,7 @@ OPTIONS: tuple[Option, ...] = group(
         "Size of the vocabulary before padding, instead of asking a tokenizer.",
         unit="tokens",
         at_least=1,
+        below=2**31,
     ),
     flag("--eod-mask-loss", "No loss where the input is the end-of-document token."),
     flag("--mmap-warmup", "Read data files once before training.", notice=_MAPPED),

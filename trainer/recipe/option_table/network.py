@@ -7,16 +7,17 @@ from trainer.recipe.option_table.row import Option, flag, group, option
 
 OPTIONS: tuple[Option, ...] = group(
     "network",
-    option("--num-layers", int, None, "Transformer blocks.", at_least=1),
-    option("--hidden-size", int, None, "Width of the residual stream.", at_least=1),
+    option("--num-layers", int, None, "Transformer blocks.", at_least=1, below=100_000),
+    option("--hidden-size", int, None, "Width of the residual stream.", at_least=1, below=2**31),
     option(
         "--ffn-hidden-size",
         int,
         None,
         "Width inside the MLP; 4 x hidden size when not given, with --swiglu two thirds of that, a multiple of 64.",
         at_least=1,
+        below=2**31,
     ),
-    option("--num-attention-heads", int, None, "Attention heads of the whole model.", at_least=1),
+    option("--num-attention-heads", int, None, "Attention heads of the whole model.", at_least=1, below=1_000_000),
     flag("--group-query-attention", "Several heads share keys and values."),
     option(
         "--num-query-groups",
@@ -24,9 +25,12 @@ OPTIONS: tuple[Option, ...] = group(
         None,
         "Heads with keys and values of their own; 1 when --group-query-attention stands alone.",
         at_least=1,
+        below=1_000_000,
     ),
-    option("--kv-channels", int, None, "Width of one head; hidden size / heads when not given.", at_least=1),
-    option("--seq-length", int, None, "Length of a training sample.", unit="tokens", at_least=1),
+    option(
+        "--kv-channels", int, None, "Width of one head; hidden size / heads when not given.", at_least=1, below=2**31
+    ),
+    option("--seq-length", int, None, "Length of a training sample.", unit="tokens", at_least=1, below=2**31),
     option(
         "--max-position-embeddings",
         int,
@@ -34,6 +38,7 @@ OPTIONS: tuple[Option, ...] = group(
         "Learned positions; the sequence length when not given.",
         unit="tokens",
         at_least=1,
+        below=2**31,
     ),
     option(
         "--position-embedding-type",
@@ -51,6 +56,7 @@ OPTIONS: tuple[Option, ...] = group(
         "The vocabulary is padded to a multiple of this x TP.",
         unit="tokens",
         at_least=1,
+        below=2**31,
     ),
     option(
         "--pad-vocab-size-to",
@@ -59,6 +65,7 @@ OPTIONS: tuple[Option, ...] = group(
         "Pad the vocabulary to exactly this size instead.",
         unit="tokens",
         at_least=1,
+        below=2**31,
     ),
     option(
         "--normalization",

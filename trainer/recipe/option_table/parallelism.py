@@ -7,12 +7,22 @@ from trainer.recipe.option_table.row import Option, flag, group, option
 
 OPTIONS: tuple[Option, ...] = group(
     "parallelism",
-    option("--tensor-model-parallel-size", int, 1, "Ranks that share every block (TP).", unit="ranks", at_least=1),
+    option(
+        "--tensor-model-parallel-size",
+        int,
+        1,
+        "Ranks that share every block (TP).",
+        unit="ranks",
+        at_least=1,
+        below=1_000_000,
+    ),
     flag(
         "--sequence-parallel",
         "Ranks that share blocks split the sequence between the layers that they split: norms, dropout, residuals.",
     ),
-    option("--pipeline-model-parallel-size", int, 1, "Pipeline stages (PP).", unit="stages", at_least=1),
+    option(
+        "--pipeline-model-parallel-size", int, 1, "Pipeline stages (PP).", unit="stages", at_least=1, below=1_000_000
+    ),
     option(
         "--pp-partition-method",
         str,

@@ -54,6 +54,7 @@ OPTIONS: tuple[Option, ...] = group(
         "Newest usual iterations that say what is usual.",
         unit="iterations",
         at_least=LEAST,
+        below=1_000_000,
     ),
     option(
         "--spike-guard-patience",

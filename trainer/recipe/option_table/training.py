@@ -7,7 +7,15 @@ from trainer.recipe.recomputation import RECOMPUTE
 
 OPTIONS: tuple[Option, ...] = group(
     "training",
-    option("--micro-batch-size", int, None, "Samples one pipeline works on at a time.", unit="samples", at_least=1),
+    option(
+        "--micro-batch-size",
+        int,
+        None,
+        "Samples one pipeline works on at a time.",
+        unit="samples",
+        at_least=1,
+        below=2**31,
+    ),
     option(
         "--global-batch-size",
         int,
@@ -15,6 +23,7 @@ OPTIONS: tuple[Option, ...] = group(
         "Samples of one step; micro-batch x DP when not given.",
         unit="samples",
         at_least=1,
+        below=2**31,
     ),
     option(
         "--rampup-batch-size",

@@ -18,7 +18,7 @@ from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths
 from trainer.recipe.option_help import help_text, markdown
 from trainer.recipe.option_table import REFUSED
-from trainer.recipe.options import BY_KEY, OPTIONS, OptionsError, check_mapping, nearest, parse, to_arguments
+from trainer.recipe.options import BY_KEY, OPTIONS, Option, OptionsError, check_mapping, nearest, parse, to_arguments
 from trainer.recipe.schedule import BatchRamp
 from trainer.recipe.vocabulary import Vocabulary
 
@@ -236,6 +236,7 @@ def test_what_the_trainer_cannot_do_is_refused_by_name_with_the_reason(name: str
         (["--lr", "nan"], "must be finite"),
         (["--seed", "5_000_000_000"], "--seed 5000000000: must be below"),
         (["--hidden-dropout", "1"], "must be below 1"),
+        (["--num-layers", "1_000_000"], "--num-layers 1000000: must be below"),
         (["--hidden-dropout", "default=0.2"], "the default is 0.1"),
         (["--position-embedding-type", "sine"], "must be one of absolute, alibi, rope, rotary"),
         (["--rampup-batch-size", "1", "2"], "--rampup-batch-size needs 3 values, got 1 2"),
@@ -247,6 +248,37 @@ def test_what_the_trainer_cannot_do_is_refused_by_name_with_the_reason(name: str
 )
 def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: str) -> None:
     assert words in refusal(*argv)
+
+
+@pytest.mark.parametrize("option", [one for one in OPTIONS if one.type is int], ids=lambda one: one.name)
+def test_a_whole_number_that_64_bits_cannot_hold_is_refused_by_its_options_name(option: Option) -> None:
+    many = option.nargs if isinstance(option.nargs, int) else 1
+    with pytest.raises(OptionsError, match=f"^{option.name} 9{{20}}: must be "):
+        options_module.given([option.name, *["9" * 20] * many])
+    (wrong,) = check_mapping({option.key: [10**20] * many if option.nargs else 10**20}, None)
+    assert wrong.startswith(f"{option.key} = ")
+
+
+@pytest.mark.parametrize("name", ["hidden_dropout", "attention_dropout"])
+@pytest.mark.parametrize("rate", [0.999999, 1 - 2.0**-18, 2.0**-18, 1e-9])
+def test_a_dropout_that_masks_of_16_bits_cannot_draw_is_refused(name: str, rate: float) -> None:
+    changes: dict[str, Any] = {name: rate}
+    words = refusal(**changes)
+    assert words.startswith(f"--{name.replace('_', '-')} {rate}: ")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_samples": 7, "global_batch_size": 8},
+        {"train_samples": 7, "global_batch_size": 16, "rampup_batch_size": [8, 8, 100]},
+    ],
+    ids=["constant batch", "ramp"],
+)
+def test_a_training_shorter_than_its_first_batch_is_refused(changes: dict[str, Any]) -> None:
+    assert "--train-samples 7 " in refusal(train_iters=None, **changes)
+    parse(small(train_iters=None, **{**changes, "train_samples": 8}))
+    parse(small(train_iters=None, **{**changes, "train_samples": None, "train_tokens": 1}))  # rounded up to a step
 
 
 @pytest.mark.parametrize(
