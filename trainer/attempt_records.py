@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,9 +15,11 @@ import msgspec
 
 from trainer.files import write_atomically
 from trainer.first_failure import Death, first_to_fail
+from trainer.formats import data_check
 from trainer.formats.attempt_records import Failure, NodeClock, RankPlace, clock_file, failure_file, ranks_file
 from trainer.formats.error_file import read_error_file
 from trainer.formats.json_text import json_file_text
+from trainer.recipe.options import OptionsError, given
 from trainer.say import complain
 
 REFUSED_STATUS = 2
@@ -95,8 +99,17 @@ def _gpus_of_this_node() -> list[str]:
     return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
 
 
-def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | None, error: Any) -> int:
-    """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail."""
+def record_failure(
+    node: Node,
+    deaths_seen: list[Death],
+    ended_at: datetime | None,
+    error: Any,
+    trainer_arguments: Sequence[str] = (),
+) -> int:
+    """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail.
+
+    SIGBUS ends a rank that reads past the end of a mapped file: the message then names the data file that is too short.
+    """
     told = None if error is None else _death_known_to_the_agent(error)
     deaths = [death for death in _all_seen(deaths_seen, told) if ended_at is None or death.at < ended_at]
     left = sorted(node.own_folder.glob("*/attempt_*/*/error.json"))
@@ -111,6 +124,8 @@ def record_failure(node: Node, deaths_seen: list[Death], ended_at: datetime | No
     if found is None:
         return 1
     death, message = found
+    if death.signal == signal.SIGBUS:
+        message = ": ".join([message, *_damaged_data(trainer_arguments)])
     failure = Failure(
         rank=node.global_rank(death.local_rank),
         node=node.node_name,
@@ -146,3 +161,11 @@ def _death_known_to_the_agent(error: Any) -> Death:
     code = failure.exitcode
     now = datetime.now().astimezone()
     return Death(failure.local_rank, now, code if code >= 0 else None, -code if code < 0 else None)
+
+
+def _damaged_data(trainer_arguments: Sequence[str]) -> list[str]:
+    """Return a line for the first pair of data files that does not fit together, none if all fit."""
+    try:
+        return data_check.damaged_pairs(given(trainer_arguments))[:1]
+    except (OptionsError, OSError):
+        return []

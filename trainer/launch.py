@@ -164,7 +164,7 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
     try:
         elastic_launch(config, run_rank)(node, watch, told_to_end, usual_umask, trainer_arguments)
     except ChildFailedError as error:
-        return record_failure(node, watch.deaths(), told_to_end.at, error)
+        return record_failure(node, watch.deaths(), told_to_end.at, error, trainer_arguments)
     except SignalException as error:
         record_failure(node, watch.deaths(), told_to_end.at, None)
         complain(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}")

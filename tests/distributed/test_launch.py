@@ -134,6 +134,20 @@ def test_a_rank_killed_with_9_is_named_whatever_the_others_die_of(tmp_path: Path
         wait_until_gone(nodes.pids())
 
 
+def test_a_data_file_that_is_cut_short_under_a_training_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    prefix = write_corpus(tmp_path / "data")
+    arguments = to_arguments({**TINY, "data_path": [prefix], "train_iters": 100_000, "eval_iters": 0})
+    with launched(tmp_path, 1, 1, arguments) as nodes:
+        nodes.wait_for(0, r"iteration +2/")
+        os.truncate(f"{prefix}.bin", 0)
+        assert nodes.statuses() == [128 + signal.SIGBUS]
+        failure = nodes.failure(0)
+    assert failure["signal"] == signal.SIGBUS
+    assert failure["message"].startswith("killed by SIGBUS: ") and f"{prefix}.bin has 0 bytes" in failure["message"]
+    assert failure["message"] in nodes.output_of(0)
+
+
 def test_a_rank_that_raises_leaves_its_traceback_and_torchs_error_file(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     with launched(tmp_path, 1, 3, ["raise", "1"], SMALL_MAIN) as nodes:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.formats.data_sources import Group, Source, groups
+from trainer.formats.data_sources import Group, Source, groups, prefixes
 from trainer.formats.errors import DataError
 from trainer.formats.index_header import Header, idx_path, read_header
 from trainer.recipe.data_options import SPLITS
@@ -45,6 +45,17 @@ def data_errors(options: Mapping[str, Any], splits: tuple[str, ...] = SPLITS) ->
             except DataError as error:
                 errors.append(str(error))
     return errors or _small_groups(validated, headers, options)
+
+
+def damaged_pairs(options: Mapping[str, Any]) -> list[str]:
+    """Return a line for each pair of data files that is missing, foreign or not as long as its index says."""
+    errors = []
+    for prefix in dict.fromkeys(prefix for _, prefix in prefixes(options)):
+        try:
+            read_header(prefix)
+        except DataError as error:
+            errors.append(str(error))
+    return errors
 
 
 def asked_samples(options: Mapping[str, Any]) -> int:

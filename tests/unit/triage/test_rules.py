@@ -184,6 +184,11 @@ def test_a_line_that_says_that_nothing_is_wrong_means_nothing(line: str) -> None
         ("GPU 0 row remapping failure", "gpu-ecc"),
         ("GPU 0: 12 uncorrectable ECC errors", "gpu-ecc"),
         ("opsctl: cannot start the step: [Errno 28] No space left on device", "disk-full"),
+        (
+            "rank 0 (local rank 0 on n3) failed: killed by SIGBUS: /d/a.bin has 0 bytes, but its index a.idx "
+            "ends at 8: one of the two is cut short or from another preparation; copy both again",
+            "data",
+        ),
     ],
 )
 def test_what_slurm_and_gpus_say_of_a_failure_is_still_one(line: str, name: str) -> None:
