@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -24,6 +26,7 @@ from opsctl.records.alerts import opened
 from opsctl.records.identity import read_run_id
 from opsctl.records.secrets import SecretRefused
 from opsctl.records.state_files import make_folder
+from opsctl.records.trusted import open_file
 from opsctl.runs.alert_urls import HOOK
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.references import kind_of
@@ -80,6 +83,9 @@ def drain(
                 alert_log.append_event(paths, joined)
         lines = alert_log.events(paths)
     make_folder(paths.output, paths.alert_senders)
+    for channel in channels:  # now, as a full disk may take no new file when there is something to send
+        with contextlib.suppress(OSError):
+            os.close(open_file(paths.output, _lock(paths, channel.name), os.O_RDWR | os.O_CREAT))
     with ThreadPoolExecutor(len(channels)) as pool:
         calls = [
             pool.submit(_drain_one, paths, name, channel, environment, lines, now, is_patient, limits or Limits())
@@ -184,7 +190,6 @@ def _drain_one(
 
 
 def _task(paths: RunPaths, name: str, channel: str, target: Target, limits: Limits) -> Task:
-    lock = paths.alert_senders / hashlib.sha256(channel.encode(errors="replace")).hexdigest()[:16]
     return Task(
         output=str(paths.output),
         run=name,
@@ -193,10 +198,15 @@ def _task(paths: RunPaths, name: str, channel: str, target: Target, limits: Limi
         url=target.url,
         hook=list(target.hook),
         is_open=target.is_open,
-        lock=str(lock),
+        lock=str(_lock(paths, channel)),
         budget_s=limits.budget_s,
         try_s=limits.try_s,
     )
+
+
+def _lock(paths: RunPaths, channel: str) -> Path:
+    """The file whose lock the channel's sender holds."""
+    return paths.alert_senders / hashlib.sha256(channel.encode(errors="replace")).hexdigest()[:16]
 
 
 def _run(task: Task, environment: Mapping[str, str]) -> list[Report]:

@@ -23,9 +23,9 @@ from opsctl.alerts.task import Report, Task
 from opsctl.alerts.try_once import Outcome, TimedOut, ask_heartbeat, load_senders, try_once
 from opsctl.moments import now
 from opsctl.output import show
-from opsctl.records.alert_log import Event, Message, append_event, events, queue_of
+from opsctl.records.alert_log import Event, Message, append_event, events, queue_of, room_for_lines
 from opsctl.records.secrets import Redactor
-from opsctl.records.state_files import PartlyWritten, room_kept
+from opsctl.records.state_files import PartlyWritten
 from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
 from trainer.formats.file_lock import lock_within
@@ -105,7 +105,7 @@ class Sender:
             load_senders()  # that this takes long is not the server's doing
         try:
             self._append(self._event("sending", message.id))
-            with room_kept(self.paths.output, self.paths.state, _ROOM_BYTES), self._limited():
+            with room_for_lines(self.paths, _ROOM_BYTES), self._limited():
                 outcome = try_once(self.task, message, parts, lambda part: self._part(message.id, part))
         except OSError as error:
             # Without a record it would be sent again and again.

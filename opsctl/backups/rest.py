@@ -36,7 +36,7 @@ KEPT = 3
 _OF_THE_MOMENT = frozenset(
     (
         *("lock", "lease.jsonl", "submitting.json", "reading", "walk.json", "kill-switch.reserve", "alerts.sending"),
-        "evaluating",
+        *("alerts.reserve", "evaluating"),
         *("backups.jsonl", "backups-read.jsonl", "data-sums.json"),
     )
 )

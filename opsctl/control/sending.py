@@ -17,7 +17,7 @@ from opsctl.control.request import Wish
 from opsctl.errors import OpsctlError, SlurmError, SlurmUnasked, SlurmUnreachable
 from opsctl.moments import now
 from opsctl.nodes.keeping import Wanted, keep
-from opsctl.records import chains, kill_switch
+from opsctl.records import alerts, chains, kill_switch
 from opsctl.records.chains import Chain
 from opsctl.records.cluster import record_of
 from opsctl.records.identity import forget_run_id, make_run_id, read_run_id
@@ -109,6 +109,7 @@ def _send_array(
     listed, warnings = _stay_off(run, client, wish)
     with ExitStack() as taken_back, ExitStack() as forgotten:
         kill_switch.arm(paths, run.file.run.group)
+        alerts.keep_room(paths)
         make_folder(paths.output, paths.job_outputs)
         before = newest(paths)
         revision = published or publish(run, note="submit")

@@ -6,15 +6,18 @@ are compared. A channel is known by a name that holds no secret.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
 
-from opsctl.records.state_files import append_state, make_folder, read_lines
+from opsctl.records import alert_reserve
+from opsctl.records.state_files import FULL_DISK, make_folder, read_lines, room_kept
 from opsctl.runs.paths import RunPaths
+from trainer.formats.tolerant import convert
 
 Kind = Literal["new", "reminder", "recovery", "escalation", "silence", "handed-over", "test"]
 #: Which channels a message is for, by the key of [alerts] that names them.
@@ -47,7 +50,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: one was made. joined: somebody's settings name a channel, which is for messages after the one `id`.
     sending: a try began; one of RESULTS ends it, and without one its sender died. part: one of several recipients has
     it. dropped: it will never be sent there. ready: its URL can be had again. acknowledged, silenced, unsilenced: what
-    people said.
+    people said. full: from `at` to `until` the disk took no lines, and the reserve stored those before this one.
     """
 
     event: str
@@ -59,7 +62,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: Message | None = None
     keys: tuple[str, ...] = ()  # acknowledged
     to: tuple[str, ...] = ()  # joined: of which messages it is one of the channels
-    until: datetime | None = None  # silenced
+    until: datetime | None = None  # silenced, full
     part: str = ""  # a digest of the recipient
     retry_after_s: float | None = None  # failed: what the server asked for
 
@@ -97,13 +100,27 @@ class Queue:
 
 def events(paths: RunPaths) -> list[Event]:
     """All lines, oldest first; none where nothing was ever made. Raises OSError where they cannot be read."""
-    return read_lines(paths.output, paths.alert_log, Event)
+    stored = (convert(line, Event) for line in alert_reserve.read(paths).lines)
+    lines = read_lines(paths.output, paths.alert_log, Event)
+    return [*lines, *(one for one in stored if one is not None and one not in lines)]
 
 
 def append_event(paths: RunPaths, event: Event) -> None:
-    """One more line. Raises OSError."""
+    """Append one line; on a full disk it goes into the reserve. Raises OSError."""
     make_folder(paths.output, paths.state)
-    append_state(paths.output, paths.alert_log, event)
+    alert_reserve.append_line(paths, event)
+
+
+@contextlib.contextmanager
+def room_for_lines(paths: RunPaths, size_bytes: int) -> Iterator[None]:
+    """Keep room for lines that have to be written right afterwards. Raises OSError where there is none."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(room_kept(paths.output, paths.state, size_bytes))
+        except OSError as error:
+            if error.errno not in FULL_DISK or not alert_reserve.has_room(paths, size_bytes):
+                raise
+        yield
 
 
 def messages(lines: Iterable[Event]) -> list[Message]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,10 @@ import msgspec
 
 from opsctl.account import account_name
 from opsctl.errors import OpsctlError
-from opsctl.records import alert_log
+from opsctl.records import alert_log, alert_reserve
 from opsctl.records.alert_log import ChannelSeen, Event, Message
-from opsctl.records.state_files import locked, make_folder, read_lines, read_text, write_state
+from opsctl.records.state_files import locked, make_folder, read_text
+from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
 from trainer.formats.json_text import json_line, plain
 from trainer.formats.tolerant import convert, decode
@@ -99,7 +101,7 @@ class Opened:
         """
         kept = msgspec.structs.replace(memory, made=(*self.memory.made, *new))
         value = _with_unknown(plain(kept), self._raw)
-        write_state(self.paths.output, self.paths.alerts, value)
+        alert_reserve.write_memory(self.paths, value)
         self.memory, self._raw = kept, value
         try:
             for event in said:
@@ -126,12 +128,22 @@ class Opened:
 @contextlib.contextmanager
 def opened(paths: RunPaths, what: str) -> Iterator[Opened]:
     """The memory, nobody else's to change meanwhile. Raises OpsctlError where it is locked too long; OSError."""
+    with contextlib.suppress(OSError):  # what is missing of it the disk may have no room for now
+        keep_room(paths)
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.alerts_lock, LOCK_WAIT_S, what):
+        stored = alert_reserve.settle(paths)
         memory, raw, problem = _read(paths)
-        found = Opened(paths, memory, problem, raw)
+        found = Opened(paths, memory, problem or stored.describe(paths), raw)
         found.settle()
         yield found
+
+
+def keep_room(paths: RunPaths) -> None:
+    """Make what alerts need on a disk that will be full one day. Raises OSError."""
+    make_folder(paths.output, paths.alert_senders)
+    os.close(open_file(paths.output, paths.alerts_lock, os.O_RDWR | os.O_CREAT))
+    alert_reserve.keep(paths)
 
 
 def remembered(paths: RunPaths) -> Memory:
@@ -305,14 +317,17 @@ def _take_message(findings: dict[str, Remembered], one: Message) -> None:
 
 def _read(paths: RunPaths) -> tuple[Memory, dict[str, Any], str]:
     """The memory, the file as it is, and what is wrong with it. Raises OSError."""
-    text = read_text(paths.output, paths.alerts)
+    stored, text = alert_reserve.read(paths), read_text(paths.output, paths.alerts)
+    newest = stored.newest_memory(text)
+    if newest is not None:
+        text = json_line(newest)
     if text is None:
-        lines = read_lines(paths.output, paths.alert_log, Event)
+        lines = alert_log.events(paths)
         return from_log(lines), {}, f"{paths.alerts} is gone: made anew from {paths.alert_log.name}" if lines else ""
     raw = decode(text, dict[str, Any])
     memory = None if raw is None else convert(raw, Memory)
     if raw is None or memory is None:
-        memory = from_log(read_lines(paths.output, paths.alert_log, Event))
+        memory = from_log(alert_log.events(paths))
         return memory, {}, f"{paths.alerts} is damaged: made anew from {paths.alert_log.name}"
     newer = memory.schema_version > SCHEMA_VERSION
     problem = f"{paths.alerts} is a newer release's: what that has added is kept as it is" if newer else ""

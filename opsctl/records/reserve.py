@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -35,13 +36,27 @@ def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
         # A file system that copies what it writes has no room for this either: then it says what it said before.
         with contextlib.suppress(OSError):
             os.utime(fd)
-            write_all(fd, _padded(value, os.fstat(fd).st_size))
-            os.fsync(fd)
+            write_over(fd, value)
     finally:
         os.close(fd)
     with opened_folder(root, reserve.parent) as (source, _), opened_folder(root, path.parent) as (target, _):
         os.rename(reserve.name, path.name, src_dir_fd=source, dst_dir_fd=target)
     fsync_folder(root, path.parent)
+
+
+def write_over(fd: int, value: Any) -> None:
+    """Let the reserve that is open as `fd` contain `value`, in place. Raises OSError, also where it does not fit."""
+    data = _padded(value, os.fstat(fd).st_size)
+    if not data:
+        raise OSError(errno.ENOSPC, "the reserve is full")
+    os.lseek(fd, 0, os.SEEK_SET)
+    write_all(fd, data)
+    os.fsync(fd)
+
+
+def room_left(fd: int, value: Any) -> int:
+    """Return how many bytes longer than `value` the contents of the reserve may be."""
+    return os.fstat(fd).st_size - 1 - len(json_line(value).encode())
 
 
 def _padded(value: Any, size_bytes: int) -> bytes:

@@ -182,6 +182,11 @@ class RunPaths:
         return self.state / "alerts.lock"
 
     @property
+    def alert_reserve(self) -> Path:
+        """Disk kept for what the two files above cannot take."""
+        return self.state / "alerts.reserve"
+
+    @property
     def alert_senders(self) -> Path:
         """A file for each alert channel, whose lock whoever sends on it holds."""
         return self.state / "alerts.sending"

@@ -19,7 +19,7 @@ from opsctl.attempts.cause import describe
 from opsctl.attempts.environments import changed_pairs
 from opsctl.attempts.events import Attempt
 from opsctl.checkpoints.prunes import Pruned
-from opsctl.moments import to_the_second
+from opsctl.moments import iso, to_the_second
 from opsctl.records.alert_log import Event
 from opsctl.records.cancels import Cancel
 from opsctl.records.chains import REFILL, REVISE, Chain
@@ -193,6 +193,9 @@ def _of_alerts(lines: Sequence[Event]) -> Iterator[Happening]:
             text = (
                 f"{line.by} {'silenced the alerts' if line.event == 'silenced' else 'let the alerts speak again'}{why}"
             )
+            yield Happening(at=line.at, kind="alert", text=text)
+        elif line.event == "full" and line.until is not None:
+            text = f"the disk took no alert records until {iso(line.until)}{why}"
             yield Happening(at=line.at, kind="alert", text=text)
 
 

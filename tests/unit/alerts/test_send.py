@@ -365,10 +365,9 @@ def _full_disk(folder: Path) -> Path:
     (folder / "full").mkdir()
     (folder / "full" / "sitecustomize.py").write_text(
         "import opsctl.records.state_files as files\n"
-        "def full(fd, data): raise OSError(28, 'No space left on device')\n"
+        "def full(*a): raise OSError(28, 'No space left on device')\n"
         "files.write_all = full\n"
-        "import opsctl.records.alert_log as log\n"
-        "def append(*a): raise OSError(28, 'No space left on device')\n"
-        "log.append_state = append\n"
+        "import opsctl.records.alert_reserve as reserve\n"
+        "reserve.append_state = reserve.write_over = full\n"
     )
     return folder / "full"

@@ -161,7 +161,8 @@ def test_a_full_disk_is_said_with_what_was_left_undone(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     alerts.note(desk.paths, [CRON], now())
-    monkeypatch.setattr("opsctl.records.alerts.write_state", full)
+    for name in ("write_state", "write_over"):
+        monkeypatch.setattr(f"opsctl.records.alert_reserve.{name}", full)
     for words, undone in (
         (("ack", "cron"), "nothing was acknowledged"),
         (("silence", "1:00:00"), "nothing was silenced"),

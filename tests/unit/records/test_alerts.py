@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from opsctl.errors import OpsctlError
-from opsctl.records import alert_log, alerts, state_files
+from opsctl.records import alert_log, alerts, reserve, state_files
 from opsctl.records.alert_log import CHANNELS, ESCALATION, Event, Message
 from opsctl.records.alerts import Memory, Noted, Remembered
 from opsctl.runs.paths import RunPaths
@@ -119,7 +119,7 @@ def test_what_a_newer_release_has_written_is_kept_and_told(paths: RunPaths) -> N
     assert after["findings"]["cron"]["acknowledged_by"]
 
 
-def test_a_disk_that_is_full_changes_nothing_and_the_next_look_makes_the_message_once(
+def test_a_disk_that_is_full_with_its_reserve_changes_nothing_and_the_next_look_makes_the_message_once(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alerts.note(paths, [Noted("disk", "warning", "full")], NOW)
@@ -129,7 +129,8 @@ def test_a_disk_that_is_full_changes_nothing_and_the_next_look_makes_the_message
         raise OSError(28, "No space left on device", str(paths.alerts))
 
     with monkeypatch.context() as patched:
-        patched.setattr(state_files, "write_all", full)
+        for module in (state_files, reserve):
+            patched.setattr(module, "write_all", full)
         with pytest.raises(OSError, match="No space left"):
             alerts.note(paths, [CRON], minutes(1))
     assert paths.alerts.read_bytes() == before
