@@ -9,7 +9,7 @@ import click
 from opsctl.cli.selection import cluster_option, json_option, moment_ahead, run_option
 
 if TYPE_CHECKING:
-    from opsctl.nodes.excluded import Exclusion
+    from opsctl.nodes.excluded import ListedExclusion
     from opsctl.nodes.keeping import Wanted
     from opsctl.records.run_view import RunView
     from opsctl.slurm.client import SlurmControl, SlurmLooks
@@ -84,18 +84,30 @@ def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None
 
 
 @command.command("list")
-@click.option("--all", "with_past", is_flag=True, help="Those too that have ended.")
+@click.option("--all", "with_past", is_flag=True, help="Include exclusions that have ended.")
 @run_option
+@cluster_option
 @json_option
-def list_(with_past: bool, run: str | None, as_json: bool) -> None:
-    """Which nodes are excluded, until when, by whom, and what each rests on. Asks no Slurm."""
+def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
+    """List the excluded nodes: until when, by whom, why, and which of them the run uses all the same.
+
+    Slurm is asked only if a node is excluded. Without an answer the list is shown as it is.
+    """
+    import msgspec
+
     from opsctl.moments import now
+    from opsctl.nodes.excluded import ListedExclusion
     from opsctl.nodes.keeping import read_listed
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.run_view import glance
 
     place, found = read_listed(glance(run).paths)
-    chosen = [one for one in found.nodes if with_past or one.stands(now())]
+    used = _used(run, cluster) if found.in_force(now()) else {}
+    chosen = [
+        ListedExclusion(**msgspec.structs.asdict(one), kept_in=used.get(one.node, "") if one.stands(now()) else "")
+        for one in found.nodes
+        if with_past or one.stands(now())
+    ]
     if as_json:
         print_json("exclusions", chosen)
     elif chosen:
@@ -104,12 +116,28 @@ def list_(with_past: bool, run: str | None, as_json: bool) -> None:
         message(f"no node is excluded ({place.excluded})")
 
 
-def _lines(one: Exclusion) -> list[str]:
+def _used(run: str | None, cluster: str | None) -> dict[str, str]:
+    """Return the listed nodes that the run uses all the same, and why; what keeps that from being known is printed."""
+    from opsctl.errors import OpsctlError
+    from opsctl.nodes.keeping import used_now
+    from opsctl.output import message
+
+    try:
+        seen, _, looks, wanted = _asked(run, cluster)
+        return used_now(seen.paths, looks, wanted)
+    except (OpsctlError, OSError) as error:
+        message(f"opsctl: not known whether the run has nodes enough without these: {error}")
+        return {}
+
+
+def _lines(one: ListedExclusion) -> list[str]:
     from opsctl.moments import iso, now
 
     until = iso(one.until, "minutes")
     if one.removed_at is not None:
         how = f"ended {iso(one.removed_at, 'minutes')} by {one.removed_by}"
+    elif one.kept_in:
+        how = f"listed until {until}, but used all the same: {one.kept_in};"
     else:
         how = f"excluded until {until}" if one.stands(now()) else f"ended {until}"
     times = f", the {one.times}. time" if one.times > 1 else ""

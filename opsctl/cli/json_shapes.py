@@ -45,7 +45,7 @@ from opsctl.goodput.report import GoodputReport
 from opsctl.hangs.printed import PrintedStacks
 from opsctl.hub.printed import CheckedHub, ComparedHub, SyncedRun
 from opsctl.localcluster.status import ClusterStatus
-from opsctl.nodes.excluded import Exclusion
+from opsctl.nodes.excluded import ListedExclusion
 from opsctl.nodes.looking import SeenNode
 from opsctl.nodes.reporting import DraftedReport
 from opsctl.perms.report import PrintedPerms
@@ -112,7 +112,7 @@ PRINTED = (
     ),
     Printed("nodes show", "nodes", list[SeenNode]),
     Printed("nodes report", "report", DraftedReport),
-    Printed("exclude list", "exclusions", list[Exclusion]),
+    Printed("exclude list", "exclusions", list[ListedExclusion]),
     Printed("attempts", "attempts", list[PrintedAttempt]),
     Printed("triage", "triage", Triage),
     Printed("triage", "stacks", PrintedStacks, "with `--stacks`"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.attempts.cause import describe, signal_of
+from opsctl.attempts.cause import describe
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
-from opsctl.nodes.policy import OF_NO_NODE
+from opsctl.nodes.policy import WEIGHTS
 
 _BAD = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.HANG, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
 _GOOD = frozenset(
@@ -19,7 +18,6 @@ _GOOD = frozenset(
         *(Ending.KILL_SWITCH, Ending.TIME_LIMIT, Ending.COMPLETED),
     }
 )
-_SENT = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class End:
 
     at: datetime
     nodes: frozenset[str]  # that took part
-    blamed: frozenset[str] = frozenset()  # on which it ended badly
+    blamed: frozenset[str] = frozenset()  # whose hardware ended it
     is_good: bool = False
     words: str = ""  # attempt, job, what happened
 
@@ -63,19 +61,18 @@ def in_a_row(ends: Sequence[End], node: str, since: datetime | None) -> list[End
 
 
 def _blamed(attempt: Attempt) -> frozenset[str]:
-    """The nodes that it ended badly on: Slurm's lost ones, and that of the rank that failed first."""
-    verdict, first = attempt.verdict, attempt.first_failure
-    lost = frozenset(attempt.lost_nodes)
-    if verdict is not None and (verdict.user_fault or verdict.cause in OF_NO_NODE):
+    """Return the nodes whose hardware ended it: those that Slurm lost, and the one that triage names.
+
+    A rank that was killed, and a cause that is not known, blame no node: a person or the program may have done it.
+    """
+    lost, verdict, first = frozenset(attempt.lost_nodes), attempt.verdict, attempt.first_failure
+    if verdict is None or not verdict.is_known:
+        return lost
+    weight = WEIGHTS.get(verdict.cause)
+    if verdict.user_fault or weight is None:
         return frozenset()
-    if verdict is not None and verdict.is_known:
-        name = verdict.node or (first.node if first is not None else "")
-        return lost | {name} if name else lost
-    # Nobody has said what it was. A rank that raised something may have met a fault of the program's own, which strikes
-    # on any node; one that was killed by a signal has not.
-    if first is not None and first.node and signal_of(first) not in (None, *_SENT):
-        return lost | {first.node}
-    return lost
+    name = verdict.node or (first.node if first is not None else "")
+    return lost | {name} if name and weight.is_hardware else lost
 
 
 def _how(attempt: Attempt) -> str:

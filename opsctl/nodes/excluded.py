@@ -69,6 +69,12 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
         return self.removed_at is None and self.until > now
 
 
+class ListedExclusion(Exclusion, frozen=True, kw_only=True):
+    """A node of the list, and what the run makes of it."""
+
+    kept_in: Annotated[str, Meta(description="Why the run uses it all the same; empty where it does not.")] = ""
+
+
 class ExcludedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file."""
 

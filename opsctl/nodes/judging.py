@@ -1,9 +1,10 @@
 """Which nodes to stay off, from what was seen of them. Pure.
 
-A node is excluded by one word about its hardware that is sure enough, by bad ends in a row on it, or by a score: what
-speaks against it, each line weighed by its kind and its confidence and halved once every half-life of that kind. Of
-all that are, each run stays off the worst that the cap leaves it room for: the list has them all, for runs that share
-it have room for different numbers.
+A node is excluded by one word about its hardware that is sure enough, by bad ends in a row that its hardware caused, or
+by a score: what speaks against it, each line weighed by its kind and its confidence and halved once every half-life of
+that kind. What a program can cause as well adds to a score, and is never enough alone. Of all excluded nodes, each run
+stays off the worst that the cap leaves it room for: the list has them all, for runs that share it have room for
+different numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from opsctl.nodes.ends import End, in_a_row
 from opsctl.nodes.excluded import BY_EVIDENCE, Exclusion, evidence_line
-from opsctl.nodes.policy import WEIGHTS, Policy
+from opsctl.nodes.policy import AMBIGUOUS, WEIGHTS, Policy
 from opsctl.records.node_evidence import NodeEvidence
 from opsctl.slurm.nodes import Node
 
@@ -36,12 +37,13 @@ class Case:
     sure: NodeEvidence | None  # the word about its hardware that is enough alone
     lines: tuple[str, ...]  # strongest first
     newest: datetime | None  # of what it rests on
+    is_of_node: bool  # some line is about the node itself
     policy: Policy
 
     @property
     def is_enough(self) -> bool:
         """Whether to stay off it."""
-        return self.sure is not None or self.has_row or self.score >= self.policy.least_score
+        return self.sure is not None or self.has_row or (self.is_of_node and self.score >= self.policy.least_score)
 
     @property
     def has_row(self) -> bool:
@@ -99,7 +101,9 @@ def case_against(
     sure = next((one for one in hardware if now - one.at <= WEIGHTS[one.kind].half_life), None)
     shown = [*(evidence_line(one) for one in counted), *(end.words for end in row if len(row) >= policy.bad_ends)]
     newest = max((*(one.at for one in counted), *(end.at for end in row)), default=None)
-    return Case(node, score_of(counted, now), row, sure, tuple(dict.fromkeys(shown))[:_NAMED], newest, policy)
+    lines = tuple(dict.fromkeys(shown))[:_NAMED]
+    is_of_node = any(one.kind not in AMBIGUOUS for one in counted)
+    return Case(node, score_of(counted, now), row, sure, lines, newest, is_of_node, policy)
 
 
 def judge(

@@ -36,15 +36,9 @@ WEIGHTS: dict[str, Weight] = {
     Cause.SHM: Weight(0.3, _DAY),
     Cause.HOST_OOM: Weight(0.3, _DAY),
     SAMPLE: Weight(0.3, _DAY),
-    Cause.UNKNOWN: Weight(0.3, _DAY),
 }
-#: Causes of a bad end that no other node would have spared it, whoever's fault they are.
-OF_NO_NODE = frozenset(
-    {
-        *(Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.CANCELLED, Cause.DIVERGED, Cause.QUOTA, Cause.USER_CODE),
-        *(Cause.GPU_OOM, Cause.DATA, Cause.CHECKPOINT, Cause.DISK_FULL),
-    }
-)
+#: Kinds that a program, a user or another node can be the reason of as well: alone they exclude no node.
+AMBIGUOUS = frozenset({Cause.NCCL, Cause.HANG, Cause.SHM, Cause.HOST_OOM, SAMPLE})
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class Policy:
     needed: int = 1  # nodes that the run cannot do without
     least_score: float = 1.0  # from which on a node is excluded
     sure: float = 0.8  # confidence from which on one word about hardware is enough
-    bad_ends: int = 2  # in a row, on the same node
+    bad_ends: int = 2  # in a row, by the hardware of the same node
     bad_ends_within: timedelta = 14 * _DAY
     first: timedelta = 2 * _DAY  # the first exclusion of a node; each next one is twice as long
     longest: timedelta = 32 * _DAY

@@ -48,7 +48,10 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     for name, why in _suspects(snapshot).items():
         if name not in known:
             text = f"node {name} of the running job is suspect: {why}"
-            found.append(Finding(CHECK, Severity.WARNING, text, subject=name, evidence=(why,), todo=todo))
+            tests = (
+                f"opsctl probe --nodes 1 --nodelist {name} tests it; opsctl exclude add {name} --why TEXT keeps off it"
+            )
+            found.append(Finding(CHECK, Severity.WARNING, text, subject=name, evidence=(why,), todo=tests))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.errors import SlurmUnreachable
 from opsctl.moments import now
 from opsctl.nodes import keeping
 from opsctl.nodes.excluded import own_place
@@ -109,9 +110,36 @@ def test_nodes_are_shown_with_what_speaks_against_them_also_such_as_slurm_does_n
     assert capfd.readouterr().out == "n9  not there  -\n"
 
 
-def test_the_list_needs_no_slurm(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_list_says_which_node_the_run_uses_all_the_same_and_why(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "client_for", lambda *_: in_memory(names=("n1", "n2")))
+    wanted = keeping.Wanted(None, 2)
+    keeping.keep(paths, in_memory(names=("n1", "n2")), wanted)
+    monkeypatch.setattr(keeping, "wanted_by", lambda *_: wanted)
+    assert opsctl("exclude", "list", "--json") == 0
+    (listed,) = printed("exclude list", capfd.readouterr().out)
+    assert listed["node"] == "n2" and "needs 2 of the partition's 2 nodes" in listed["kept_in"]
+    assert opsctl("exclude", "list") == 0
+    assert "used all the same: the run needs 2 of" in capfd.readouterr().out
+
+
+def test_where_slurm_does_not_answer_the_list_is_shown_and_that_is_said(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> object:
+        raise SlurmUnreachable("sinfo: no answer within 8 s")
+
+    keeping.add(own_place(paths), ["n3"], "runs hot", now().replace(year=now().year + 1))
+    monkeypatch.setattr(backends, "client_for", silent)
+    assert opsctl("exclude", "list") == 0
+    said = capfd.readouterr()
+    assert "n3  excluded until" in said.out and "no answer within 8 s" in said.err
+
+
+def test_an_empty_list_needs_no_slurm(
+    paths: RunPaths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(backends, "client_for")
     assert opsctl("exclude", "list") == 0
     assert "no node is excluded" in capfd.readouterr().err
-    keeping.add(own_place(paths), ["n3"], "runs hot", now().replace(year=now().year + 1))
-    assert opsctl("exclude", "list") == 0
-    assert "n3  excluded until" in (out := capfd.readouterr().out) and out.rstrip().endswith(": runs hot")

@@ -33,12 +33,15 @@ def ended(
 @pytest.mark.parametrize(
     ("attempt", "blamed"),
     [
-        (ended("signal", KILLED), {"n2"}),
+        (ended("signal", KILLED), set()),  # a person may have sent it
         (ended("node-failure", lost=("n1",)), {"n1"}),
         (ended("failed", RAISED), set()),  # nobody says whose fault it was
         (ended("failed", RAISED, Verdict(cause="gpu-ecc", node="n2")), {"n2"}),
         (ended("failed", RAISED, Verdict(cause="unknown", node="n2")), set()),  # as without a verdict
-        (ended("signal", KILLED, Verdict(cause="unknown", node="n1")), {"n2"}),
+        (ended("signal", KILLED, Verdict(cause="unknown", node="n2")), set()),
+        (ended("signal", KILLED, Verdict(cause="gpu-lost", node="n1")), {"n1"}),
+        (ended("hang", verdict=Verdict(cause="hang", node="n2")), set()),  # the program's own may be as well
+        (ended("failed", RAISED, Verdict(cause="nccl", node="n2")), set()),
         (ended("node-failure", lost=("n1",), verdict=Verdict(cause="unknown", node="n2")), {"n1"}),
         (ended("failed", RAISED, Verdict(cause="disk-full", node="n2")), set()),
         (ended("failed", RAISED, Verdict(cause="user-code", node="n2", user_fault=True)), set()),
@@ -50,7 +53,7 @@ def ended(
         (ended("exit-duration"), set()),
     ],
 )
-def test_a_bad_end_blames_the_node_it_struck_on_and_a_users_fault_none(attempt: Attempt, blamed: set[str]) -> None:
+def test_a_bad_end_blames_a_node_for_its_hardware_alone(attempt: Attempt, blamed: set[str]) -> None:
     (end,) = ends_of([attempt])
     assert end.blamed == blamed and bool(end.words) == bool(blamed)
 

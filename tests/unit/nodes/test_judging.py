@@ -13,12 +13,13 @@ from opsctl.attempts.verdict import Cause
 from opsctl.nodes.ends import End
 from opsctl.nodes.excluded import Exclusion
 from opsctl.nodes.judging import judge, room, score_of, used_all_the_same
-from opsctl.nodes.policy import OF_NO_NODE, WEIGHTS, Policy
+from opsctl.nodes.policy import WEIGHTS, Policy
 from opsctl.records.node_evidence import NodeEvidence
 from opsctl.slurm.nodes import Node
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
+OF_NO_NODE = sorted(set(Cause) - set(WEIGHTS))
 NODES = [f"n{number}" for number in range(20)]
 
 
@@ -44,6 +45,13 @@ CASES = {
     "a sure word of half a year ago": ([seen("n1", "gpu-ecc", 1.0, 180)], [], []),
     "slow in two attempts": ([seen("n1", "slow", 0.9, 0, "a"), seen("n1", "slow", 0.9, 0.1, "b")], [], ["n1"]),
     "slow twice in one attempt": ([seen("n1", "slow", 0.9, 0, "a"), seen("n1", "slow", 0.9, 0.1, "a")], [], []),
+    "hangs and failed collectives, however many": ([seen("n1", kind, 1.0) for kind in ("hang", "nccl") * 9], [], []),
+    "hangs of a node that is slow": ([seen("n1", "slow", 0.9), *[seen("n1", "hang", 1.0)] * 2], [], []),
+    "hangs in two attempts of a node that is slow": (
+        [seen("n1", "slow", 0.9), seen("n1", "hang", 1.0, 0, "a"), seen("n1", "hang", 1.0, 0, "b")],
+        [],
+        ["n1"],
+    ),
     "a user's errors, however many": ([seen("n1", "user-code", 1.0, day) for day in range(9)], [], []),
     "a word that only a later release knows": ([seen("n1", "gremlins", 1.0) for _ in range(9)], [], []),
     "two bad ends in a row": ([], [bad("n1", 2), bad("n1", 1)], ["n1"]),
@@ -156,7 +164,7 @@ def test_evidence_never_excludes_more_nodes_than_the_cap_nor_such_as_the_run_nee
     assert judge(lines, sorted(ends, key=lambda end: end.at), NOW, partition, policy, found) == found
 
 
-@given(st.lists(st.builds(seen, st.sampled_from(NODES), st.sampled_from(sorted(OF_NO_NODE)), st.floats(0, 1))))
+@given(st.lists(st.builds(seen, st.sampled_from(NODES), st.sampled_from(OF_NO_NODE), st.floats(0, 1))))
 def test_a_users_errors_never_count(lines: list[NodeEvidence]) -> None:
     assert score_of(lines, NOW) == 0.0 and judge(lines, [], NOW, NODES, Policy()) == ()
 

@@ -15,6 +15,7 @@ import pytest
 from opsctl.account import account_name
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.events import Attempt, append_closed, append_opened
+from opsctl.attempts.verdict import Verdict
 from opsctl.errors import OpsctlError, SlurmError, SlurmUnreachable
 from opsctl.moments import now
 from opsctl.nodes import keeping, queued
@@ -53,12 +54,13 @@ def see(
     return seen
 
 
-def crash(paths: RunPaths, number: int, node: str, at: datetime | None = None) -> None:
+def crash(paths: RunPaths, number: int, node: str, at: datetime | None = None, cause: str = "gpu-error") -> None:
     attempt = Attempt(number=number, id=f"{number}-a", job_id=number, nodes=("n1", "n2"), opened_at=now())
     append_opened(paths, attempt)
     closing = {"closed_at": at or now(), "closed_by": "job", "reason": "signal"}
     first = Failure(rank=3, node=node, signal=9)
-    append_closed(paths, msgspec.structs.replace(attempt, first_failure=first, **closing))
+    verdict = Verdict(cause=cause, summary=f"{cause}: rank 3 on {node}", node=node, confidence=0.5)
+    append_closed(paths, msgspec.structs.replace(attempt, first_failure=first, verdict=verdict, **closing))
 
 
 def test_where_nothing_speaks_against_any_node_slurm_is_not_asked(paths: RunPaths) -> None:
@@ -87,6 +89,13 @@ def test_with_auto_false_only_people_exclude(paths: RunPaths) -> None:
     keeping.add(own_place(paths), ["n3"], "slow", now() + timedelta(days=1))
     kept = keep(paths, in_memory(), WANTED, NodesTable(auto=False))
     assert kept.excluded == ("n3",)
+
+
+@pytest.mark.parametrize("cause", ["unknown", "hang", "nccl", "network", "host-oom", "user-code"])
+def test_ranks_killed_on_one_node_without_a_word_of_its_hardware_exclude_nothing(paths: RunPaths, cause: str) -> None:
+    for number in range(1, 5):
+        crash(paths, number, "n2", cause=cause)
+        assert keep(paths, in_memory(), WANTED, TABLE) == Kept()
 
 
 def test_two_crashes_on_one_node_keep_the_rest_of_the_chain_off_it_and_nothing_is_asked_twice(paths: RunPaths) -> None:

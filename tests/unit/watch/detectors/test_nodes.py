@@ -65,6 +65,14 @@ def test_a_node_that_the_last_attempts_died_of_and_that_came_back_is_suspect() -
     ]
 
 
+def test_a_suspect_that_nothing_excludes_by_itself_comes_with_the_commands_that_test_and_exclude_it() -> None:
+    seen = Snapshot(
+        NOW, (RUNNING,), nodes=(Node("node2", "mixed", ""),), attempts=(attempt(1, "node2"), attempt(2, "node2"))
+    )
+    (found,) = nodes.find(seen, SETTINGS)
+    assert "opsctl probe --nodes 1 --nodelist node2" in found.todo and "opsctl exclude add node2 --why" in found.todo
+
+
 def test_one_failure_an_old_one_another_node_and_the_programs_own_are_no_suspicion() -> None:
     assert suspects(attempt(1, "node2"), attempt(2, "node3")) == []
     assert suspects(attempt(1, "node2", days_ago=9), attempt(2, "node2")) == []
