@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from opsctl.backups.far import NOTE, find, read_run, refuse_another_runs
 from opsctl.backups.sending import Destination, turn
-from opsctl.checkpoints.backups import BackedUp, digest_of, read_backups, record
+from opsctl.checkpoints.backups import BackedUp, read_backups, record
 from opsctl.errors import OpsctlError
 from opsctl.records.identity import read_run_id
 from opsctl.stores.types import StoreError
+from trainer.formats.verification import digest_of
 
 
 def ask(lines: Sequence[BackedUp], opened: Callable[[str], AbstractContextManager[Destination]]) -> dict[BackedUp, str]:

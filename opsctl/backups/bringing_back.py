@@ -20,7 +20,7 @@ from opsctl.amounts import bytes_words
 from opsctl.backups import rest
 from opsctl.backups.far import Found, find_all, read_run
 from opsctl.backups.restoring import Chosen, alone_in, choose, restore_to_folder
-from opsctl.checkpoints.backups import What, digest_here, digest_of
+from opsctl.checkpoints.backups import What, digest_here
 from opsctl.checkpoints.rollbacks import append_rollback
 from opsctl.errors import OpsctlError, RunFileError, UsageError
 from opsctl.moments import now
@@ -35,6 +35,7 @@ from opsctl.stores.store import Store
 from opsctl.stores.types import Expected
 from trainer.formats.manifest import LATEST, tag_of
 from trainer.formats.rollbacks import Rollback
+from trainer.formats.verification import digest_of
 
 SAME, COPY = "same", "copy"
 _OUTPUT = "output"

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import msgspec
 
-from opsctl.checkpoints.backups import digest_of
 from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
 from opsctl.stores.types import FarFile
 from trainer.formats.json_text import Moment, json_line
 from trainer.formats.tolerant import decode
+from trainer.formats.verification import digest_of
 
 FOLDER = "data"
 #: No pair is called so: `PREFIX.json` is one of its files.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from opsctl.backups.forms import Form, form_of, refuse_what_is_short
-from opsctl.checkpoints.backups import What, digest_of
+from opsctl.checkpoints.backups import What
 from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
 from opsctl.stores.types import StoreError
@@ -24,6 +24,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
 from trainer.formats.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
 from trainer.formats.tolerant import decode
+from trainer.formats.verification import digest_of
 
 #: The note that says what a folder there is.
 NOTE = "backup.json"

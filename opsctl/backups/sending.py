@@ -24,7 +24,7 @@ from opsctl.backups.far import (
 )
 from opsctl.backups.forms import TAR, TAR_INDEX, Form, check, expected, is_damaged, put
 from opsctl.backups.schedule import Due
-from opsctl.checkpoints.backups import BackedUp, What, digest_of, read_backups, record
+from opsctl.checkpoints.backups import BackedUp, What, read_backups, record
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
 from opsctl.records.identity import read_run_id
@@ -40,6 +40,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.formats.manifest import MANIFEST, Manifest, check_checksums, decode_manifest, tag_of
 from trainer.formats.tolerant import decode
+from trainer.formats.verification import digest_of
 from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
 #: How long another backup to the same place is waited for: it does the same.

@@ -15,13 +15,14 @@ from opsctl.backups.far import NOTE, Found, find_all, read_run, refuse_another_r
 from opsctl.backups.rest import FOLDER, Look, newest_look, numbers_there
 from opsctl.backups.sampling import Drawn, Round, draw
 from opsctl.backups.sending import Destination, turn
-from opsctl.checkpoints.backups import BackedUp, What, digest_of, read_backups, record
+from opsctl.checkpoints.backups import BackedUp, What, read_backups, record
 from opsctl.errors import OpsctlError, file_problem
 from opsctl.moments import now
 from opsctl.records.identity import read_run_id
 from opsctl.records.state_files import append_state, read_last_lines, remove
 from opsctl.stores.types import Expected
 from trainer.formats.manifest import tag_of
+from trainer.formats.verification import digest_of
 
 _ROUNDS_READ_BYTES = 1 << 20
 

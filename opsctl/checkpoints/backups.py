@@ -19,6 +19,7 @@ from opsctl.records.state_files import append_state, locked, read_lines, read_te
 from opsctl.runs.paths import RunPaths
 from trainer.formats.json_text import Moment, json_line
 from trainer.formats.manifest import MANIFEST
+from trainer.formats.verification import digest_of
 
 LOCK_WAIT_S = 30.0
 #: Fewer lines than this are not worth writing anew.
@@ -76,13 +77,6 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def key(self) -> tuple[str, int, What]:
         """What the line speaks of."""
         return self.to, self.iteration, self.what
-
-
-def digest_of(manifest: bytes) -> str:
-    """What tells one save of an iteration from another: xxh64 of its manifest, which has every file's checksum."""
-    import xxhash
-
-    return str(xxhash.xxh64(manifest).hexdigest())
 
 
 def digest_here(folder: Path) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import fall_back
-from trainer.formats.manifest import iteration_of, latest_folder, read_manifest
+from trainer.formats.manifest import check_recorded_damage, iteration_of, latest_folder, read_manifest
 from trainer.formats.reached import latest_reached
 
 
@@ -34,10 +34,11 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
 
 
 def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:
-    """Why nobody can tell which checkpoint a training goes on from, and the way out; None when that can be told.
+    """Return why no training resumes from the latest checkpoint, and the way out; None when one can.
 
-    Checkpoints without a `latest`, one that names nothing, and a manifest that cannot be read are not "none yet".
-    falls_back: the training goes on from an earlier one where the latest is damaged.
+    Checkpoints without a `latest`, one that names nothing, a manifest that cannot be read, and damage that a check of
+    the bytes found are not "none yet". falls_back: the training resumes from an earlier one where the latest is
+    damaged.
     """
     try:
         if falls_back and fall_back(checkpoints, {}) is not None:
@@ -45,6 +46,7 @@ def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:
         folder = latest_folder(checkpoints)
         if folder is not None:
             read_manifest(folder)
+            check_recorded_damage(folder)
     except CheckpointError as error:
         return str(error)
     return None

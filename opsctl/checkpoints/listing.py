@@ -23,6 +23,7 @@ from trainer.formats.manifest import (
     latest_folder,
     read_manifest,
 )
+from trainer.formats.verification import read_verification
 
 _HEAD = ("ITERATION", "SAMPLES", "SAVED", "GB", "BACKUP", "STATE")
 #: So much of a destination is shown on however narrow a screen.
@@ -53,12 +54,18 @@ class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
     latest: Annotated[bool, Meta(description="Whether it is what the next task goes on from.")]
-    complete: Annotated[bool, Meta(description="Whether its manifest is whole and every file there in its size.")]
+    complete: Annotated[
+        bool,
+        Meta(description="Whether manifest and sizes are right, and the last check of its bytes found no damage."),
+    ]
     problem: Annotated[str | None, Meta(description="What is wrong with it.")]
     consumed_samples: Annotated[int | None, Meta(description="Samples consumed when it was saved.")]
     bytes: Annotated[int | None, Meta(description="Size of its files together.")]
     saved_at: Annotated[Moment | None, Meta(description="When it was whole.")]
     pinned: Annotated[bool, Meta(description="Whether its iteration was named, so that no pruning takes it.")]
+    verified_at: Annotated[
+        Moment | None, Meta(description="When `verify` last compared all its bytes with its manifest; null: never.")
+    ] = None
     backups: Annotated[
         list[ListedBackup], Meta(description="Where this very save is backed up, as the ledger has it.")
     ] = []
@@ -67,7 +74,7 @@ class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 def listed(
     checkpoints: Path, ledger: Sequence[BackedUp] = (), named: Collection[str] | None = None
 ) -> list[ListedCheckpoint]:
-    """All there are, oldest first, every file's size looked at. Raises CheckpointError where nobody can see them.
+    """All there are, oldest first, every file's size checked. Raises CheckpointError where nobody can see them.
 
     named: destinations that [backup] to names; None where nobody can tell.
     """
@@ -116,8 +123,17 @@ def _listed(folder: Path, latest: Path | None, backups: list[ListedBackup]) -> L
         bytes=sum(file.bytes for file in manifest.files.values()) if manifest else None,
         saved_at=saved_at(folder) if manifest else None,
         pinned=manifest.pinned if manifest else False,
+        verified_at=_verified_at(folder),
         backups=backups,
     )
+
+
+def _verified_at(folder: Path) -> datetime | None:
+    try:
+        found = read_verification(folder)
+    except CheckpointError:  # which the fault says
+        return None
+    return found.at if found is not None and found.manifest_xxh64 == digest_here(folder) else None
 
 
 def _backups(folder: Path, ledger: Sequence[BackedUp], named: Collection[str] | None) -> list[ListedBackup]:
@@ -160,5 +176,8 @@ def _row(one: ListedCheckpoint, numbers: Mapping[str, str]) -> tuple[str, ...]:
         iso(one.saved_at, "minutes") or "?",
         "?" if one.bytes is None else f"{one.bytes / 1e9:.3g}",
         _backup(one.backups, numbers),
-        printable(one.problem or "complete") + (", latest" if one.latest else "") + (", pinned" if one.pinned else ""),
+        printable(one.problem or "complete")
+        + (f", verified {iso(one.verified_at, 'minutes')}" if one.verified_at and not one.problem else "")
+        + (", latest" if one.latest else "")
+        + (", pinned" if one.pinned else ""),
     )

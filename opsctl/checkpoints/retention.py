@@ -1,7 +1,8 @@
 """Which checkpoints stay, each with every reason, and which may go. Pure; what is unsure stays.
 
 Whatever the policy says, these are never pruned: the latest, the two newest complete ones, what a training may be
-loading from, what somebody is sending, what is pinned, what is not complete, and what is later than the latest.
+loading from, what somebody is sending, what is pinned, what is later than the latest, and what is not complete. A
+checkpoint that a check of its bytes found damaged is not complete.
 """
 
 from __future__ import annotations

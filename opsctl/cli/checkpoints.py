@@ -21,7 +21,8 @@ def list_(run_argument: str | None, run: str | None, as_json: bool) -> None:
 
     Iteration, samples, when it was saved, size, whether it is complete, which one is the latest, and where it is
     backed up: `full [1]`, `weights [2]` without optimizer states, with the destinations below. Complete is one whose
-    manifest is whole and whose files all have their sizes; `verify` reads every byte.
+    manifest is whole and whose files all have their sizes, unless the last `verify`, which reads every byte, found
+    damage.
     """
     import shutil
 

@@ -59,16 +59,21 @@ def verify(
     """Compare every byte of a checkpoint with its manifest.
 
     Reads all of its files, and compares sizes and checksums. Names what is missing, short or changed; exits 1 when
-    anything is.
+    anything is. The result is recorded in the checkpoint's verified.json. A damaged checkpoint counts as incomplete,
+    for every command and for the trainer, until it is verified again without a problem or saved again.
     """
-    from opsctl.checkpoints.verified import VerifiedCheckpoint
+    from opsctl.checkpoints.verified import VerifiedCheckpoint, record_verification
     from opsctl.cli.trainer_program import output_of_trainer_program
+    from opsctl.errors import OpsctlError
     from opsctl.output import message, print_json
+    from opsctl.records.run_view import glance
     from opsctl.records.state_files import parsed
 
     if step is not None and all_of_them:
         raise click.UsageError("--step, or --all: give one of them")
-    folders = [str(folder) for folder in _folders(pick(run_argument, run), step, all_of_them)]
+    chosen = pick(run_argument, run)
+    output = glance(chosen).paths.output
+    folders = [str(folder) for folder in _folders(chosen, step, all_of_them)]
     arguments = [*([f"--workers={workers}"] if workers else []), "--", *folders]
     told = output_of_trainer_program("trainer.interchange.verification", arguments, needed=("xxhash", "rich"))
     found = [parsed(line, VerifiedCheckpoint) for line in told.splitlines()]
@@ -77,6 +82,10 @@ def verify(
             message(f"{Path(one.folder).name}: {problem}")
         verdict = "NOT what was written" if one.problems else "whole, every byte as it was written"
         message(f"{Path(one.folder).name}: {one.files} files, {bytes_words(one.bytes)}: {verdict}")
+        try:
+            record_verification(output, one)
+        except OpsctlError as error:
+            message(f"{Path(one.folder).name}: {error}")
     if as_json:
         print_json("verified", found)
     ctx.exit(1 if any(one.problems for one in found) else 0)

@@ -23,6 +23,7 @@ from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Saved, Start
 from trainer.formats.json_text import plain
 from trainer.formats.progress import Progress
+from trainer.formats.verification import digest_of, read_verification
 from trainer.recipe.spike_guard import GuardState
 
 SCHEMA_VERSION = 2
@@ -186,15 +187,19 @@ def checkpoint_folders(root: Path) -> list[Path]:
 
 
 def fault_of(folder: Path) -> str | None:
-    """Why a checkpoint is not complete, in a clause; None when its manifest is its own and every size is right."""
+    """Return why a checkpoint is not complete, in a clause; None when it is.
+
+    The manifest has to be the checkpoint's own and every size has to be right. The newest check of the bytes must not
+    have found damage.
+    """
     try:
         manifest = _read_manifest(folder)
         check_sizes(folder, manifest)
+        if tag_of(manifest.iteration) != folder.name:
+            return f"{folder / MANIFEST} is that of {tag_of(manifest.iteration)}"
+        return recorded_damage(folder)
     except CheckpointError as error:
         return str(error)
-    if tag_of(manifest.iteration) != folder.name:
-        return f"{folder / MANIFEST} is that of {tag_of(manifest.iteration)}"
-    return None
 
 
 def newest_complete(root: Path) -> Found | None:
@@ -250,8 +255,42 @@ def latest_checkpoint(root: Path) -> Found | None:
         if folder is None:
             return None
         manifest = _read_manifest(folder)
-        check_sizes(folder, manifest)
+        check_files(folder, manifest)
         return Found(folder, manifest)
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Raise CheckpointError where a size is wrong, or where the newest check of the bytes found damage."""
+    check_sizes(folder, manifest)
+    if damage := recorded_damage(folder):
+        raise CheckpointError(damage)
+
+
+def recorded_damage(folder: Path) -> str | None:
+    """Return the damage that the newest check of this checkpoint's bytes found, in a clause; None without.
+
+    Raises CheckpointError where a record cannot be read.
+    """
+    found = read_verification(folder)
+    if found is None or not found.problems:
+        return None
+    try:
+        manifest = read_plain(folder / MANIFEST, LARGEST_MANIFEST_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{folder / MANIFEST} cannot be read: {error.strerror}") from None
+    if found.manifest_xxh64 != digest_of(manifest):
+        return None
+    more = f" and {len(found.problems) - 1} more" if len(found.problems) > 1 else ""
+    on = f" on {found.at.isoformat()}" if found.at else ""
+    again = f"opsctl checkpoints verify --step {iteration_of(folder.name)} checks it again"
+    return f"{folder.name} is damaged, as a check of its bytes{on} found: {found.problems[0]}{more} ({again})"
+
+
+def check_recorded_damage(folder: Path) -> None:
+    """Raise CheckpointError, with the way out, where `recorded_damage` finds any."""
+    with _saying_the_way_out(folder.parent):
+        if damage := recorded_damage(folder):
+            raise CheckpointError(damage)
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:

@@ -12,7 +12,7 @@ from trainer.formats.history import Change
 from trainer.formats.manifest import (
     Found,
     Manifest,
-    check_sizes,
+    check_files,
     checkpoint_folders,
     fault_of,
     latest_checkpoint,
@@ -30,7 +30,7 @@ LOAD_STEP = "load_step"
 
 
 def named_checkpoint(root: Path, iteration: int) -> Found:
-    """`global_stepN` of `root`, sizes checked. Raises CheckpointError, naming what there is instead."""
+    """`global_stepN` of `root`, its files checked. Raises CheckpointError, naming what there is instead."""
     folder = root / tag_of(iteration)
     if not folder.is_dir():
         there = ", ".join(one.name for one in checkpoint_folders(root) if fault_of(one) is None)
@@ -38,7 +38,7 @@ def named_checkpoint(root: Path, iteration: int) -> Found:
             f"--load-step {iteration}: there is no {folder.name} in {root}; complete there: {there or 'none'}"
         )
     manifest = read_manifest(folder)
-    check_sizes(folder, manifest)
+    check_files(folder, manifest)
     return Found(folder, manifest)
 
 

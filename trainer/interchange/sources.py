@@ -14,6 +14,7 @@ from trainer.formats.manifest import (
     LATEST,
     MANIFEST,
     Manifest,
+    check_files,
     check_sizes,
     latest_checkpoint,
     read_manifest,
@@ -77,7 +78,7 @@ def open_source(folder: Path) -> Source:
 
 
 def _native(folder: Path, manifest: Manifest) -> Source:
-    check_sizes(folder, manifest)
+    check_files(folder, manifest)
     refuse_unsharded(folder, manifest)
     try:
         cut = Cut.of(manifest.layout)

@@ -1,7 +1,7 @@
 """Every byte of checkpoints against their manifests: `python -m trainer.interchange.verification`.
 
-Prints a line of JSON for each folder: {"folder", "files", "bytes", "problems"}, with a sentence for every file that is
-missing, short or not what was written.
+Prints a line of JSON for each folder: {"folder", "files", "bytes", "problems", "damage", "manifest_xxh64"}, with a
+sentence for every file that is missing, short or not what was written.
 """
 
 from __future__ import annotations
@@ -9,13 +9,24 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from trainer.data.progress import Progress
+from trainer.files import read_plain
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_line
-from trainer.formats.manifest import Manifest, SavedFile, checksum, fault_of, read_manifest
+from trainer.formats.manifest import (
+    LARGEST_MANIFEST_BYTES,
+    MANIFEST,
+    SavedFile,
+    checksum,
+    decode_manifest,
+    iteration_of,
+    tag_of,
+)
+from trainer.formats.verification import digest_of
 from trainer.interchange.workers import default_workers, each
 
 
@@ -27,35 +38,56 @@ class File(NamedTuple):
     saved: SavedFile
 
 
-def problem_of(file: File) -> str | None:
-    """What is wrong with it, in a clause with its name; None when every byte is as it was written."""
+class Problem(NamedTuple):
+    """One thing that is wrong with a checkpoint."""
+
+    text: str  # a clause with the file's name
+    is_damage: bool = True  # False: this account may not read the file, which says nothing about its contents
+
+
+@dataclass
+class Checked:
+    """The result of a check of one checkpoint."""
+
+    folder: Path
+    manifest_xxh64: str | None = None  # None: the manifest cannot be read
+    files: list[File] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the line of the program's output."""
+        return {
+            "folder": str(self.folder),
+            "files": len(self.files),
+            "bytes": sum(file.saved.bytes for file in self.files),
+            "problems": [one.text for one in self.problems],
+            "damage": [one.text for one in self.problems if one.is_damage],
+            "manifest_xxh64": self.manifest_xxh64,
+        }
+
+
+def problem_of(file: File) -> Problem | None:
+    """Return what is wrong with a file; None when every byte is as it was written."""
     path = file.folder / file.name
     try:
         size = path.stat().st_size
         if size != file.saved.bytes:
-            return f"{file.name} has {size} bytes instead of {file.saved.bytes}"
+            return Problem(f"{file.name} has {size} bytes instead of {file.saved.bytes}")
         found = checksum(path)
     except FileNotFoundError:
-        return f"{file.name} is missing"
+        return Problem(f"{file.name} is missing")
     except OSError as error:
-        return f"{file.name} cannot be read: {error.strerror}"
-    return None if found == file.saved.xxh64 else f"{file.name} has checksum {found} instead of {file.saved.xxh64}"
+        return Problem(f"{file.name} cannot be read: {error.strerror}", not isinstance(error, PermissionError))
+    if found == file.saved.xxh64:
+        return None
+    return Problem(f"{file.name} has checksum {found} instead of {file.saved.xxh64}")
 
 
-def verify(folders: Sequence[Path], workers: int) -> dict[Path, list[str]]:
-    """What is wrong with each, files in the order of their names; empty for one that is whole."""
-    problems: dict[Path, list[str]] = {folder: [] for folder in folders}
-    files: list[File] = []
-    for folder in folders:
-        try:
-            manifest = read_manifest(folder)
-        except CheckpointError as error:
-            problems[folder].append(str(error))
-            continue
-        # What is another checkpoint's manifest is wrong though every file is as it says.
-        if (fault := fault_of(folder)) and "is that of" in fault:
-            problems[folder].append(fault)
-        files += _files(folder, manifest)
+def verify(folders: Sequence[Path], workers: int) -> list[Checked]:
+    """Read every file of the checkpoints, and compare it with the manifests."""
+    found = [_begun(folder) for folder in folders]
+    files = [file for one in found for file in one.files]
+    of_folder = {one.folder: one for one in found}
     done_bytes = 0
     with Progress("verifying", sum(file.saved.bytes for file in files)) as progress:
 
@@ -65,27 +97,40 @@ def verify(folders: Sequence[Path], workers: int) -> dict[Path, list[str]]:
             progress.reached(done_bytes)
 
         for file, problem in zip(files, each(files, problem_of, workers, done), strict=True):
-            problems[file.folder] += [problem] if problem else []
-    return problems
+            of_folder[file.folder].problems += [problem] if problem else []
+    return found
 
 
-def _files(folder: Path, manifest: Manifest) -> list[File]:
-    return [File(folder, name, saved) for name, saved in sorted(manifest.files.items())]
+def _begun(folder: Path) -> Checked:
+    """Return the files that are to be read, and what is wrong with the manifest itself."""
+    path, checked = folder / MANIFEST, Checked(folder)
+    try:
+        data = read_plain(path, LARGEST_MANIFEST_BYTES)
+        manifest = decode_manifest(data, path)
+    except CheckpointError as error:
+        checked.problems.append(Problem(str(error)))
+        return checked
+    except OSError as error:
+        text = "is missing, so this checkpoint was never finished"
+        is_missing = isinstance(error, FileNotFoundError)
+        checked.problems.append(Problem(f"{path} {text}" if is_missing else f"{path} cannot be read: {error.strerror}"))
+        return checked
+    checked.manifest_xxh64 = digest_of(data)
+    checked.files = [File(folder, name, saved) for name, saved in sorted(manifest.files.items())]
+    # What is another checkpoint's manifest is wrong though every file is as it says.
+    if manifest.iteration != iteration_of(folder.name):
+        checked.problems.append(Problem(f"{path} is that of {tag_of(manifest.iteration)}"))
+    return checked
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look at every folder that is named; 0 however much is wrong with them."""
+    """Check every folder that is named; 0 however much is wrong with them."""
     parser = argparse.ArgumentParser(prog="trainer.interchange.verification")
     parser.add_argument("--workers", type=int, default=default_workers())
     parser.add_argument("folders", type=Path, nargs="+")
     given = parser.parse_args(arguments)
-    for folder, problems in verify(given.folders, max(1, given.workers)).items():
-        try:
-            saved = read_manifest(folder).files
-        except CheckpointError:
-            saved = {}
-        size = sum(file.bytes for file in saved.values())
-        print(json_line({"folder": str(folder), "files": len(saved), "bytes": size, "problems": problems}))
+    for checked in verify(given.folders, max(1, given.workers)):
+        print(json_line(checked.as_json()))
     return 0
 
 

@@ -10,6 +10,8 @@ from opsctl.watch.snapshot import Part, Snapshot
 CHECK = "checkpoint_files"
 HELP = """Are the newest checkpoints whole: is every file there, and as long as the manifest says?
 
+Damage that the last `opsctl checkpoints verify` found counts too.
+
 2: the one that the next task goes on from is not. 1: another one is not.
 """
 

@@ -19,7 +19,7 @@ from opsctl.watch.gathering.asked import Asked, changed_at
 from opsctl.watch.seen import FarCopies, LostCopy, Overdue
 from opsctl.watch.snapshot import Snapshot
 from trainer.formats.errors import CheckpointError
-from trainer.formats.manifest import MANIFEST, checkpoint_folders, read_manifest, tag_of
+from trainer.formats.manifest import MANIFEST, checkpoint_folders, read_manifest, recorded_damage, tag_of
 from trainer.formats.resumable import NO_OPTIMIZER
 from trainer.recipe.options import OptionsError
 
@@ -83,10 +83,10 @@ def _here(paths: RunPaths) -> list[Here]:
     for folder in checkpoint_folders(paths.checkpoints):
         of = digest_here(folder)
         try:
-            manifest = read_manifest(folder)
+            manifest, damage = read_manifest(folder), recorded_damage(folder)
         except CheckpointError:  # another check says that
             continue
         if of is not None:
             is_full = manifest.layout.get("optimizer") != NO_OPTIMIZER
-            found.append(Here(manifest.iteration, of, is_full, manifest.pinned))
+            found.append(Here(manifest.iteration, of, is_full, manifest.pinned, damage or ""))
     return found
