@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt, read
 from opsctl.attempts.lost import closings, holds, may_be_of
+from opsctl.records.own_jobs import recorded
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job
@@ -36,7 +37,7 @@ def over_by_slurm(holder: Holder, paths: RunPaths, client: SlurmClient, queue: S
     attempt = attempt_of(holder, attempts)
     if attempt is not None and attempt.is_open and may_be_of(attempt, cluster):
         job = next((job for job in queue if job.job_id == attempt.job_id), None)
-        if holds(attempt, job):
+        if holds(attempt, job, recorded(paths)):
             return False
         ends = client.ends({attempt.job_id})
         attempts = closings([attempt], attempts, {job.job_id: job} if job else {}, ends, paths, "")

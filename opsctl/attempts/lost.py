@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from opsctl.account import account_and_host, account_name
@@ -14,10 +14,12 @@ from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.outcome import LOST, StepEnd, closed
 from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint
 from opsctl.moments import now
+from opsctl.records.own_jobs import Recorded, recorded
 from opsctl.runs.job_comment import parse_comment
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.ends import exit_code_of
+from opsctl.slurm.recognition import Match, Sent, match
 from opsctl.slurm.states import Phase, State
 from opsctl.slurm.types import Job, JobEnd
 
@@ -69,18 +71,19 @@ def settle(
     if not still_open:
         return Settled(attempts)
     ids = {attempt.job_id for attempt in still_open}
+    known = recorded(paths)
     queue = {job.job_id: job for job in client.jobs(job_ids=ids) if job.job_id in ids}
     unsettled = [
         attempt
         for attempt in still_open
-        if attempt.job_id == own_job_id or not holds(attempt, queue.get(attempt.job_id))
+        if attempt.job_id == own_job_id or not holds(attempt, queue.get(attempt.job_id), known)
     ]
     ends = client.ends({attempt.job_id for attempt in unsettled}) if unsettled else {}
     hidden = _hidden([one for one in unsettled if one.job_id not in queue and one.job_id not in ends], client)
     lost = [attempt for attempt in unsettled if attempt.id not in hidden]
     settled = closings(lost, attempts, queue, ends, paths, account_and_host())
     if judge is not None:
-        settled = [judge(attempt, ends.get(attempt.job_id)) for attempt in settled]
+        settled = [judge(attempt, own_end(attempt, ends.get(attempt.job_id), known)) for attempt in settled]
     for attempt in settled:
         with contextlib.suppress(OSError):
             append_closed(paths, attempt)
@@ -104,14 +107,30 @@ def may_be_of(attempt: Attempt, cluster: str) -> bool:
     return not cluster or not attempt.cluster or attempt.cluster == cluster
 
 
-def holds(attempt: Attempt, job: Job | None) -> bool:
+def holds(attempt: Attempt, job: Job | None, known: Recorded) -> bool:
     """Whether the queue's row for an open attempt's job is that very job, on its nodes.
 
-    Not one that Slurm has requeued since, and not another cluster's of the same id: those started later.
+    Not one that Slurm has requeued since, and not another job that got the same id: those started later, or `known`,
+    the run's records, do not show them to be the run's.
     """
-    if job is None or job.phase not in _MAY_BE_ON_NODES:
+    if job is None or job.phase not in _MAY_BE_ON_NODES or _starts_after(job.started_at, attempt):
         return False
-    return not _starts_after(job.started_at, attempt)
+    found = match(job, _sent(attempt, known))
+    # Where nothing is recorded, or this is a copy, there is nothing to prove it by.
+    return found is Match.OURS or (found is Match.UNKNOWN and not known.run_id)
+
+
+def own_end(attempt: Attempt, end: JobEnd | None, known: Recorded) -> JobEnd | None:
+    """`end`, which Slurm tells of the attempt's job id; None where it is another job's that got the same id."""
+    if end is None or _is_other_job(end, attempt) or match(end, _sent(attempt, known)) is Match.NOT_OURS:
+        return None
+    return end
+
+
+def _sent(attempt: Attempt, known: Recorded) -> Sent:
+    """What is recorded of an attempt's job. It was submitted before the attempt began, by a requeue too."""
+    sent = known.sent(attempt.array_job_id or attempt.job_id, attempt.user)
+    return replace(sent, latest=attempt.opened_at + CLOCK_TOLERANCE if attempt.opened_at is not None else None)
 
 
 def closings(
@@ -123,12 +142,12 @@ def closings(
     closed_by: str,
 ) -> list[Attempt]:
     """`lost` attempts with what their folders and Slurm say about their end."""
-    found = []
+    known, found = recorded(paths), []
     for attempt in lost:
-        end = ends.get(attempt.job_id)
-        if end is not None and _is_other_job(end, attempt):
-            end = None
-        state, note = _slurm_word(attempt, queue.get(attempt.job_id), end)
+        end, job = own_end(attempt, ends.get(attempt.job_id), known), queue.get(attempt.job_id)
+        if job is not None and match(job, _sent(attempt, known)) is Match.NOT_OURS:
+            job = None
+        state, note = _slurm_word(attempt, job, end)
         evidence = read_evidence(paths.output, paths.attempt_folder(attempt.job_id))
         step = StepEnd(exit_code=None if end is None else exit_code_of(end), slurm_state=state)
         ended_at = (end.ended_at if end else None) or now()

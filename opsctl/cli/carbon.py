@@ -198,11 +198,17 @@ def _grams(
 
 def _slurm_kwh(view: RunView, attempts: list[Attempt], cluster: str | None) -> float | None:
     """What Slurm has counted of the attempts' jobs, in kWh; None, and a word, where it has counted nothing."""
+    from opsctl.attempts.lost import own_end
     from opsctl.output import message
     from opsctl.records.cluster import choose_cluster
+    from opsctl.records.own_jobs import recorded
     from opsctl.slurm.backends import client_for
 
-    counted = client_for(choose_cluster(cluster, view.paths)).energy_j({one.job_id for one in attempts})
+    slurm, known = client_for(choose_cluster(cluster, view.paths)), recorded(view.paths)
+    ends = slurm.ends({one.job_id for one in attempts})
+    # Not what another job used that got the same id.
+    own = [one for one in attempts if one.job_id not in ends or own_end(one, ends[one.job_id], known) is not None]
+    counted = slurm.energy_j({one.job_id for one in own})
     if not counted:
         message("opsctl: Slurm has counted no energy of this run's jobs")
         return None

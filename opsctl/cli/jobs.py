@@ -113,11 +113,12 @@ def cancel(which: str, dry_run: bool) -> None:
     place = errands()
     name = place.find(which).errand
     with place.locked(f"cancel {name}"):
-        one = settle(place, [place.find(name)], client_for)[0].errand
+        seen = settle(place, [place.find(name)], client_for)[0]
+        one = seen.errand
         if not one.is_open:
             raise OpsctlError(f"{name} is {one.state} already")
         if not dry_run:
-            client_for(one.cluster).cancel([one.last.job_id] if one.last.job_id else [])
+            client_for(one.cluster).cancel([seen.job.job_id] if seen.job is not None else [])
             place.write(one.ended("cancelled", f"by {account_and_host()}"))
     show(str(one.last.job_id))
 

@@ -110,10 +110,11 @@ def _of_attempt(which: str | None, run: str | None, cluster: str | None) -> Tria
 
 def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> SlurmWord:
     """How Slurm says that its job ended, and which of its nodes are out of service, as far as it can be asked."""
-    from opsctl.attempts.lost import may_be_of
+    from opsctl.attempts.lost import may_be_of, own_end
     from opsctl.errors import OpsctlError, SlurmError
     from opsctl.output import message
     from opsctl.records.cluster import choose_cluster, record_of
+    from opsctl.records.own_jobs import recorded
     from opsctl.slurm.backends import client_for
     from opsctl.triage.findings import SlurmWord
 
@@ -122,7 +123,7 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
         slurm = client_for(asked)
         if not may_be_of(attempt, record_of(asked, slurm).name or ""):
             return SlurmWord(exit_code=attempt.exit_code, signal=attempt.signal)
-        end = slurm.ends([attempt.job_id]).get(attempt.job_id)
+        end = own_end(attempt, slurm.ends([attempt.job_id]).get(attempt.job_id), recorded(paths))
         wanted = set(attempt.nodes)
         bad = tuple((one.name, one.reason) for one in slurm.nodes() if one.name in wanted and one.is_out_of_service)
     except OpsctlError as error:

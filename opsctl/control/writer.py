@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from opsctl.attempts.events import read
 from opsctl.attempts.holding import attempt_of, over_by_slurm
-from opsctl.attempts.lost import may_be_of
+from opsctl.attempts.lost import holds, may_be_of
 from opsctl.control import overlap
 from opsctl.control.live import Seen
 from opsctl.errors import OpsctlError
 from opsctl.records import lease
 from opsctl.records.cluster import record_of
+from opsctl.records.own_jobs import recorded
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
@@ -29,7 +30,7 @@ def what_to_wait_for(
     can see that, UsageError for an `--after` that is no job.
     """
     found = _found(paths, name)
-    unmarked = _unmarked(found.holder, seen)
+    unmarked = _unmarked(paths, found.holder, seen)
     waits = overlap.what_to_wait_for((*seen.live, *unmarked), after, name, seen.unseen)
     holder = found.holder
     if holder is None or any(job.job_id == holder.job_id for job in (*seen.live, *unmarked)):
@@ -44,7 +45,7 @@ def what_to_wait_for(
         return waits
     if attempt is not None and is_elsewhere:
         what = f"it is a job of cluster {attempt.cluster}: wait for its end, or cancel it there"
-    elif after == overlap.AUTO and holder.job_id is not None:
+    elif after == overlap.AUTO and holder.job_id is not None and not _is_anothers(holder, seen):
         return (*waits, str(holder.job_id))
     else:
         what = "wait for its end, or chain behind it with opsctl submit --after auto"
@@ -58,7 +59,7 @@ def unseen_writer(paths: RunPaths, seen: Seen, cluster: Cluster, client: SlurmCl
     """
     found = _found(paths, str(paths.output))
     holder = found.holder
-    if holder is None or any(job.job_id == holder.job_id for job in (*seen.live, *_unmarked(holder, seen))):
+    if holder is None or any(job.job_id == holder.job_id for job in (*seen.live, *_unmarked(paths, holder, seen))):
         return ""
     here = record_of(cluster, client).name or ""
     return "" if over_by_slurm(holder, paths, client, seen.queue, here) else found.told()
@@ -74,10 +75,17 @@ def _found(paths: RunPaths, name: str) -> lease.Seen:
     return lease.Seen() if found.is_silent else found
 
 
-def _unmarked(holder: Holder | None, seen: Seen) -> tuple[Job, ...]:
+def _is_anothers(holder: Holder, seen: Seen) -> bool:
+    """Whether another job has the holder's id by now, as after the controller lost its state."""
+    return any(holder.job_id in (job.job_id, job.array_job_id) for job in seen.queue)
+
+
+def _unmarked(paths: RunPaths, holder: Holder | None, seen: Seen) -> tuple[Job, ...]:
     """The holder's jobs in the queue that nothing else shows to be the run's, as after its id was lost."""
-    if holder is None:
+    attempt = attempt_of(holder, read(paths)) if holder is not None else None
+    if holder is None or attempt is None:
         return ()
-    own = (job for job in seen.queue if job.job_id == holder.job_id and job.user == holder.user and not job.is_pending)
-    array = next((job.array_job_id for job in own), None)
+    known = recorded(paths)
+    own = (job for job in seen.queue if job.job_id == holder.job_id and job.user == holder.user)
+    array = next((job.array_job_id for job in own if holds(attempt, job, known)), None)
     return tuple(job for job in seen.queue if job.array_job_id == array and job not in seen.live)

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from opsctl.account import account_name
+from opsctl.cron.directives import own_directives
 from opsctl.cron.place import Cron
 from opsctl.cron.starting import LOCK_WAIT_S, ended
-from opsctl.errors import SlurmError
+from opsctl.errors import OpsctlError, SlurmError
 from opsctl.moments import now
-from opsctl.records.cron import parse_cron_comment
+from opsctl.records.cron import CronComment, parse_cron_comment
 from opsctl.records.cron_runs import CronRun, RunEvent, RunState, append_run, read_runs
-from opsctl.records.state_files import locked
+from opsctl.records.state_files import locked, read_text
+from opsctl.render.cron import name_and_folder
 from opsctl.slurm.ends import slurms_word
+from opsctl.slurm.recognition import Match, Sent, match, sent_about
 from opsctl.slurm.states import End
 from opsctl.slurm.types import Job, JobEnd
 
@@ -45,7 +48,9 @@ def settle(cron: Cron) -> list[CronRun]:
     gone = [run for run in runs if run.is_open and run.run not in there]
     if not gone:
         return runs
-    ends = cron.client.ends([run.job_id for run in gone if run.job_id])
+    told = cron.client.ends([run.job_id for run in gone if run.job_id])
+    by_id = {run.job_id: run for run in gone}
+    ends = {one: end for one, end in told.items() if one in by_id and _is_of(cron, by_id[one], end)}
     unknown = [run.job_id for run in gone if run.job_id and run.job_id not in ends]
     there = _runs_in(cron.client.jobs(job_ids=unknown)) if unknown else {}
     hidden = _hides(cron, gone)
@@ -62,6 +67,19 @@ def _runs_in(queue: Sequence[Job]) -> dict[str, Job]:
     """Run id -> its job. Anybody may write a comment; to be believed gone, no job at all may carry it."""
     comments = ((parse_cron_comment(job.comment), job) for job in queue)
     return {comment.value: job for comment, job in comments if comment and comment.kind == "run"}
+
+
+def _is_of(cron: Cron, run: CronRun, end: JobEnd) -> bool:
+    """Whether an end that Slurm tells of a run's job id may be that run's, and not another job's that got the id."""
+    try:
+        text = read_text(cron.paths.folder, cron.paths.text(run.run)) or ""
+        name, folder = name_and_folder(run.job, own_directives(text))
+    except (OSError, OpsctlError):  # its program is gone
+        name = folder = ""
+    said = parse_cron_comment(end.comment)
+    comment = CronComment(said.token if said else "", "run", run.run)
+    sent = Sent(str(comment), run.by, name, folder, *sent_about(run.asked_at))
+    return match(end, sent) is not Match.NOT_OURS
 
 
 def _hides(cron: Cron, gone: Sequence[CronRun]) -> bool:

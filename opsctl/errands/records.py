@@ -16,13 +16,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from opsctl.account import account_name
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
 from opsctl.records.errand_progress import ErrandProgress
 from opsctl.records.locate import account_state_folder
 from opsctl.records.programs import names_of
 from opsctl.records.state_files import locked, make_folder, read_state, remove, write_state
+from opsctl.render.errand import WORK_FOLDER
 from opsctl.slurm.cluster import Cluster
+from opsctl.slurm.recognition import Sent, sent_about
 from trainer.formats.json_text import Moment
 
 #: How an errand stands. "stopped": it would have to go on, and does not; "lost": nobody knows how it ended.
@@ -89,6 +92,17 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     def comment(self) -> str:
         """The Slurm comment of its last job, by which that is found again."""
         return f"opsctl errand={self.errand} job={len(self.jobs)}"
+
+    @property
+    def job_name(self) -> str:
+        """The name of its Slurm jobs."""
+        return "-".join(["opsctl", *(word for word in self.words[:2] if word.replace("-", "").isalnum())])
+
+    @property
+    def sent(self) -> Sent:
+        """What is recorded of its last job. Slurm may have submitted it again since: after a lost node."""
+        earliest, _ = sent_about(self.last.asked_at)
+        return Sent(self.comment, account_name(), self.job_name, WORK_FOLDER, earliest)
 
     def with_last(self, **changes: object) -> Errand:
         """It, with its last job changed."""

@@ -80,10 +80,9 @@ def new_errand(
 
 def script_of(place: Errands, errand: Errand) -> str:
     """The batch script of its last job. Raises RunFileError for what no script can hold."""
-    command = [word for word in errand.words[:2] if word.replace("-", "").isalnum()]
     return errand_script(
         ErrandRequest(
-            name="-".join(["opsctl", *command]),
+            name=errand.job_name,
             comment=errand.comment,
             errand=errand.errand,
             number=len(errand.jobs),

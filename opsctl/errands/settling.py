@@ -14,6 +14,7 @@ from opsctl.moments import now
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.ends import slurms_word
+from opsctl.slurm.recognition import Match, match
 from opsctl.slurm.states import End
 from opsctl.slurm.types import Job, JobEnd
 
@@ -86,7 +87,12 @@ def settle(place: Errands, wanted: Sequence[Errand], client_of: Callable[[Cluste
         # As they are after the look at the queue: what has ended meanwhile is on record.
         open_ones = [place.read(one.errand) or one for one in wanted if one.is_open and one.cluster == cluster]
         gone = [one for one in open_ones if one.is_open and (one.errand, len(one.jobs)) not in queue]
-        ends = client.ends([one.last.job_id for one in gone if one.last.job_id]) if gone else {}
+        told = client.ends([one.last.job_id for one in gone if one.last.job_id]) if gone else {}
+        ends = {
+            one.errand: told[one.last.job_id]
+            for one in gone
+            if one.last.job_id in told and match(told[one.last.job_id], one.sent) is not Match.NOT_OURS
+        }
         for one in open_ones:
             job = queue.get((one.errand, len(one.jobs)))
             if one.is_newer:
@@ -98,10 +104,10 @@ def settle(place: Errands, wanted: Sequence[Errand], client_of: Callable[[Cluste
     return list(seen.values())
 
 
-def _settled(place: Errands, errand: Errand, job: Job | None, ends: dict[int, JobEnd]) -> Errand:
+def _settled(place: Errands, errand: Errand, job: Job | None, ends: dict[str, JobEnd]) -> Errand:
     if job is not None:
         changed = errand if errand.last.job_id else errand.with_last(job_id=job.job_id)
-    elif (end := ends.get(errand.last.job_id)) is not None:
+    elif (end := ends.get(errand.errand)) is not None:
         changed = _closed(errand, end)
     elif not errand.last.job_id and now() - errand.last.asked_at < ON_ITS_WAY:
         changed = errand

@@ -39,6 +39,8 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     submitted_at: Annotated[Moment, Meta(description="Just before sbatch was called.")]
     user: Annotated[str, Meta(description="Who submitted it.")]
     host: Annotated[str, Meta(description="Where it was submitted.")] = ""
+    name: Annotated[str, Meta(description="The job's name; empty if unknown.")] = ""
+    work_dir: Annotated[str, Meta(description="The folder that its tasks start in; empty if unknown.")] = ""
     output: Annotated[str, Meta(description="The run's output folder then; empty if unknown.")] = ""
     revision: Annotated[str, Meta(description="Name of the newest revision then.")] = ""
     array: Annotated[str, Meta(description="The tasks, as sbatch takes them.")]

@@ -13,6 +13,7 @@ from opsctl.runs.schema import CronTable
 from opsctl.slurm.cluster import Cluster
 
 TICK_NAME = "opsctl-cron"
+_WORK_FOLDER = "/"
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,9 @@ def job_script(setting: Setting, name: str, own: Mapping[str, str | None], comme
     """The batch script of one run of the job `name`, whose file says `own` itself."""
     given = [(option, value) for option, value in _of_profile(setting.table) if option not in own]
     one_cpu = [("nodes", "1"), ("ntasks", "1"), ("cpus-per-task", "1")]
+    job_name, _ = name_and_folder(name, own)
     directives = [
-        *([] if "job-name" in own else [("job-name", f"cron-{name.rpartition('/')[2]}")]),
+        *([] if "job-name" in own else [("job-name", job_name)]),
         ("comment", comment),
         *given,
         *(one_cpu if not own.keys() & {"nodes", "ntasks", "cpus-per-task", "ntasks-per-node"} else []),
@@ -78,6 +80,11 @@ def job_script(setting: Setting, name: str, own: Mapping[str, str | None], comme
         run=run,
         digest=digest,
     )
+
+
+def name_and_folder(name: str, own: Mapping[str, str | None]) -> tuple[str, str]:
+    """Return (name, work folder) of the Slurm job that runs the job `name`, whose file says `own` itself."""
+    return own.get("job-name") or f"cron-{name.rpartition('/')[2]}", own.get("chdir") or _WORK_FOLDER
 
 
 def crontab_line(setting: Setting, schedule: str) -> str:
@@ -110,4 +117,4 @@ def _of_profile(table: CronTable) -> list[tuple[str, str | None]]:
 
 def _of_ours() -> list[tuple[str, str | None]]:
     # What is started again under the same id would be two runs on record as one.
-    return [("no-requeue", None), ("chdir", "/"), ("output", "/dev/null"), ("export", "NONE")]
+    return [("no-requeue", None), ("chdir", _WORK_FOLDER), ("output", "/dev/null"), ("export", "NONE")]

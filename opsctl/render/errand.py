@@ -12,6 +12,8 @@ from opsctl.slurm.cluster import Cluster
 
 #: Before the limit, to end the command cleanly and to submit the next job; less where the limit itself is short.
 WARNING_S = 180
+#: Where its jobs start: the command then goes to where it was typed.
+WORK_FOLDER = "/"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def errand_script(request: ErrandRequest) -> str:
         ("signal", f"B:USR1@{warning_s(request.limit_s)}"),
         # After a lost node Slurm starts it again by itself; nothing else of it would be left to do so.
         ("requeue", None),
-        ("chdir", "/"),
+        ("chdir", WORK_FOLDER),
         ("output", filename_pattern(request.output)),
         ("open-mode", "append"),
         # The command is to find what it would find where it was typed; no value of it is written down here.

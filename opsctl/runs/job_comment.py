@@ -15,8 +15,13 @@ class JobComment:
     run_id: str
     token: str  # of the one submission it came from
 
+    @staticmethod
+    def of_run(run_id: str) -> str:
+        """Return the words with which the comment of every job of a run begins."""
+        return f"opsctl run={run_id}"
+
     def __str__(self) -> str:
-        return f"opsctl run={self.run_id} submit={self.token}"
+        return f"{self.of_run(self.run_id)} submit={self.token}"
 
 
 def parse_comment(text: str) -> JobComment | None:

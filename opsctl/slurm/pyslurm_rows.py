@@ -83,6 +83,11 @@ def ends_of(rows: Iterable[Sequence[Any]], job_ids: Iterable[int], now: datetime
                 ended_at=job.ends_at,
                 nodes=job.nodes,
                 failed_node="",
+                name=job.name,
+                user=job.user,
+                comment=job.comment,
+                work_dir=job.work_dir,
+                submitted_at=job.submitted_at,
             )
     return found
 

@@ -46,7 +46,12 @@ QUEUE_FIELDS = (
 END_FIELDS = (*QUEUE_FIELDS, "exit_code")
 #: And those of the energy that it has counted, in which every step has a row of its own.
 ENERGY_FIELDS = ("JobIDRaw", "ConsumedEnergyRaw")
-ACCOUNTING_FIELDS = ("JobIDRaw", "State", "ExitCode", "Start", "End", "NodeList")
+#: And sacct's. The first ones say how the job ended; a name or a comment with a line break cuts what comes after it.
+ACCOUNTING_FIELDS = (
+    *("JobIDRaw", "State", "ExitCode", "Start", "End", "NodeList"),
+    *("JobName", "User", "WorkDir", "Submit", "Comment"),
+)
+_OF_THE_END = 6
 _MOST_JOULES = 1e18
 _NOTHING = {"", "(null)", "N/A", "NONE", "Unknown", "None", "None assigned"}
 
@@ -98,6 +103,11 @@ def ends_of(rows_of_jobs: Iterable[Sequence[str]], now: datetime) -> dict[int, J
             ended_at=job.ends_at,
             nodes=job.nodes,
             failed_node="",
+            name=job.name,
+            user=job.user,
+            comment=job.comment,
+            work_dir=job.work_dir,
+            submitted_at=job.submitted_at,
         )
     return ends
 
@@ -128,8 +138,9 @@ def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
     ends = {}
     for line in text.splitlines():
         fields = line.split(FIELD_END)
-        if len(fields) != len(ACCOUNTING_FIELDS) or not fields[0].isdigit():
+        if len(fields) < _OF_THE_END or not fields[0].isdigit():
             continue
+        fields += [""] * (len(ACCOUNTING_FIELDS) - len(fields))
         state = fields[1].split()[0].rstrip("+") if fields[1].strip() else "UNKNOWN"
         ended_at = _time(fields[4])
         if not has_ended(state, ended_at, now):
@@ -144,6 +155,11 @@ def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:
             ended_at=ended_at,
             nodes=_or_empty(fields[5]),
             failed_node="",
+            name=fields[6],
+            user=fields[7],
+            work_dir=fields[8],
+            submitted_at=_time(fields[9]),
+            comment=_or_empty(fields[10]),
         )
     return ends
 

@@ -95,3 +95,9 @@ class JobEnd:
     ended_at: datetime | None
     nodes: str
     failed_node: str  # "" when unknown
+    # Who the job was; "" and None where Slurm does not tell.
+    name: str = ""
+    user: str = ""
+    comment: str = ""
+    work_dir: str = ""
+    submitted_at: datetime | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,13 @@ class RunningCluster:
     def start(self, daemon: str) -> None:
         """Start a daemon that was killed; the controller recovers its jobs."""
         single_daemons.start_daemon(self.folder, daemon)
+
+    def lose_state(self) -> None:
+        """Restart the controller without what it has saved: its jobs are gone, and their ids start again."""
+        self.kill("slurmctld")
+        shutil.rmtree(self.places.state)
+        self.places.state.mkdir()
+        self.start("slurmctld")
 
     @contextlib.contextmanager
     def stopped(self, daemon: str) -> Iterator[None]:

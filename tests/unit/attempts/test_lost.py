@@ -18,6 +18,7 @@ from opsctl.account import account_name
 from opsctl.attempts.events import Attempt, append_closed, append_opened, read
 from opsctl.attempts.lost import close_lost_attempts, settle
 from opsctl.errors import SlurmUnreachable
+from opsctl.records.chains import Chain, append_chain
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.types import Job, JobEnd
@@ -147,6 +148,42 @@ def test_a_requeued_job_that_runs_again_knows_that_the_open_attempt_is_its_earli
 def test_the_same_id_started_later_is_not_the_same_job(paths: RunPaths) -> None:
     (attempt,) = close_lost_attempts(paths, slurm([job(7, "RUNNING", started_at=minutes(30))]))
     assert attempt.reason is not None
+
+
+@pytest.fixture
+def chained(paths: RunPaths) -> RunPaths:
+    """The run with its id and the chain that job 7 is of."""
+    paths.run_id.write_text("abc\n")
+    chain = Chain(chain=7, user="ann", submitted_at=NOON, name="run", work_dir="/", array="1-3%1", token="t")
+    append_chain(paths, chain)
+    return paths
+
+
+OTHERS = [{"name": "other"}, {"work_dir": "/other"}, {"user": "ben"}, {"comment": "opsctl run=other submit=t"}]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_job_that_got_the_id_at_once_is_not_the_attempts(chained: RunPaths, other: dict[str, str]) -> None:
+    assert close_lost_attempts(chained, slurm([job(7, comment="")]))[0].is_open
+    (attempt,) = close_lost_attempts(chained, slurm([job(7, **{"comment": "", **other})]))
+    assert attempt.reason == "unknown"
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_end_of_another_job_that_got_the_id_at_once_is_not_the_attempts(
+    chained: RunPaths, other: dict[str, str]
+) -> None:
+    own: dict[str, Any] = {"name": "run", "work_dir": "/", "user": "ann", "submitted_at": NOON}
+    of_another = replace(end(7, "COMPLETED"), **{**own, **other})
+    assert close_lost_attempts(chained, slurm(ends=[of_another]))[0].reason == "unknown"
+
+
+def test_the_end_of_a_job_that_was_requeued_much_later_is_still_the_attempts(chained: RunPaths) -> None:
+    later = Attempt(number=2, id="b", job_id=7, opened_at=minutes(100), user="ann")
+    append_opened(chained, later)
+    own: dict[str, Any] = {"name": "run", "work_dir": "/", "user": "ann", "submitted_at": minutes(90)}
+    ended = replace(end(7, "NODE_FAIL", started=95, ended=110), **own)
+    assert close_lost_attempts(chained, slurm(ends=[ended]))[1].reason == "node-failure"
 
 
 def test_an_end_of_another_clusters_job_of_that_id_is_not_taken(paths: RunPaths) -> None:

@@ -203,6 +203,9 @@ def test_slurms_own_count_is_shown_beside(
     class Counts:
         def __init__(self, cluster: object) -> None: ...
 
+        def ends(self, job_ids: set[int]) -> dict[int, object]:
+            return {}
+
         def energy_j(self, job_ids: set[int]) -> dict[int, float]:
             return dict.fromkeys(job_ids, 7.2e6)
 

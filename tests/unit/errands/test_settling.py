@@ -5,10 +5,12 @@ import signal
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from opsctl.account import account_name
 from opsctl.errands.records import Errand, Errands
 from opsctl.errands.sending import start
 from opsctl.errands.settling import ON_ITS_WAY, look, settle
@@ -53,6 +55,33 @@ def test_what_could_not_say_its_end_is_closed_by_slurms_word(
     assert states(place, slurm) == [ours]
     found = place.read(errand.errand)
     assert found is not None and found.ended_at is not None and (found.exit_code or 0) == exit_code
+
+
+@pytest.mark.parametrize("shown", [{"name": "analysis"}, {"work_dir": "/home"}, {"comment": "opsctl run=1 submit=2"}])
+def test_the_end_of_another_job_that_got_the_id_closes_nothing_as_done(tmp_path: Path, shown: dict[str, str]) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+    own: dict[str, Any] = {
+        "name": "opsctl-checkpoints-prune",
+        "user": account_name(),
+        "work_dir": "/",
+        "submitted_at": now(),
+    }
+    slurm.end(errand.last.job_id, "COMPLETED", **{**own, **shown})
+    assert states(place, slurm) == ["lost"]
+
+
+def test_an_end_that_is_shown_with_the_errands_name_and_folder_closes_it(tmp_path: Path) -> None:
+    place, slurm = a_place(tmp_path), SlurmInMemory()
+    errand = start(place, slurm, an_errand(tmp_path))
+    own: dict[str, Any] = {
+        "name": "opsctl-checkpoints-prune",
+        "user": account_name(),
+        "work_dir": "/",
+        "submitted_at": now(),
+    }
+    slurm.end(errand.last.job_id, "COMPLETED", **own)
+    assert states(place, slurm) == ["done"]
 
 
 @pytest.mark.parametrize(("number", "ours"), [(signal.SIGUSR1, "stopped"), (signal.SIGSEGV, "failed")])

@@ -120,9 +120,21 @@ def test_newer_slurms_write_code_and_signal_apart() -> None:
 
 def test_accounting_rows_say_how_jobs_ended() -> None:
     accounted = [
-        ("5", "CANCELLED by 1000", "0:15", "1700000000", "1700000009", "x1"),
-        ("6", "RUNNING", "0:0", "1700000000", "Unknown", "x1"),
-        ("7", "NODE_FAIL", "1:0", "1700000000", "1700000009", "None assigned"),
+        (
+            "5",
+            "CANCELLED by 1000",
+            "0:15",
+            "1700000000",
+            "1700000009",
+            "x1",
+            "tiny",
+            "ann",
+            "/r",
+            "1699999000",
+            "see it",
+        ),
+        ("6", "RUNNING", "0:0", "1700000000", "Unknown", "x1", "tiny", "ann", "/r", "1699999000", ""),
+        ("7", "NODE_FAIL", "1:0", "1700000000", "1700000009", "None assigned", "a\nb", "ann", "/r", "1699999000", ""),
     ]
     assert len(accounted[0]) == len(ACCOUNTING_FIELDS)
     ends = parse_accounting("".join(FIELD_END.join(one) + "\n" for one in accounted), AFTERWARDS)

@@ -1,0 +1,65 @@
+"""Decide whether a job that Slurm shows under a recorded id is the recorded job. Pure.
+
+A controller that loses its state gives the same ids again, to anybody's jobs. So an id alone proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum, auto
+
+from opsctl.slurm.types import Job, JobEnd
+
+#: A recorded submission and the controller's time of it may differ by this much.
+SUBMISSION_TOLERANCE = timedelta(minutes=10)
+#: The first word of every comment that opsctl gives a job.
+_OUR_WORD = "opsctl"
+
+
+class Match(Enum):
+    """The answer to the question whether a job is the recorded one."""
+
+    OURS = auto()  # the comment, or name, work folder and time of submission together, prove it
+    NOT_OURS = auto()  # something that is known contradicts it
+    UNKNOWN = auto()  # too little is recorded, or shown
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The record of a submission. An empty value is not recorded."""
+
+    comment: str = ""  # its first words
+    user: str = ""
+    name: str = ""
+    work_dir: str = ""
+    earliest: datetime | None = None  # when it can have been submitted at first, by any clock
+    latest: datetime | None = None  # and at last; None: later too, as a requeue counts as a submission
+
+
+def sent_about(submitted_at: datetime | None) -> tuple[datetime | None, datetime | None]:
+    """Return (earliest, latest) of a submission that was recorded at `submitted_at`."""
+    if submitted_at is None:
+        return None, None
+    return submitted_at - SUBMISSION_TOLERANCE, submitted_at + SUBMISSION_TOLERANCE
+
+
+def match(job: Job | JobEnd, sent: Sent) -> Match:
+    """Compare what Slurm shows of `job` with what is recorded. Whatever contradicts the record decides.
+
+    A comment of ours names the submission, so it decides alone. Any other comment is a person's, or a site's, and says
+    nothing: then name, work folder, owner and time of submission have to agree.
+    """
+    words, expected = job.comment.split(), sent.comment.split()
+    if expected and words[: len(expected)] == expected:
+        return Match.OURS
+    if expected and words[:1] == [_OUR_WORD]:
+        return Match.NOT_OURS
+    pairs = ((job.user, sent.user), (job.name, sent.name), (job.work_dir, sent.work_dir))
+    if any(shown and known and shown != known for shown, known in pairs):
+        return Match.NOT_OURS
+    at = job.submitted_at
+    if at is not None and ((sent.earliest and at < sent.earliest) or (sent.latest and at > sent.latest)):
+        return Match.NOT_OURS
+    is_whole = all(shown and known for shown, known in pairs) and at is not None and sent.earliest is not None
+    return Match.OURS if is_whole else Match.UNKNOWN
