@@ -19,6 +19,7 @@ class Checkpoint:
     iteration: int
     consumed_train_samples: int
     consumed_train_tokens: int = 0
+    not_finite: str | None = None  # a clause: which of its numbers are NaN or infinite
 
 
 def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
@@ -30,7 +31,8 @@ def last_checkpoint(checkpoints: Path) -> Checkpoint | None:
     if found is None:
         return None
     folder, reached = found
-    return Checkpoint(folder, reached.iteration, reached.consumed_train_samples, reached.consumed_train_tokens)
+    samples, tokens = reached.consumed_train_samples, reached.consumed_train_tokens
+    return Checkpoint(folder, reached.iteration, samples, tokens, reached.not_finite)
 
 
 def latest_problem(checkpoints: Path, falls_back: bool = False) -> str | None:

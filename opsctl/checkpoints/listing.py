@@ -59,6 +59,9 @@ class ListedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Whether manifest and sizes are right, and the last check of its bytes found no damage."),
     ]
     problem: Annotated[str | None, Meta(description="What is wrong with it.")]
+    not_finite: Annotated[
+        str | None, Meta(description="Which of its numbers are NaN or infinite (`--save-non-finite`); null: none.")
+    ] = None
     consumed_samples: Annotated[int | None, Meta(description="Samples consumed when it was saved.")]
     bytes: Annotated[int | None, Meta(description="Size of its files together.")]
     saved_at: Annotated[Moment | None, Meta(description="When it was whole.")]
@@ -122,6 +125,7 @@ def _listed(folder: Path, latest: Path | None, backups: list[ListedBackup]) -> L
         consumed_samples=manifest.consumed_train_samples if manifest else None,
         bytes=sum(file.bytes for file in manifest.files.values()) if manifest else None,
         saved_at=saved_at(folder) if manifest else None,
+        not_finite=manifest.not_finite if manifest else None,
         pinned=manifest.pinned if manifest else False,
         verified_at=_verified_at(folder),
         backups=backups,
@@ -176,8 +180,13 @@ def _row(one: ListedCheckpoint, numbers: Mapping[str, str]) -> tuple[str, ...]:
         iso(one.saved_at, "minutes") or "?",
         "?" if one.bytes is None else f"{one.bytes / 1e9:.3g}",
         _backup(one.backups, numbers),
-        printable(one.problem or "complete")
-        + (f", verified {iso(one.verified_at, 'minutes')}" if one.verified_at and not one.problem else "")
-        + (", latest" if one.latest else "")
-        + (", pinned" if one.pinned else ""),
+        ", ".join(
+            (
+                printable(one.problem or "complete"),
+                *([f"verified {iso(one.verified_at, 'minutes')}"] if one.verified_at and not one.problem else []),
+                *(["latest"] if one.latest else []),
+                *(["pinned"] if one.pinned else []),
+                *(["not finite"] if one.not_finite else []),
+            )
+        ),
     )

@@ -56,6 +56,9 @@ class ShownCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     latest: Annotated[bool, Meta(description="Whether it is what the next task goes on from.")]
     pinned: Annotated[bool, Meta(description="Whether its iteration was named, so that no pruning takes it.")]
     problem: Annotated[str | None, Meta(description="Why it is not complete, by its files' sizes.")]
+    not_finite: Annotated[
+        str | None, Meta(description="Which of its numbers are NaN or infinite (`--save-non-finite`); null: none.")
+    ]
     files: Annotated[int, Meta(description="Number of its files.")]
     bytes: Annotated[int, Meta(description="Size of its files together.")]
     manifest_schema: Annotated[int, Meta(description="The manifest's schema version.")]
@@ -92,6 +95,7 @@ def shown(folder: Path) -> ShownCheckpoint:
         latest=folder == latest,
         pinned=manifest.pinned,
         problem=fault_of(folder),
+        not_finite=manifest.not_finite,
         files=len(manifest.files),
         bytes=sum(file.bytes for file in manifest.files.values()),
         manifest_schema=manifest.schema_version,
@@ -117,7 +121,8 @@ def lines_of(one: ShownCheckpoint) -> Iterator[str]:
     """The screen's lines."""
     marks = [word for word, holds in (("the latest", one.latest), ("pinned", one.pinned)) if holds]
     yield printable(one.folder + (f" ({', '.join(marks)})" if marks else ""))
-    yield from _row("state", f"{one.problem or 'complete'}; {one.files:,} files, {bytes_words(one.bytes)}")
+    finite = f"; not finite: {one.not_finite}" if one.not_finite else ""
+    yield from _row("state", f"{one.problem or 'complete'}; {one.files:,} files, {bytes_words(one.bytes)}{finite}")
     origin = _origin(one.saved_by, one.attempt, one.revision)
     yield from _row("saved", f"{iso(one.saved_at) or 'nobody knows when'}{origin}")
     yield from _row(

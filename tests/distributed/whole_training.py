@@ -65,8 +65,8 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
     disturb: after_step (this process's own count), right before the votes that the step brings along, with any of
     move=(FROM, TO), remove=PATH, touch=PATH, append=(PATH, TEXT) or wait=PATH, which is made and waited for until it is
     gone (first rank, in this order), signal=NUMBER (every rank); once the step is taken, kill_rank=RANK (with -9),
-    flip=(RANK, NAME), a bit in the fp32 weight whose name
-    ends so, or loss=VALUE, which stands for that step's loss.
+    flip=(RANK, NAME), a bit in the fp32 weight whose name ends so, spoil=(RANK, NAME), NaN in such a weight of any
+    precision, or loss=VALUE, which stands for that step's loss.
     """
     from trainer import pretrain_gpt
     from trainer.engine import train_step
@@ -90,6 +90,8 @@ def run_training(options: dict[str, Any], disturb: dict[str, Any] | None = None)
         if disturb and is_disturbed:
             if "flip" in disturb:
                 _flip_a_bit(engine, *disturb["flip"])
+            if "spoil" in disturb:
+                _spoil(engine, *disturb["spoil"])
             result = _disturbed(result, disturb)
         return result
 
@@ -106,8 +108,16 @@ def _flip_a_bit(engine: Any, rank: int, name: str) -> None:
     import torch
 
     if int(os.environ["RANK"]) == rank:
-        weight = next(one for full, one in engine.module.named_parameters() if full.endswith(name))
-        weight.data.view(-1).view(torch.int32)[0] ^= 1
+        _weight(engine, name).data.view(-1).view(torch.int32)[0] ^= 1
+
+
+def _spoil(engine: Any, rank: int, name: str) -> None:
+    if int(os.environ["RANK"]) == rank:
+        _weight(engine, name).data.view(-1)[0] = float("nan")
+
+
+def _weight(engine: Any, name: str) -> Any:
+    return next(one for full, one in engine.module.named_parameters() if full.endswith(name))
 
 
 def _disturb_this_rank(disturb: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from trainer.formats.manifest import (
     Manifest,
     checkpoint_folders,
     fault_of,
+    is_sound,
     iteration_of,
     latest_folder,
     read_manifest,
@@ -64,7 +65,7 @@ def fall_back(root: Path, damaged: Mapping[str, str]) -> FellBack | None:
     if latest is None or reached is None or why is None:
         return None
     earlier = [one for one in checkpoint_folders(root) if (iteration_of(one.name) or 0) < reached]
-    instead = next((one for one in earlier if fault(one) is None), None)
+    instead = next((one for one in earlier if one.name not in damaged and is_sound(one)), None)
     if instead is None:
         raise CheckpointError(f"{why}; {OPTION} finds no complete checkpoint before {latest.name} in {root}")
     return FellBack(latest, why, _manifest(latest), Found(instead, read_manifest(instead)))

@@ -33,6 +33,10 @@ _FAILED = re.compile(
     r"\s*failed to save checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+?): (?P<why>.+); "
     r"the next save will hold up the training until it is written"
 )
+_NOT_FINITE = re.compile(
+    r"\s*did not save checkpoint at iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+?): (?P<why>.+); "
+    r"the latest checkpoint is unchanged"
+)
 _SAVED = re.compile(
     r"\s*successfully saved checkpoint (?:at|from) iteration\s+(?P<iteration>\d{1,18}) to (?P<folder>.+)"
 )
@@ -78,11 +82,12 @@ class CheckpointSaved(msgspec.Struct, frozen=True):
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True):
-    """A save beside the training came to nothing; the training went on."""
+    """A save beside the training failed, or the state was not finite and was not saved."""
 
     iteration: int
     folder: str
     why: str
+    not_finite: bool = False
 
 
 class CheckpointLoaded(msgspec.Struct, frozen=True):
@@ -148,6 +153,11 @@ def write_checkpoint_line(said: CheckpointSaving | CheckpointSaved | CheckpointF
             return f"saving checkpoint at iteration {iteration:7d} to {folder}"
         case CheckpointSaved(iteration, folder):
             return f"  successfully saved checkpoint at iteration {iteration:7d} to {folder}"
+        case CheckpointFailed(iteration, folder, why, not_finite=True):
+            return (
+                f"  did not save checkpoint at iteration {iteration:7d} to {folder}: {why}; "
+                "the latest checkpoint is unchanged"
+            )
         case CheckpointFailed(iteration, folder, why):
             return (
                 f"  failed to save checkpoint at iteration {iteration:7d} to {folder}: {why}; "
@@ -178,6 +188,8 @@ def parse_checkpoint_line(
         return CheckpointSaving(int(match["iteration"]), _folder(match["folder"]))
     if match := _FAILED.match(text):
         return CheckpointFailed(int(match["iteration"]), match["folder"].strip(), match["why"])
+    if match := _NOT_FINITE.match(text):
+        return CheckpointFailed(int(match["iteration"]), match["folder"].strip(), match["why"], not_finite=True)
     if match := _LOADED.match(text):
         return CheckpointLoaded(int(match["iteration"]), _folder(match["folder"]))
     return FreshStart() if _FROM_RANDOM in text else None

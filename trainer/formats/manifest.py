@@ -86,6 +86,7 @@ class Manifest(Progress, frozen=True, kw_only=True):  # type: ignore[misc]
     history: tuple[Start, ...] = ()  # every start of the training that led here, the first one first
     spike_guard: GuardState | None = None  # what it remembers, of a training that has or had one
     pinned: bool = False  # saved because its iteration was named: whoever prunes leaves it
+    not_finite: str | None = None  # a clause: which weights, optimizer states or loss are NaN or infinite
 
     def as_json(self) -> dict[str, Any]:
         """The manifest's JSON object, the schema's version first."""
@@ -202,12 +203,17 @@ def fault_of(folder: Path) -> str | None:
         return str(error)
 
 
+def is_sound(folder: Path) -> bool:
+    """Return whether a training can continue from the checkpoint: it is complete and holds only finite numbers."""
+    return fault_of(folder) is None and _read_manifest(folder).not_finite is None
+
+
 def newest_complete(root: Path) -> Found | None:
     """The checkpoint under `root` with the highest iteration that has no fault, whatever `latest` says.
 
     Raises CheckpointError when `root` cannot be listed.
     """
-    folder = next((one for one in checkpoint_folders(root) if fault_of(one) is None), None)
+    folder = next((one for one in checkpoint_folders(root) if is_sound(one)), None)
     return Found(folder, _read_manifest(folder)) if folder else None
 
 
@@ -344,7 +350,7 @@ def _way_out(root: Path, but: Path | None) -> str:
         there = [one for one in checkpoint_folders(root) if one != but]
     except CheckpointError:
         return "see the file system"
-    complete = next((one for one in there if fault_of(one) is None), None)
+    complete = next((one for one in there if is_sound(one)), None)
     if complete is None:
         return f"no {'other ' if but else ''}checkpoint in {root} is complete: restore one, or load from another folder"
     to = f" --to {iteration_of(complete.name)}" if but else ""

@@ -18,6 +18,7 @@ class Reached(msgspec.Struct, frozen=True):
     iteration: int
     consumed_train_samples: int = 0
     consumed_train_tokens: int = 0
+    not_finite: str | None = None
 
 
 def latest_reached(root: Path) -> tuple[Path, Reached] | None:

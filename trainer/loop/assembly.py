@@ -16,6 +16,7 @@ from trainer.loop.batches import end_of_document_id, open_items
 from trainer.loop.contents import LastLoss, contents_of
 from trainer.loop.drill import Drill
 from trainer.loop.evaluate import Evaluations, evaluate
+from trainer.loop.finite import FiniteCheck
 from trainer.loop.guarding import Guarding
 from trainer.loop.hard_end import HARD_END_AFTER_S, HardEnd
 from trainer.loop.leaving import Leaving
@@ -126,13 +127,21 @@ def _observers(
     ]
     if (pipe := sampler_pipe()) is not None:
         observers.insert(0, OwnTime(engine, parallel, pipe))
-    is_due = SaveSchedule.of(options).is_due
+    is_due: Callable[[int], bool] = SaveSchedule.of(options).is_due
+    if not options.save_non_finite:
+        is_due = loss.postponing(is_due)
     if options.check_replicas_interval and parallel.world_size > 1:
         replicas = Replicas(engine, parallel, shape)
         observers.append(ReplicaCheck(replicas, options.check_replicas_interval, is_due))
     if prepared.destination is not None:
         history, kept = resumption.history, guarding.kept
-        contents = contents_of(options, prepared.identity, resumption.schedule, history, loss, kept)
+        check = FiniteCheck(engine, shape, loss)
+
+        def mark() -> str | None:
+            found = check() if options.save_non_finite else None
+            return found.why if found else None
+
+        contents = contents_of(options, prepared.identity, resumption.schedule, history, loss, kept, mark)
         whole = engine, prepared.destination, contents, not options.no_save_optim
         begin = beginner(*whole) if options.async_save else None
         saved, ends = _saved_iteration(options, resumption), leaving.has_to_end
@@ -141,7 +150,20 @@ def _observers(
             leaving.look_again()
             process.flush_energy()
 
-        observers.append(Saves(saver(*whole), is_due, saved, tell, curves, begin, ends, when_saved))
+        saves = Saves(
+            saver(*whole),
+            is_due,
+            saved,
+            tell,
+            curves,
+            begin,
+            ends,
+            when_saved,
+            **({} if options.save_non_finite else {"not_finite": check}),
+            folder=str(prepared.destination.folder.path),
+            is_end=prepared.lengths.end.is_reached,
+        )
+        observers.append(saves)
     return observers
 
 

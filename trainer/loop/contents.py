@@ -37,16 +37,29 @@ class LastLoss(Observer):
 
     def __init__(self) -> None:
         self._loss: float | None = None
+        self.is_finite = True  # an fp16 step whose gradients overflow has a finite loss all the same
+        self._without = range(0)  # iterations without a finite loss, up to the last step or right before it
 
     def after_step(self, step: Step) -> None:
         """Keep it; a step that was skipped has none."""
+        was_finite, iteration = self.is_finite, step.progress.iteration
         if step.result is None:
+            self._without = range(0) if was_finite else self._without
             return
-        self._loss = step.result.loss if math.isfinite(step.result.loss) else None  # JSON has no other
+        self.is_finite = math.isfinite(step.result.loss)
+        self._loss = step.result.loss if self.is_finite else None  # JSON has no other
+        if was_finite:
+            self._without = range(0) if self.is_finite else range(iteration, iteration + 1)
+        else:
+            self._without = range(self._without.start, iteration if self.is_finite else iteration + 1)
 
     def after_going_back(self, progress: Progress) -> None:
         """Nobody asks before the next step has one."""
-        self._loss = None
+        self._loss, self.is_finite, self._without = None, True, range(0)
+
+    def postponing(self, is_due: Callable[[int], bool]) -> Callable[[int], bool]:
+        """Return `is_due` for the iteration of the last step; with a finite loss, a postponed save is due too."""
+        return lambda iteration: is_due(iteration) or (self.is_finite and any(map(is_due, self._without)))
 
     def __call__(self) -> float | None:
         """None before the first step, and of a loss that is no number."""
@@ -60,11 +73,12 @@ def contents_of(
     history: tuple[Start, ...],
     loss: Callable[[], float | None],
     guard: Callable[[], GuardState | None] = lambda: None,
+    not_finite: Callable[[], str | None] = lambda: None,
 ) -> Callable[[Progress], Contents]:
     """What tells how far the training has come, asked at the moment that it is saved.
 
     history: every start of the training, this one's last. loss: of the last step. guard: what the spike guard remembers
-    after it.
+    after it. not_finite: what of the state is not finite, where such a state is saved; collective.
     """
     layout = {**identity.layout, "optimizer": NO_OPTIMIZER} if options.no_save_optim else identity.layout
     pinned = SaveSchedule.of(options).pinned
@@ -86,6 +100,7 @@ def contents_of(
             saved=saved_now(),
             history=history,
             spike_guard=guard(),
+            not_finite=not_finite(),
         )
         state = {
             "checkpoint_version": 3.0,

@@ -63,7 +63,7 @@ class RollingBack:
 
     def _is_on_the_way(self, manifest: Manifest) -> bool:
         is_on_it = self.guarding.state.came_through(manifest.iteration, manifest.spike_guard)
-        return is_on_it and is_whole_state_of(manifest, self.identity)
+        return is_on_it and manifest.not_finite is None and is_whole_state_of(manifest, self.identity)
 
     def _take_over(self, state: GuardState, window: Window, counters: dict[str, int]) -> None:
         """What was decided since the checkpoint stays decided."""

@@ -23,6 +23,7 @@ from trainer.formats.log_lines import (
 )
 from trainer.formats.progress import Progress
 from trainer.loop.contents import Contents
+from trainer.loop.finite import NotFinite
 from trainer.loop.observer import Answer, Observer, Step
 from trainer.loop.tensorboard import Curves
 
@@ -37,6 +38,8 @@ class Saves(Observer):
     saved_iteration: the one that the latest checkpoint has. One that could not be written beside the training ends
     nothing: the next save is a plain one, and what that one meets does. has_to_end: whether to leave, where one that is
     due waits for another; collective. when_saved: what is to be kept beside each checkpoint; returns at once.
+    not_finite: why this state must not become the latest checkpoint; collective. folder: that of the checkpoints, for
+    people. is_end: whether the training has reached its end.
     """
 
     def __init__(
@@ -49,23 +52,37 @@ class Saves(Observer):
         begin: Callable[[Progress], SaveUnderWay] | None = None,
         has_to_end: Callable[[], bool] = lambda: False,
         when_saved: Callable[[], None] = lambda: None,
+        not_finite: Callable[[], NotFinite | None] = lambda: None,
+        folder: str = "",
+        is_end: Callable[[Progress], bool] = lambda _progress: False,
     ) -> None:
         self._save, self._begin, self._is_due, self._saved_iteration = save, begin, is_due, saved_iteration
         self._tell, self._curves, self._has_to_end, self._when_saved = tell, curves, has_to_end, when_saved
+        self._not_finite, self._folder, self._is_end = not_finite, folder, is_end
         self._under_way: tuple[SaveUnderWay, Progress] | None = None
         self._answers: list[Answer] = []  # of who waits for the one under way
         self._has_failed = False  # the last one that was written beside the training
 
     def after_step(self, step: Step) -> None:
-        """Publish what every rank has written by now; then begin a save where one is due."""
+        """Publish what every rank has written by now; then begin a save where one is due.
+
+        Raises Refusal where weights are not finite: no further step is worth its time.
+        """
         if self._under_way is not None and self._under_way[0].is_written():
             self._publish()
         if self._is_due(step.progress.iteration):
-            self._save_or_begin(step.progress)
+            fault = self._save_or_begin(step.progress)
+            if fault is not None and fault.ends_training:
+                raise Refusal(fault.ending(step.progress.iteration))
 
     def when_asked_to_save(self, progress: Progress, answer: Answer) -> bool:
-        """As where one is due: what is saved already is not saved again. The answer comes when it is the latest."""
-        self._save_or_begin(progress)
+        """As where one is due: what is saved already is not saved again. The answer comes when it is the latest.
+
+        Raises Refusal where the state is not finite.
+        """
+        fault = self._save_or_begin(progress)
+        if fault is not None:
+            raise Refusal(fault.why)
         if self._under_way is None:
             answer(progress.iteration, "")
         else:
@@ -85,24 +102,46 @@ class Saves(Observer):
         self._saved_iteration = None
 
     def before_leaving(self, progress: Progress) -> None:
-        """Wait for the one under way, then save unless this very iteration is saved by now."""
+        """Wait for the one under way, then save unless this very iteration is saved by now.
+
+        A state that is not finite is not saved, and the training leaves as it was asked to. At the training's end that
+        raises Refusal, as the training is not finished.
+        """
         self._finish_what_is_under_way("leaving")
-        if self._saved_iteration != progress.iteration:
+        if self._saved_iteration == progress.iteration:
+            return
+        fault = self._fault(progress)
+        if fault is None:
             self._save_at_once(progress)
+        elif self._is_end(progress):
+            raise Refusal(fault.ending(progress.iteration))
 
     def before_leaving_unsaved(self, progress: Progress) -> None:
         """Publish the one under way: it was due, whatever the training came to since."""
         self._finish_what_is_under_way("leaving")
 
-    def _save_or_begin(self, progress: Progress) -> None:
+    def _save_or_begin(self, progress: Progress) -> NotFinite | None:
+        """Save, unless the state is not finite: return why."""
         if self._saved_iteration == progress.iteration or self._is_under_way(progress.iteration):
-            return
+            return None
         if not self._finish_what_is_under_way(f"saving iteration {progress.iteration}", self._has_to_end):
-            return  # the training leaves, and saves then
+            return None  # the training leaves, and saves then
+        fault = self._fault(progress)
+        if fault is not None:
+            return fault
         if self._begin is None or self._has_failed:
             self._save_at_once(progress)
         else:
             self._under_way = self._begin(progress), copy(progress)
+        return None
+
+    def _fault(self, progress: Progress) -> NotFinite | None:
+        """Return why the state must not be saved, and log it. Collective."""
+        fault = self._not_finite()
+        if fault is not None:
+            failed = CheckpointFailed(progress.iteration, self._folder, fault.why, not_finite=True)
+            self._tell(write_checkpoint_line(failed))
+        return fault
 
     def _is_under_way(self, iteration: int) -> bool:
         return self._under_way is not None and self._under_way[0].iteration == iteration

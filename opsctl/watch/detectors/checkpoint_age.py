@@ -15,8 +15,9 @@ CHECK = "checkpoint_age"
 HELP = """Does a training that runs also save?
 
 1: its last checkpoint is older than `[watch] checkpoint_most`; without that, than what the iterations between two of
-them take here, with an evaluation, two saves and a tenth more; or the newest save beside it failed. 2: twice as old.
-Only the time that it has run counts.
+them take here, with an evaluation, two saves and a tenth more; or the newest save beside it failed. 2: twice as old;
+or the newest save was refused because weights, optimizer states or the loss are not finite. Only the time that it has
+run counts.
 """
 _MORE, _SAVES = 1.1, 2
 _LEAST = timedelta(minutes=5)
@@ -24,9 +25,12 @@ _LEAST = timedelta(minutes=5)
 
 def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     """A warning about a running task whose next checkpoint does not come, then critical; one about a failed save."""
-    job = snapshot.running
-    if job is None or job.state != State.RUNNING or job.started_at is None or snapshot.is_finished:
+    job, failed = snapshot.running, snapshot.measured.failed_save
+    if snapshot.is_finished:
         return []
+    if job is None or job.state != State.RUNNING or job.started_at is None:
+        # A run that has just ended because of it is still in danger: the next start may meet the same.
+        return _failed(snapshot) if failed is not None and failed.not_finite else []
     return [*_late(snapshot, settings, job.started_at), *_failed(snapshot)]
 
 
@@ -35,6 +39,17 @@ def _failed(snapshot: Snapshot) -> list[Finding]:
     if failed is None or (last is not None and last.iteration >= failed.iteration):
         return []
     stands = f"iteration {last.iteration}'s is the last one" if last else "there is none yet"
+    if failed.not_finite:
+        return [
+            Finding(
+                CHECK,
+                Severity.CRITICAL,
+                f"the state of iteration {failed.iteration} was not saved: {failed.why}; {stands}",
+                subject=f"iteration {failed.iteration}",
+                evidence=("a start resumes from the last finite checkpoint, and trains the iterations after it again",),
+                todo="opsctl triage; if it repeats: skip the data (train_range_to_skip) or lower the learning rate",
+            )
+        ]
     return [
         Finding(
             CHECK,

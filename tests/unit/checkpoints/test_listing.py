@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_table_has_a_line_for_each(checkpoints: Path) -> None:
     assert head.split() == ["ITERATION", "SAMPLES", "SAVED", "GB", "BACKUP", "STATE"]
     assert nine.split()[:2] == ["9", "72"] and nine.endswith(" complete")
     assert ten.endswith(" complete, latest") and hundred.split()[:3] == ["100", "?", "?"]
+
+
+def test_a_checkpoint_that_is_not_finite_is_marked(checkpoints: Path) -> None:
+    manifest = checkpoints / "global_step10" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "not_finite": "the loss is NaN"}))
+    found = listed(checkpoints)
+    assert [one.not_finite for one in found] == [None, "the loss is NaN", None]
+    assert checkpoint_table(found)[2].endswith("not finite")
 
 
 def test_a_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ OPTIONS: tuple[Option, ...] = group(
         "--async-save",
         "Write checkpoints while the training goes on, from a copy of a rank's files in the host's memory.",
     ),
+    flag(
+        "--save-non-finite",
+        "Save a state with NaN or infinite weights, optimizer states or loss too, marked as such; without this option "
+        "it is not saved, and the training resumes from the last finite checkpoint.",
+    ),
     flag("--no-save-optim", "Leave optimizer states out of checkpoints."),
     flag("--no-save-rng", "Leave random states out of checkpoints."),
     flag("--no-load-optim", "Start with fresh optimizer states."),

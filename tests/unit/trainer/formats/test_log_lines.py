@@ -79,6 +79,11 @@ def test_any_checkpoint_line_is_read_back(
             "  failed to save checkpoint at iteration      60 to /c: cannot write /c/x: No space left on device; "
             "the checkpoint before it stands; the next save will hold up the training until it is written",
         ),
+        (
+            CheckpointFailed(60, "/c", "rank 3 holds weights that are not finite: x; y", not_finite=True),
+            "  did not save checkpoint at iteration      60 to /c: rank 3 holds weights that are not finite: x; y; "
+            "the latest checkpoint is unchanged",
+        ),
         (CheckpointLoaded(60, "/c"), "  successfully loaded checkpoint from /c at iteration 60"),
     ],
 )

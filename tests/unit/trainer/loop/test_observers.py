@@ -18,6 +18,7 @@ from trainer.formats.progress import Progress
 from trainer.formats.training_line import parse_training_line
 from trainer.loop.contents import LastLoss
 from trainer.loop.evaluate import Evaluation, Evaluations
+from trainer.loop.finite import NotFinite
 from trainer.loop.log import Log
 from trainer.loop.save import Saves
 from trainer.loop.tensorboard import Curves, open_writer
@@ -390,3 +391,49 @@ def test_where_a_training_went_back_to_is_saved_again_if_it_leaves_there() -> No
     saves.after_going_back(progress)
     saves.before_leaving(progress)
     assert saved == [3]
+
+
+def saved_with_losses(losses: dict[int, float], skipped: bool = False) -> tuple[list[int], list[str]]:
+    """Train six iterations with a save every other one; `losses` where they are not 2. What was saved, and the log."""
+    done: list[int] = []
+    lines: list[str] = []
+    loss = LastLoss()
+
+    def save(progress: Progress) -> SaveTimes:
+        done.append(progress.iteration)
+        return SaveTimes(1.0)
+
+    def not_finite() -> NotFinite | None:
+        return None if loss.is_finite else NotFinite("the loss is not finite", ends_training=False)
+
+    is_due = loss.postponing(lambda iteration: iteration % 2 == 0)
+    saves = Saves(save, is_due, None, lines.append, curves_to(None), not_finite=not_finite, folder="/c")
+    for iteration in range(1, 7):
+        step = step_at(iteration, losses.get(iteration, 2.0), skipped=skipped)
+        for observer in (loss, saves):
+            observer.after_step(step)
+    return done, [line for line in lines if "did not save" in line]
+
+
+def test_an_fp16_step_whose_gradients_overflow_is_saved_as_ever() -> None:
+    """Its update is skipped; its loss and the weights are finite."""
+    assert saved_with_losses({}, skipped=True) == ([2, 4, 6], [])
+
+
+def test_a_save_at_a_loss_that_is_no_number_is_made_up_for_once() -> None:
+    done, lines = saved_with_losses({2: math.nan, 3: math.inf})
+    assert done == [4, 6] and len(lines) == 1
+    done, lines = saved_with_losses({2: math.nan})
+    assert done == [3, 4, 6] and len(lines) == 1
+    assert saved_with_losses({3: math.nan}) == ([2, 4, 6], [])
+
+
+def test_weights_that_are_not_finite_end_the_training_where_a_save_is_due_after_the_one_under_way_is_published() -> (
+    None
+):
+    beside = Beside()
+    beside.saves.after_step(step_at(2))
+    beside.saves._not_finite = lambda: NotFinite("rank 3 holds NaN", ends_training=True)
+    with pytest.raises(Refusal, match="rank 3 holds NaN"):
+        beside.saves.after_step(step_at(4))
+    assert beside.done == ["began 2", "published 2"]

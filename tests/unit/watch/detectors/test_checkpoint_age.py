@@ -88,3 +88,15 @@ def test_a_save_that_failed_is_told_at_once_until_there_is_a_later_one() -> None
     assert [one.key for one in found(7.5, measured=failed)] == ["checkpoint_age", "checkpoint_age:iteration 30100"]
     earlier = replace_in(failed, failed_save=CheckpointFailed(30_000, "/c", "cannot write /c/x"))
     assert found(1.0, measured=earlier) == found(1.0, measured=failed, jobs=()) == []
+
+
+def test_a_state_that_is_not_finite_is_critical_also_after_its_job_until_there_is_a_later_checkpoint() -> None:
+    refused = CheckpointFailed(30_100, "/c", "rank 3 holds weights that are not finite: x", not_finite=True)
+    measured = replace_in(MEASURED, failed_save=refused)
+    for findings in (found(1.0, measured=measured), found(1.0, measured=measured, jobs=())):
+        (finding,) = findings
+        assert (finding.severity, finding.key) == (Severity.CRITICAL, "checkpoint_age:iteration 30100")
+        assert refused.why in finding.text
+    later = Checkpoint(Path("/c/global_step30101"), 30_101, 1)
+    snapshot = Snapshot(NOW, (), was_submitted=True, checkpoint=later, measured=measured)
+    assert run_detectors([checkpoint_age.DETECTOR], snapshot, BLOOM) == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import checkpoints
 from opsctl.watch.finding import Severity
@@ -20,3 +23,9 @@ def test_it_is_critical_while_nothing_trains_and_a_warning_beside_a_training_tha
 
 def test_nothing_is_said_of_checkpoints_in_order() -> None:
     assert checkpoints.find(Snapshot(NOW, (RUNNING,)), SETTINGS) == []
+
+
+def test_a_latest_checkpoint_that_is_not_finite_is_critical_while_nothing_trains() -> None:
+    latest = Checkpoint(Path("/c/global_step60"), 60, 1, not_finite="rank 3 holds weights that are not finite")
+    (found,) = checkpoints.find(Snapshot(NOW, (WAITING_FOR_TASK,), checkpoint=latest), SETTINGS)
+    assert found.severity is Severity.CRITICAL and latest.not_finite in found.text  # type: ignore[operator]
