@@ -4,16 +4,20 @@ Lines repeat: a gigabyte of a training's log has a few thousand shapes, digits a
 and its lines put into a set; only a shape that was not seen before is looked at word by word, so the pass costs what
 taking out digits and splitting cost. Lines that mean something are looked at again each time, up to a number.
 The newest part is read first, so that what time or size forbid to read is the oldest.
+
+Every collection here has a limit. Of lines with the same words in them the newest and the oldest are kept, so that no
+flood of one kind hides another kind or the first line of its own.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from opsctl.logs.line_text import blocks, without_nuls
@@ -25,8 +29,12 @@ _WINDOW_BYTES = 2 << 20
 LONGEST_LINE_BYTES = 8 << 10
 #: How much of a log is read at most, its newest part.
 MOST_BYTES = 2 << 30
-#: Lines of one shape that are taken, and lines in all.
-_MOST_ALIKE, _MOST_HITS = 1500, 12_000
+#: Lines of one shape that are kept, and lines in all.
+_MOST_ALIKE, _MOST_HITS, _MOST_HITS_BYTES = 1500, 12_000, 16 << 20
+#: Lines with the same words that are kept also beyond that: the newest, and the oldest. How many sets of words differ.
+_NEWEST, _OLDEST, _MOST_KINDS = 64, 16, 64
+#: Words of a line that tell its kind.
+_MOST_WORDS = 6
 #: What is kept of shapes that mean nothing; more are forgotten, and looked at again.
 _MOST_SHAPES_BYTES = 24 << 20
 _DIGITS = b"0123456789"
@@ -78,11 +86,12 @@ def scan(
     least = max(start, end - (MOST_BYTES if most_bytes is None else most_bytes))
     while found.begin > least and time.monotonic() < ends_at:
         begin = max(least, found.begin - _WINDOW_BYTES)
-        hits = list(_window(fd, begin, found.begin, begin == start, end, looks))
-        found.hits[:0] = hits
+        for hit in reversed(list(_window(fd, begin, found.begin, begin == start, end, looks))):
+            looks.keep(*hit)
         if looks.is_cut:
             break
         found.begin = begin
+    found.hits = looks.kept()
     found.is_whole = found.begin <= start
     return found
 
@@ -107,6 +116,14 @@ def _written(tree: dict[bytes, Any]) -> bytes:
 
 
 @dataclass
+class _Kind:
+    """Lines with the same words in them, the newest first."""
+
+    newest: list[Hit] = field(default_factory=list)
+    oldest: deque[Hit] = field(default_factory=lambda: deque(maxlen=_OLDEST))
+
+
+@dataclass
 class _Looks:
     """What was seen so far, over all windows."""
 
@@ -115,8 +132,11 @@ class _Looks:
     is_cut: bool = False  # whether a window was left before its end
     shapes: set[bytes] = field(default_factory=set)
     shapes_bytes: int = 0
-    alike: Counter[bytes] = field(default_factory=Counter)
+    alike: Counter[bytes] = field(default_factory=Counter)  # of kept lines
+    first: dict[bytes, Hit] = field(default_factory=dict)  # shapes of which enough is kept -> their oldest line
+    kinds: dict[frozenset[bytes], _Kind] = field(default_factory=dict)
     hits: int = 0
+    hits_bytes: int = 0
 
     def forget_if_many(self) -> None:
         if self.shapes_bytes > _MOST_SHAPES_BYTES:
@@ -127,16 +147,52 @@ class _Looks:
         self.shapes.add(shape)
         self.shapes_bytes += len(shape) + 64
 
-    def means_something(self, line: bytes) -> bool:
-        return self.words.search(line) is not None
+    def words_in(self, line: bytes) -> frozenset[bytes]:
+        """The first words of the line; none in one that means nothing."""
+        return frozenset([match[0] for match in islice(self.words.finditer(line), _MOST_WORDS)])
+
+    def keep(self, hit: Hit, shape: bytes, words: frozenset[bytes]) -> None:
+        """Keep a line that is older than all before it, as far as the limits allow."""
+        if shape in self.first:
+            self.first[shape] = hit
+            return
+        if len(self.kinds) >= _MOST_KINDS and words not in self.kinds:
+            words = frozenset()
+        kind = self.kinds.setdefault(words, _Kind())
+        is_enough = self.hits >= _MOST_HITS or self.hits_bytes >= _MOST_HITS_BYTES
+        if is_enough and len(kind.newest) >= _NEWEST:
+            kind.oldest.append(hit)
+            self.note(shape)
+            return
+        kind.newest.append(hit)
+        self.hits += 1
+        self.hits_bytes += len(hit.line)
+        self.alike[shape] += 1
+        if self.alike[shape] >= _MOST_ALIKE:
+            self.first[shape] = hit
+
+    def kept(self) -> list[Hit]:
+        """All lines that were kept, in the file's order."""
+        found = {hit.begin: hit for kind in self.kinds.values() for hit in (*kind.newest, *kind.oldest)}
+        found.update((hit.begin, hit) for hit in self.first.values())
+        return [found[begin] for begin in sorted(found)]
 
 
-def _window(fd: int, begin: int, end: int, is_first: bool, end_of_all: int, looks: _Looks) -> Iterator[Hit]:
-    """The hits among lines that begin between `begin` and `end`; the last one is read to its end."""
+def _window(
+    fd: int, begin: int, end: int, is_first: bool, end_of_all: int, looks: _Looks
+) -> Iterator[tuple[Hit, bytes, frozenset[bytes]]]:
+    """The hits among lines that begin between `begin` and `end`, each with its shape and words.
+
+    The last line is read to its end.
+    """
     for position, text in _whole_lines(fd, begin, end, is_first, end_of_all):
         squeezed = text.translate(None, _DIGITS)
         shapes = squeezed.split(b"\n")
-        new = set(shapes) - looks.shapes
+        there = set(shapes)
+        for shape in there & looks.first.keys():
+            if position < looks.first[shape].begin:
+                looks.first[shape] = _first_of(position, text, shapes.index(shape))
+        new = there - looks.shapes - looks.first.keys()
         if not new:
             continue
         if time.monotonic() > looks.ends_at:
@@ -147,17 +203,18 @@ def _window(fd: int, begin: int, end: int, is_first: bool, end_of_all: int, look
                 continue
             if line_begin > end:  # the window after this one had it
                 return
-            if not looks.means_something(line):
+            if words := looks.words_in(line):
+                yield Hit(line_begin, line), shape, words
+            else:
                 new.discard(shape)
                 looks.note(shape)
-                continue
-            looks.alike[shape] += 1
-            if looks.alike[shape] >= _MOST_ALIKE or looks.hits >= _MOST_HITS:
-                new.discard(shape)
-                looks.note(shape)
-            looks.hits += 1
-            yield Hit(line_begin, line)
         looks.forget_if_many()
+
+
+def _first_of(position: int, text: bytes, index: int) -> Hit:
+    """The line of that index in `text`, which stands at `position`."""
+    lines = text.split(b"\n", index + 1)
+    return Hit(position + sum(map(len, lines[:index])) + index, lines[index][:LONGEST_LINE_BYTES])
 
 
 def _placed(position: int, text: bytes, shapes: list[bytes]) -> Iterator[tuple[int, bytes, bytes]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -138,3 +140,56 @@ def test_every_word_of_the_table_is_found_by_the_one_search_for_all_and_a_text_w
 ) -> None:
     lines = [b"_" + word + b"_" for word in sorted({word for row in shipped_rules().rows for word in row.words})]
     assert [line for _, line in found(tmp_path, b"a line\n" + b"\n".join(lines) + b"\n")] == lines
+
+
+_TRIAGE = """
+import sys
+from pathlib import Path
+from opsctl.triage.deciding import decide
+from opsctl.triage.log_part import LogPart
+from opsctl.triage.reading import read_log
+from opsctl.triage.rules import shipped_rules
+print(decide(read_log(LogPart(Path(sys.argv[1])), shipped_rules(), 30), shipped_rules()).cause)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[rank{rank}]: RuntimeError: cannot read {text} of shard {number}\n",
+        b"n{rank}:7:8 [1] NCCL INFO Bootstrap : Using ib0 {text}\n",
+        b"RuntimeError: ConnectionResetError {text} Xid MemoryError checkpoint {text}" + b" and" * 3000 + b"\n",
+        b"[rank{rank}]: iteration {number}/ 500000 | lm loss: 2.1 | {text}\n",
+    ],
+    ids=["errors", "places", "long lines of many rules", "iterations"],
+)
+def test_memory_has_a_limit_however_long_the_log_and_however_many_of_its_lines_mean_something(
+    tmp_path: Path, line: bytes
+) -> None:
+    """Each line differs from all others in more than digits. The program's own modules take 30 MiB of the limit."""
+    path, letters = tmp_path / "log", bytes.maketrans(b"0123456789", b"abcdefghij")
+    with path.open("wb") as file:
+        file.write(b"[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n")
+        for number in range((32 << 20) // len(line)):
+            text = str(number * 7919).encode().translate(letters) * 3
+            rank = str(number % 64).encode()
+            one = line.replace(b"{rank}", rank).replace(b"{number}", b"%d" % number)
+            file.write(one.replace(b"{text}", text))
+    out = subprocess.run([sys.executable, "-c", _TRIAGE, str(path)], stdout=subprocess.PIPE, check=True, timeout=120)
+    _, kib = out.stdout.decode().split()
+    assert int(kib) < 128 << 10
+
+
+def test_the_first_and_another_kinds_lines_are_found_under_a_flood_of_lines_that_differ(tmp_path: Path) -> None:
+    flood = [b"[rank%d]: RuntimeError: bad %s" % (n % 64, os.urandom(9).hex().encode()) for n in range(40_000)]
+    text = [b"[rank7]: RuntimeError: first", *flood[:20_000], ECC, *flood[20_000:]]
+    lines = [line for _, line in found(tmp_path, b"\n".join(text))]
+    assert lines[0] == b"[rank7]: RuntimeError: first" and ECC in lines
+    assert len(lines) < 20_000
+
+
+def test_of_lines_that_differ_in_digits_alone_the_first_is_found_however_many_follow(tmp_path: Path) -> None:
+    text = b"iteration\n" + b"".join(b"[rank%d]: RuntimeError: shard %d\n" % (n % 64, n) for n in range(200_000))
+    lines = [line for _, line in found(tmp_path, text)]
+    assert lines[0] == b"[rank0]: RuntimeError: shard 0" and len(lines) < 20_000
