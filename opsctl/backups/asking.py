@@ -1,8 +1,9 @@
-"""Asking destinations whether copies are still there, right before those here go: by listings, without reading them.
+"""Prove copies at their destinations, right before the last local ones are removed.
 
-A listing has every file's size, and the manifest there has to be the one that was sent. Bits that turned are for
-`verifying`. A place that does not answer, or is not what it was, proves nothing; what it has lost goes on record, so
-that the next backup sends it again.
+A listing has every file's size and what the store itself says of its content (an ETag, the times of a file), and the
+manifest there has to be the one that was sent. Where the listing differs from the one at the last proof, or the ledger
+has no proof, the copy is read once and the proof goes on record with its date. A place that does not answer, or is not
+what it was, proves nothing; what it has lost goes on record, so that the next backup sends it again.
 """
 
 from __future__ import annotations
@@ -13,28 +14,36 @@ from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
+from opsctl.backups import forms
 from opsctl.backups.far import NOTE, find, read_run, refuse_another_runs
 from opsctl.backups.sending import Destination, turn
 from opsctl.checkpoints.backups import BackedUp, read_backups, record
 from opsctl.errors import OpsctlError
+from opsctl.moments import now
 from opsctl.records.identity import read_run_id
 from opsctl.stores.types import StoreError
 from trainer.formats.verification import digest_of
 
 
 def ask(lines: Sequence[BackedUp], opened: Callable[[str], AbstractContextManager[Destination]]) -> dict[BackedUp, str]:
-    """What the destination of each of `lines` says of it: empty where it is there, else why it cannot be relied on.
+    """Return for each of `lines` why it cannot be relied on; empty where its content is proven at its destination.
 
-    opened: gives a destination by its name in the ledger; each is opened once.
+    opened: returns a destination by its name in the ledger; each is opened once. A checkpoint with several copies is
+    read at one destination at most. A line that is replaced by one with a new proof is there twice, as both.
     """
     answers: dict[BackedUp, str] = {}
+    proven: set[str] = set()  # checksums of manifests
     for to in dict.fromkeys(line.to for line in lines):
         of_it = [line for line in lines if line.to == to]
         try:
             with opened(to) as place:
                 _refuse_where_nothing_is(place)
                 for line in of_it:
-                    answers[line] = _answer(place, line)
+                    known = _proven(place, line, line.of in proven)
+                    answers[line] = known.lost
+                    if not known.lost:
+                        answers[known] = ""
+                        proven.add(line.of)
         except OpsctlError as error:
             answers |= {line: f"cannot be asked now: {error}" for line in of_it if line not in answers}
     return answers
@@ -47,21 +56,28 @@ def _refuse_where_nothing_is(place: Destination) -> None:
     refuse_another_runs(whose, place.name, read_run_id(place.paths) or "", place.store.where)
 
 
-def _answer(place: Destination, line: BackedUp) -> str:
+def _proven(place: Destination, line: BackedUp, is_proven_elsewhere: bool) -> BackedUp:
+    """Return the line of the ledger as it is now known: lost, or proven."""
     try:
         found = find(place.store, line.iteration, line.what)
-        lost = "" if digest_of(found.manifest_bytes) == line.of else "another save of it is there"
+        if digest_of(found.manifest_bytes) != line.of:
+            raise OpsctlError("another save of it is there")
+        if is_proven_elsewhere or (found.state and found.state == line.proof):
+            return line
+        files = forms.expected(found.manifest.files)
+        for fault in forms.check(place.store, found.prefix, found.form, files, place.flow).faults.values():
+            raise OpsctlError(fault)
+        known = replace(line, verified_at=now().replace(microsecond=0), proof=found.state)
     except StoreError:
         raise
     except OpsctlError as error:
-        lost = str(error)
-    if lost:
-        _put_on_record(place, line, lost)
-    return lost
+        known = replace(line, lost=str(error))
+    _put_on_record(place, line, known)
+    return known
 
 
-def _put_on_record(place: Destination, line: BackedUp, lost: str) -> None:
-    """Unless somebody backs up there now, or has since the question: he knows better. It stays here either way."""
+def _put_on_record(place: Destination, line: BackedUp, known: BackedUp) -> None:
+    """Replace the line, unless another backup to that place is running or has changed the line meanwhile."""
     with contextlib.suppress(OpsctlError, OSError), turn(place.paths, place.name, place.to):
         if line in read_backups(place.paths):
-            record(place.paths, [replace(line, lost=lost)])
+            record(place.paths, [known])

@@ -11,17 +11,18 @@ Nothing without its manifest is a backup, and nothing is one until its manifest 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from opsctl.backups.forms import Form, form_of, refuse_what_is_short
+from opsctl.backups.forms import TAR, TAR_INDEX, Form, form_of, refuse_what_is_short
 from opsctl.checkpoints.backups import What
 from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
-from opsctl.stores.types import StoreError
+from opsctl.stores.types import FarFile, StoreError
 from trainer.formats.errors import CheckpointError
-from trainer.formats.json_text import Moment
+from trainer.formats.json_text import Moment, json_line
 from trainer.formats.manifest import MANIFEST, Manifest, SavedFile, decode_manifest, iteration_of, tag_of
 from trainer.formats.tolerant import decode
 from trainer.formats.verification import digest_of
@@ -69,6 +70,7 @@ class Found:
     manifest: Manifest
     manifest_bytes: bytes
     form: Form = Form.FILES
+    state: str = ""  # `state_of` it when it was listed
 
     @property
     def prefix(self) -> str:
@@ -84,6 +86,18 @@ def folder_of(what: What, iteration: int) -> str:
 def size_of(files: dict[str, SavedFile]) -> int:
     """Bytes of all of them."""
     return sum(file.bytes for file in files.values())
+
+
+def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
+    """Return a digest of what the store says of a checkpoint's files; it changes when any of them is written.
+
+    Empty where the store says too little: then only reading the files proves them.
+    """
+    names = [TAR, TAR_INDEX] if form_of(there) is Form.TAR else sorted(manifest.files)
+    files = [(name, there[name].bytes, there[name].mark) for name in (*names, MANIFEST) if name in there]
+    if len(files) <= len(names) or not all(mark for *_, mark in files):
+        return ""
+    return digest_of(json_line(files).encode())
 
 
 def read_run(store: Store) -> FarRun | None:
@@ -118,12 +132,12 @@ def find_all(store: Store) -> tuple[list[Found], list[str]]:
     """Every backup of a checkpoint there, oldest first, and a line for each folder that is none. Raises StoreError."""
     found, problems = [], []
     for what, folder in FOLDERS.items():
-        sizes: dict[str, dict[str, int]] = {}
+        by_tag: dict[str, dict[str, FarFile]] = {}
         for name, far in store.list(folder).items():
             tag, _, rest = name.partition("/")
             if rest and iteration_of(tag) is not None:
-                sizes.setdefault(tag, {})[rest] = far.bytes
-        for tag, there in sizes.items():
+                by_tag.setdefault(tag, {})[rest] = far
+        for tag, there in by_tag.items():
             iteration = iteration_of(tag)
             assert iteration is not None, "it is called like a checkpoint"
             try:
@@ -137,11 +151,10 @@ def find_all(store: Store) -> tuple[list[Found], list[str]]:
 
 def find(store: Store, iteration: int, what: What) -> Found:
     """The backup of a checkpoint. Raises OpsctlError where there is none that is whole, StoreError."""
-    there = {name: far.bytes for name, far in store.list(folder_of(what, iteration)).items()}
-    return _found(store, what, iteration, there)
+    return _found(store, what, iteration, store.list(folder_of(what, iteration)))
 
 
-def _found(store: Store, what: What, iteration: int, there: dict[str, int]) -> Found:
+def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile]) -> Found:
     prefix = folder_of(what, iteration)
     if MANIFEST not in there:
         raise OpsctlError("it has no manifest, so it was never sent whole" if there else "it is not there")
@@ -152,7 +165,7 @@ def _found(store: Store, what: What, iteration: int, there: dict[str, int]) -> F
         raise OpsctlError(str(error)) from None
     if manifest.iteration != iteration:
         raise OpsctlError(f"its manifest is that of {tag_of(manifest.iteration)}")
-    refuse_what_is_short(store, prefix, there, manifest)
+    refuse_what_is_short(store, prefix, {name: far.bytes for name, far in there.items()}, manifest)
     form = form_of(there)
     note = decode(store.read(f"{prefix}/{NOTE}"), FarCheckpoint) if NOTE in there else None
     if note is None or (note.iteration, note.what) != (iteration, what):
@@ -164,4 +177,4 @@ def _found(store: Store, what: What, iteration: int, there: dict[str, int]) -> F
             files=len(manifest.files),
             bytes=size_of(manifest.files),
         )
-    return Found(msgspec.structs.replace(note, form=form), manifest, data, form)
+    return Found(msgspec.structs.replace(note, form=form), manifest, data, form, state_of(there, manifest))

@@ -21,6 +21,7 @@ from opsctl.backups.far import (
     read_run,
     refuse_another_runs,
     size_of,
+    state_of,
 )
 from opsctl.backups.forms import TAR, TAR_INDEX, Form, check, expected, is_damaged, put
 from opsctl.backups.schedule import Due
@@ -169,6 +170,7 @@ def _send(place: Destination, due: Due, held: int, data: bytes, form: Form) -> B
         sent_at=note.sent_at,
         by=note.by,
         verified_at=now().replace(microsecond=0),
+        proof=state_of(place.store.list(prefix), manifest),
     )
 
 

@@ -78,12 +78,13 @@ class _Part:
     files: Mapping[str, Expected]
     line: BackedUp  # never proven
     form: forms.Form = forms.Form.FILES
+    state: str = ""  # of a checkpoint: `state_of` it before it was read
 
 
 def _checkpoint(one: Found) -> _Part:
     of = digest_of(one.manifest_bytes) if one.note.what is What.FULL else one.note.of
     line = replace(line_of(replace(one.note, of=of), ""), form=one.form.value)
-    return _Part(one.prefix, forms.expected(one.manifest.files), line, one.form)
+    return _Part(one.prefix, forms.expected(one.manifest.files), line, one.form, one.state)
 
 
 def _look(look: Look) -> _Part:
@@ -150,7 +151,7 @@ def _judged(
     if fault:
         return replace(line, lost=fault)
     if is_all:
-        return replace(line, lost="", verified_at=now().replace(microsecond=0))
+        return replace(line, lost="", verified_at=now().replace(microsecond=0), proof=part.state)
     return line
 
 

@@ -66,6 +66,7 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_at: Moment | None = None
     by: str = ""  # user@host
     verified_at: Moment | None = None  # when all of it was last proven there by checksum; None: never
+    proof: str = ""  # what the store said of the files then (`backups.far`); the proof holds while it says the same
     lost: str = ""  # why it no longer counts; empty while it does
 
     @property

@@ -42,9 +42,11 @@ def prune(
 ) -> None:
     """Remove what the run file's [retention] does not keep.
 
-    Never the latest, the two newest complete ones, pinned ones, or what is not complete; nothing where it is not sure
-    what may go. What goes because it is backed up goes only where a destination of [backup] to says right before that
-    all of it is there. It may be called while the training goes on. Each one is on record in checkpoints/prunes.jsonl.
+    Never the latest, the two newest complete ones, pinned ones, or what is not complete or was found damaged by a
+    check; nothing where it is not sure what may go. What goes because it is backed up goes only where its content is
+    proven at a destination of [backup] to: unchanged since it was last proven there, by what the store says of it,
+    otherwise by reading the copy once. It may be called while the training goes on. Each one is on record in
+    checkpoints/prunes.jsonl.
     With --all-runs only runs that are yours and have a [retention].
     """
     from opsctl.output import message, print_json

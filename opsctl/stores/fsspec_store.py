@@ -24,6 +24,8 @@ _WHOLE_AT_ONCE = ("gs", "gcs", "abfs", "abfss", "az", "adl")
 _GCS = ("gs", "gcs")
 #: What a client sends at once: the piece that it was given last, and what it held before.
 _MOST_AT_ONCE_BYTES = CHUNK_BYTES + (5 << 20)
+#: Keys of fsspec's information about a file. A store that has one of them changes it with every write.
+_CHANGES_WITH_EVERY_WRITE = ("etag", "ETag", "generation", "md5Hash", "content_md5")
 _EXTRAS = {"gs": "opsctl[gcs]", "gcs": "opsctl[gcs]"}
 
 
@@ -223,4 +225,5 @@ def _far(info: dict[str, Any]) -> FarFile:
     changed = info.get("mtime") or info.get("updated") or info.get("created") or 0.0
     if hasattr(changed, "timestamp"):
         changed = changed.timestamp()
-    return FarFile(int(info["size"]), float(changed) if isinstance(changed, int | float) else 0.0)
+    mark = ".".join(str(info[key]) for key in _CHANGES_WITH_EVERY_WRITE if info.get(key))
+    return FarFile(int(info["size"]), float(changed) if isinstance(changed, int | float) else 0.0, mark)

@@ -172,8 +172,13 @@ class S3Store:
 
 
 def _headed(head: dict[str, Any]) -> FarFile:
-    return FarFile(head["ContentLength"], head["LastModified"].timestamp())
+    return _far_file(head, head["ContentLength"])
 
 
 def _far(one: dict[str, Any]) -> FarFile:
-    return FarFile(one["Size"], one["LastModified"].timestamp())
+    return _far_file(one, one["Size"])
+
+
+def _far_file(one: dict[str, Any], size: int) -> FarFile:
+    changed_at = one["LastModified"].timestamp()
+    return FarFile(size, changed_at, f"{one['ETag']}.{changed_at:.0f}")

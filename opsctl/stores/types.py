@@ -41,6 +41,7 @@ class FarFile:
 
     bytes: int
     changed_at: float  # seconds since 1970, by the store's clock
+    mark: str = ""  # changes with every write, as an ETag does; empty where the store has no such thing
 
 
 @dataclass(frozen=True)

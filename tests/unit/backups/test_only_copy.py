@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from opsctl.backups import forms
 from opsctl.backups.asking import ask
 from opsctl.backups.checkpoints import Wish
 from opsctl.backups.restoring import choose, restore_to_run
@@ -18,6 +21,7 @@ from opsctl.backups.verifying import verify
 from opsctl.checkpoints.backups import read_backups, record
 from opsctl.control.prune_plan import plan_prune
 from opsctl.errors import OpsctlError
+from opsctl.moments import now
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from opsctl.stores.flow import Flow
@@ -144,6 +148,14 @@ def test_a_good_copy_stays_until_what_is_to_take_its_place_was_read(folder: Path
     assert "checkpoints/global_step20" in whole_there(disk)
 
 
+def flip_a_byte(path: Path) -> None:
+    """Change the content, and neither the size nor the time of the last change."""
+    data, at = bytearray(path.read_bytes()), path.stat().st_mtime_ns
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(at, at))
+
+
 def _lose_a_file(copy: Path) -> None:
     (copy / WEIGHTS).unlink()
 
@@ -175,6 +187,61 @@ def test_what_a_place_has_lost_since_it_said_it_has_it_is_not_removed_here(
     assert prune_now(folder).removed == ()  # on record now: nobody is asked again
     assert [one.iteration for one in back_up_now(folder, disk).lines] == [20]
     assert prune_now(folder).removed == (20,)
+
+
+@pytest.mark.parametrize("tar", [False, True])
+def test_a_damaged_copy_of_the_right_size_does_not_let_prune_take_the_last_good_one(
+    folder: Path, disk: Path, tar: bool
+) -> None:
+    assert back_up_now(folder, disk, replace(backed_up_runs.TABLE, tar=tar)).problems == []
+    flip_a_byte(disk / "checkpoints" / "global_step20" / ("files.tar" if tar else WEIGHTS))
+    done = prune_now(folder)
+    assert 20 in there(folder) and 40 in done.removed
+    assert [line.iteration for line in read_backups(seen(folder).paths) if line.lost] == [20]
+    assert [one.iteration for one in back_up_now(folder, disk).lines] == [20]
+    assert prune_now(folder).removed == (20,)
+
+
+def test_a_damaged_object_of_the_right_size_does_not_let_prune_take_the_last_good_copy(
+    tmp_path: Path, proxy: Proxy, bucket: str, s3: Any
+) -> None:
+    url = f"s3://{bucket}/tiny"
+    folder = a_run(tmp_path / "run", 20, 40, 50, 60, to=url)
+    assert back_up_now(folder, url, wish=Wish((20, 40))).problems == []
+    key = f"tiny/checkpoints/global_step20/{WEIGHTS}"
+    was = s3.get_object(Bucket=bucket, Key=key)
+    s3.put_object(Bucket=bucket, Key=key, Body=b"!" + was["Body"].read()[1:], Metadata=was["Metadata"])
+    assert prune_now(folder).removed == (40,) and 20 in there(folder)
+
+
+def test_a_copy_is_read_once_for_its_proof_and_again_only_after_a_change(
+    folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert back_up_now(folder, disk).problems == []
+    read: list[str] = []
+    monkeypatch.setattr(forms, "check", _counting(forms.check, read))
+    lines = {line.iteration: line for line in read_backups(seen(folder).paths)}
+    long_ago = now() - timedelta(days=9)
+    record(seen(folder).paths, [replace(lines[20], proof="", verified_at=long_ago)])  # as an earlier release wrote it
+    for _ in range(2):
+        with destination(folder, disk) as place:
+            assert set(ask(plan_prune(seen(folder)).relied_on, lambda _: contextlib.nullcontext(place)).values()) == {
+                ""
+            }
+        assert read == ["checkpoints/global_step20"]
+    (proven,) = [line for line in read_backups(seen(folder).paths) if line.iteration == 20]
+    assert proven.proof and proven.verified_at and proven.verified_at > long_ago
+    os.utime(disk / "checkpoints" / "global_step40" / WEIGHTS)
+    assert prune_now(folder).removed == (10, 20, 30, 40)
+    assert read == ["checkpoints/global_step20", "checkpoints/global_step40"]
+
+
+def _counting(check: Callable[..., Any], read: list[str]) -> Callable[..., Any]:
+    def counted(store: Any, prefix: str, *rest: Any) -> Any:
+        read.append(prefix)
+        return check(store, prefix, *rest)
+
+    return counted
 
 
 def test_one_place_that_has_it_is_enough_and_what_the_other_has_lost_is_said(
