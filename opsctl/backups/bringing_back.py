@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from opsctl.account import account_and_host
 from opsctl.amounts import bytes_words
 from opsctl.backups import rest
@@ -27,12 +29,13 @@ from opsctl.moments import now
 from opsctl.records import identity
 from opsctl.records.identity import Standing
 from opsctl.records.locate import RUN_FILE_NAME
-from opsctl.records.state_files import make_folder, read_text, write_atomically
+from opsctl.records.state_files import make_folder, read_state, read_text, write_atomically, write_state
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.stores.flow import Flow
 from opsctl.stores.store import Store
 from opsctl.stores.types import Expected
+from trainer.formats.json_text import Moment
 from trainer.formats.manifest import LATEST, tag_of
 from trainer.formats.rollbacks import Rollback
 from trainer.formats.verification import digest_of
@@ -64,6 +67,24 @@ class BroughtBack:
     standing: str  # a clause for people
     is_copy: bool  # of a run that may go on where it is
     warnings: tuple[str, ...] = ()
+    was_there: bool = False  # complete already: nothing was fetched
+
+
+class RestoredNote(msgspec.Struct, frozen=True, kw_only=True):
+    """`.opsctl/restored.json`: the restore that made a run's folder. It is there before the folder has its name."""
+
+    schema_version: int = 1
+    source: str = msgspec.field(name="from")
+    asked: Asked
+    name: str
+    look: int | None
+    files: int
+    bytes: int
+    checkpoint: int | None
+    standing: str
+    is_copy: bool
+    at: Moment
+    by: str
 
 
 def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callable[[str], None]) -> BroughtBack:
@@ -75,6 +96,8 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
     far_run, look = read_run(store), rest.newest_look(store, rest.numbers_there(store))
     if far_run is None:
         raise OpsctlError(f"{store.where} has no {rest.FOLDER} and no backup.json: no run is backed up there")
+    if (note := _finished(store, folder, asked)) is not None:
+        return _told(folder, note, was_there=True)
     chosen = _checkpoint(store, asked) if asked.with_checkpoint else None
     with _beside(folder, digest_of(f"{store.where}\0{far_run.run_id}".encode())) as made:
         paths = RunPaths(made / _OUTPUT)
@@ -87,20 +110,49 @@ def bring_back(store: Store, folder: Path, asked: Asked, flow: Flow, say: Callab
             _fetch_checkpoint(store, chosen, paths, flow)
             say(f"{tag_of(chosen.manifest.iteration)} is there, {bytes_words(chosen.bytes)}")
         warnings = _mend_run_file(made, folder)
+        note = RestoredNote(
+            source=store.where,
+            asked=asked,
+            name=far_run.run,
+            look=look.number if look else None,
+            files=len(look.files) if look else 0,
+            bytes=(sum(file.bytes for file in look.files.values()) if look else 0) + (chosen.bytes if chosen else 0),
+            checkpoint=chosen.manifest.iteration if chosen else None,
+            standing=standing,
+            is_copy=is_copy,
+            at=now().replace(microsecond=0),
+            by=account_and_host(),
+        )
+        make_folder(paths.output, paths.state)
+        write_state(paths.output, paths.restored, note)
         if os.path.lexists(folder):
             raise OpsctlError(f"{folder} is there now, and nothing is overwritten; what was fetched is in {made}")
         made.rename(folder)
+    return _told(folder, note, warnings)
+
+
+def _told(folder: Path, note: RestoredNote, warnings: tuple[str, ...] = (), was_there: bool = False) -> BroughtBack:
     return BroughtBack(
         folder,
-        far_run.run,
-        look.number if look else None,
-        len(look.files) if look else 0,
-        (sum(file.bytes for file in look.files.values()) if look else 0) + (chosen.bytes if chosen else 0),
-        chosen.manifest.iteration if chosen else None,
-        standing,
-        is_copy,
+        note.name,
+        note.look,
+        note.files,
+        note.bytes,
+        note.checkpoint,
+        note.standing,
+        note.is_copy,
         warnings,
+        was_there,
     )
+
+
+def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:
+    """Return the note of a finished restore of the same to `folder`; None without."""
+    if not folder.is_dir():
+        return None
+    paths = RunPaths(folder / _OUTPUT)
+    note = read_state(paths.output, paths.restored, RestoredNote)
+    return note if note is not None and (note.source, note.asked) == (store.where, asked) else None
 
 
 def _checkpoint(store: Store, asked: Asked) -> Chosen | None:

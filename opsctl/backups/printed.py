@@ -60,6 +60,7 @@ class RestoredCheckpoint(Struct, frozen=True, kw_only=True):
     whole: Annotated[bool, Meta(description="Whether it has its manifest: single files have none.")]
     latest: Annotated[bool, Meta(description="Whether the next task goes on from it.")]
     without_optimizer: Annotated[bool, Meta(description="Whether it has no optimizer states.")]
+    was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
 
 
 class RestoredRun(Struct, frozen=True, kw_only=True):
@@ -72,6 +73,7 @@ class RestoredRun(Struct, frozen=True, kw_only=True):
     checkpoint: Annotated[int | None, Meta(description="Iteration of the checkpoint that came along.")]
     standing: Annotated[str, Meta(description="Whether it is the same run or another one, in words.")]
     warnings: Annotated[list[str], Meta(description="What is to be looked at.")]
+    was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
 
 
 class RestoredDataSet(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from opsctl.checkpoints.backups import BackedUp, What, record
 from opsctl.errors import file_problem
 from opsctl.moments import now
 from opsctl.records.identity import read_run_id
-from opsctl.runs.kinds import KINDS_OF_FILES
+from opsctl.runs.kinds import KINDS_OF_FILES, is_passing
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import BackupTable
 from opsctl.stores.store import Store
@@ -36,7 +36,7 @@ KEPT = 3
 _OF_THE_MOMENT = frozenset(
     (
         *("lock", "lease.jsonl", "submitting.json", "reading", "walk.json", "kill-switch.reserve", "alerts.sending"),
-        *("alerts.reserve", "evaluating"),
+        *("alerts.reserve", "evaluating", "hub.sending", "restored.json"),
         *("backups.jsonl", "backups-read.jsonl", "data-sums.json"),
     )
 )
@@ -149,7 +149,11 @@ def _sorted_out(found: dict[str, int], known: dict[str, LookedAt]) -> tuple[dict
         else:
             changed.append(name)
     # What somebody has removed here may be missed one day: only state is as it is now.
-    files |= {name: before for name, before in known.items() if name not in found and not _is_state(name)}
+    files |= {
+        name: before
+        for name, before in known.items()
+        if name not in found and not _is_state(name) and not is_passing(name.rpartition("/")[2])
+    }
     return files, changed
 
 
@@ -162,12 +166,13 @@ def _found(paths: RunPaths, table: BackupTable, run_file: Path | None) -> Iterat
     for top in wanted:
         for above, folders, names in os.walk(top):
             if Path(above) == paths.state:
-                folders[:] = [one for one in folders if not _is_of_the_moment(one)]
-                names = [one for one in names if not _is_of_the_moment(one)]
+                folders[:] = [one for one in folders if one not in _OF_THE_MOMENT]
+                names = [one for one in names if one not in _OF_THE_MOMENT]
             elif top == paths.set_aside:
                 folders[:] = [one for one in folders if one not in ("checkpoints", "tensorboard")]
             for name in names:
-                yield from _seen(Path(above) / name, paths.output, "output/")
+                if not is_passing(name):
+                    yield from _seen(Path(above) / name, paths.output, "output/")
     if table.state:
         for path in (paths.rollbacks, paths.prunes, paths.kill_switch):
             yield from _seen(path, paths.output, "output/")
@@ -182,10 +187,6 @@ def _seen(path: Path, root: Path, prefix: str) -> Iterator[tuple[str, int]]:
         return
     if stat.S_ISREG(found.st_mode):
         yield prefix + str(path.relative_to(root)), found.st_mtime_ns
-
-
-def _is_of_the_moment(name: str) -> bool:
-    return name in _OF_THE_MOMENT or name.endswith((".lock", ".tmp", ".now")) or name.startswith(".room-")
 
 
 def _is_state(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Bringing a checkpoint back: fetched beside its place, proven file by file, and renamed when all of it is there.
 
-A restore that was cut off goes on: what it fetched stays beside, under a name that nobody loads.
+A restore that was cut off goes on: what it fetched stays beside, under a name that nobody loads. A finished one that is
+typed again finds the checkpoint complete and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from opsctl.amounts import bytes_words
 from opsctl.backups import forms
 from opsctl.backups.far import Found, find, read_run, refuse_another_runs, size_of
-from opsctl.checkpoints.backups import What
+from opsctl.checkpoints.backups import What, digest_here
+from opsctl.checkpoints.inventory import latest_iteration
 from opsctl.control.repoint import refuse_beside_a_training, sole_writer
 from opsctl.control.submit import LOCK_WAIT_S
 from opsctl.errors import OpsctlError, UsageError
@@ -27,7 +29,18 @@ from opsctl.runs.paths import RunPaths
 from opsctl.stores.flow import Flow
 from opsctl.stores.store import Store
 from opsctl.stores.types import StoreError
-from trainer.formats.manifest import LATEST, MANIFEST, Manifest, checkpoint_folders, tag_of
+from trainer.formats.errors import CheckpointError
+from trainer.formats.manifest import (
+    LATEST,
+    MANIFEST,
+    WAY_OUT,
+    Manifest,
+    check_checksums,
+    check_files,
+    checkpoint_folders,
+    tag_of,
+)
+from trainer.formats.verification import digest_of
 from trainer.formats.without_optimizer import manifest_text, without_optimizer
 
 #: What is being fetched is called so; a save clears away only what begins with `.tmp-`.
@@ -58,6 +71,7 @@ class Restored:
     is_whole: bool  # False: single files, without a manifest
     is_latest: bool = False  # whether the next task goes on from it
     without_optimizer: bool = False
+    was_there: bool = False  # complete already: nothing was fetched
 
 
 def choose(store: Store, iteration: int, weights_only: bool) -> Chosen:
@@ -88,6 +102,9 @@ def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flo
     tag = tag_of(chosen.manifest.iteration)
     remedy = f"--into FOLDER brings {tag} somewhere else"
     refuse_another_runs(read_run(store), name, read_run_id(paths) or "", store.where, remedy)
+    if _is_there(chosen, paths.checkpoints / tag):
+        is_latest = latest_iteration(paths.checkpoints) == chosen.manifest.iteration
+        return _restored(chosen, paths.checkpoints / tag, is_latest, was_there=True)
     make_folder(paths.output, paths.state)
     with locked(paths.output, paths.lock, LOCK_WAIT_S, f"restore {tag}"):
         refuse_beside_a_training(paths, name, is_locked=True, what=f"restore {tag}")
@@ -105,6 +122,8 @@ def restore_to_run(store: Store, chosen: Chosen, paths: RunPaths, name: str, flo
 def restore_to_folder(store: Store, chosen: Chosen, folder: Path, flow: Flow) -> Restored:
     """Bring it to `folder`/global_stepN, whoever's that is. Raises as `restore_to_run`."""
     tag = tag_of(chosen.manifest.iteration)
+    if _is_there(chosen, folder / tag):
+        return _restored(chosen, folder / tag, False, was_there=True)
     folder.mkdir(parents=True, exist_ok=True)
     with _coming(folder, folder, tag) as beside:
         _fetch(store, chosen, folder, beside, flow)
@@ -167,9 +186,25 @@ def alone_in(folder: Path, refusal: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _refuse_what_is_there(place: Path) -> None:
+def _is_there(chosen: Chosen, place: Path) -> bool:
+    """Return whether this very save is in its place, every byte as it was sent, as after a finished restore.
+
+    Raises OpsctlError where its files are damaged.
+    """
+    if digest_here(place) != digest_of(chosen.text):
+        return False
+    try:
+        check_files(place, chosen.manifest)
+        check_checksums(place, chosen.manifest)
+    except (CheckpointError, OSError) as error:
+        _refuse_what_is_there(place, str(error).partition(WAY_OUT)[0])
+    return True
+
+
+def _refuse_what_is_there(place: Path, why: str = "") -> None:
     if os.path.lexists(place):
-        raise OpsctlError(f"{place} is there, and nothing is overwritten: move it away first")
+        damage = f" ({why})" if why else ""
+        raise OpsctlError(f"{place} is there{damage}, and nothing is overwritten: move it away first")
 
 
 def _fetch(store: Store, chosen: Chosen, root: Path, beside: Path, flow: Flow) -> None:
@@ -192,7 +227,7 @@ def _put_in_place(root: Path, folder: Path, tag: str) -> None:
     fsync_folder(root, folder)
 
 
-def _restored(chosen: Chosen, folder: Path, is_latest: bool) -> Restored:
+def _restored(chosen: Chosen, folder: Path, is_latest: bool, was_there: bool = False) -> Restored:
     return Restored(
         folder,
         len(chosen.manifest.files),
@@ -200,4 +235,5 @@ def _restored(chosen: Chosen, folder: Path, is_latest: bool) -> Restored:
         is_whole=True,
         is_latest=is_latest,
         without_optimizer=chosen.text != chosen.found.manifest_bytes or chosen.found.note.what is What.WEIGHTS,
+        was_there=was_there,
     )

@@ -182,10 +182,10 @@ def restore(
 ) -> None:
     """Bring a checkpoint back, whole or single files of it.
 
-    It is put together beside and has its name when every file is proven: an interrupted restore is typed again. Nothing
-    is overwritten, and nobody may be training. Where the run has no checkpoint it is the latest; else
-    `checkpoints repoint` makes it so. The trainer takes one without optimizer states with --no-load-optim or
-    --finetune.
+    It is put together beside and has its name when every file is proven: an interrupted restore is typed again. After a
+    finished one the same command finds it complete and exits 0. Nothing is overwritten, and nobody may be training.
+    Where the run has no checkpoint it is the latest; else `checkpoints repoint` makes it so. The trainer takes one
+    without optimizer states with --no-load-optim or --finetune.
     """
     from opsctl.backups.printed import RestoredCheckpoint
     from opsctl.backups.restoring import choose, restore_files, restore_to_folder, restore_to_run
@@ -211,7 +211,8 @@ def restore(
     kind = "" if done.is_whole else ", single files without a manifest"
     kind += ", without optimizer states" if done.without_optimizer else ""
     latest = ", the latest" if done.is_latest else ""
-    message(f"{done.folder}: {done.files} files, {bytes_words(done.bytes)}, each as it was sent{kind}{latest}")
+    state = "complete already, nothing was fetched, " if done.was_there else ""
+    message(f"{done.folder}: {state}{done.files} files, {bytes_words(done.bytes)}, each as it was sent{kind}{latest}")
     if as_json:
         answer = RestoredCheckpoint(
             folder=str(done.folder),
@@ -221,5 +222,6 @@ def restore(
             whole=done.is_whole,
             latest=done.is_latest,
             without_optimizer=done.without_optimizer,
+            was_there=done.was_there,
         )
         print_json("restored", answer)

@@ -50,7 +50,8 @@ def command(
     they are somewhere else now.
 
     Run file, records, logs, curves, and one checkpoint, which is the latest. FOLDER has its name when all of it is
-    there and proven: an interrupted restore is typed again.
+    there and proven: an interrupted restore is typed again. After a finished one the same command says that it is
+    complete and exits 0.
     """
     from opsctl.backups.bringing_back import Asked, bring_back
     from opsctl.backups.printed import RestoredRun
@@ -81,7 +82,8 @@ def command(
         else:
             remember_run(done.name, done.folder / RUN_FILE_NAME)
     checkpoint = "no checkpoint" if done.checkpoint is None else f"global_step{done.checkpoint}, the latest"
-    message(f"{done.folder}: {done.name}, {done.standing}; {done.files} files of records and logs, {checkpoint}")
+    state = "complete already, nothing was fetched; " if done.was_there else ""
+    message(f"{done.folder}: {state}{done.name}, {done.standing}; {done.files} files of records and logs, {checkpoint}")
     if as_json:
         answer = RestoredRun(
             folder=str(done.folder),
@@ -91,6 +93,7 @@ def command(
             checkpoint=done.checkpoint,
             standing=done.standing,
             warnings=list(done.warnings),
+            was_there=done.was_there,
         )
         print_json("restored", answer)
 

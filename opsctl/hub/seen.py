@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PureWindowsPath
 
+from opsctl.runs.kinds import is_passing
 from opsctl.runs.paths import RunPaths
 
 #: A text that grows is cut to whole lines until it has rested for so long.
@@ -51,14 +52,17 @@ class Look:
 
 
 def look_at(paths: RunPaths, kind: str, folder: Path, patterns: tuple[str, ...]) -> Look:
-    """All plain files under the kind's folder whose names match; links are not followed and not sent."""
+    """Return the plain files under the kind's folder whose names match.
+
+    Links are not followed and not sent; neither are locks and files that are still being written.
+    """
     if not folder.is_dir():
         return Look(is_there=False)
     files, unnameable = [], []
     unseen: list[str] = []
     for entry in _files_under(str(folder), unseen):
         below = os.path.relpath(entry.path, folder)
-        if not any(fnmatchcase(below, pattern) for pattern in patterns):
+        if is_passing(entry.name) or not any(fnmatchcase(below, pattern) for pattern in patterns):
             continue
         path = os.path.relpath(entry.path, paths.output)
         if not _can_be_named(path):

@@ -23,3 +23,11 @@ KINDS_OF_FILES = tuple(kind for kind in KINDS if kind != CHECKPOINTS)
 def kind_in(folder: str) -> str | None:
     """The kind of what lies in a folder of that name; None for any other."""
     return next((kind for kind, its in FOLDERS.items() if its == folder), None)
+
+
+def is_passing(name: str) -> bool:
+    """Return whether a file of that name, without its folder, is a lock or is still being written.
+
+    No copy has such a file. `.nfs*` is a file that was removed while a process of another host had it open.
+    """
+    return name.endswith((".lock", ".tmp", ".now")) or name.startswith((".room-", ".nfs"))

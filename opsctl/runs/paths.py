@@ -37,6 +37,11 @@ class RunPaths:
         return self.checkpoints / "prunes.jsonl"
 
     @property
+    def restored(self) -> Path:
+        """The record of the restore that made this folder."""
+        return self.state / "restored.json"
+
+    @property
     def set_aside(self) -> Path:
         """A folder for each rollback, with what lies after the point that it went back to."""
         return self.output / "set-aside"

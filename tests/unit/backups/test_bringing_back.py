@@ -107,6 +107,25 @@ def test_a_new_folder_that_has_got_the_number_of_the_removed_one_is_not_taken_fo
         back(disk, tmp_path / "here")
 
 
+def test_a_finished_restore_that_is_typed_again_changes_nothing(folder: Path, disk: Path, tmp_path: Path) -> None:
+    first = back(disk, tmp_path / "here")
+    (tmp_path / "here" / "run.toml").write_text("edited since")
+    before = contents(tmp_path / "here")
+    again = back(disk, tmp_path / "here")
+    assert (first.was_there, again.was_there) == (False, True) and contents(tmp_path / "here") == before
+    assert (again.checkpoint, again.standing, again.name) == (first.checkpoint, first.standing, first.name)
+    with pytest.raises(OpsctlError, match="is there, and nothing is overwritten"):
+        back(disk, tmp_path / "here", Asked(with_checkpoint=False))  # it is not what is there
+
+
+def test_a_restored_run_is_backed_up_without_the_note_of_its_restore(folder: Path, disk: Path, tmp_path: Path) -> None:
+    shutil.rmtree(folder / "output")
+    back(disk, tmp_path / "here")
+    with destination(tmp_path / "here", disk) as place:
+        look = back_up_rest(place, BackupTable(), tmp_path / "here" / "run.toml").look
+    assert look is not None and not [name for name in look.files if "restored" in name]
+
+
 def test_nothing_is_overwritten_and_nothing_comes_from_where_nothing_is(
     folder: Path, disk: Path, tmp_path: Path
 ) -> None:

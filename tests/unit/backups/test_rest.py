@@ -67,6 +67,35 @@ def test_all_but_checkpoints_and_what_is_of_the_moment_is_there_as_it_was(folder
     assert f"output/logs/{HOSTILE}" in there and newest(disk).run_id == read_run_id(paths)
 
 
+def test_locks_and_what_is_half_written_stay_out_wherever_they_are(folder: Path, disk: Path) -> None:
+    paths = seen(folder).paths
+    for above in (paths.state / "requests", paths.state / "hub.sending", paths.logs, paths.set_aside / "0001"):
+        above.mkdir(parents=True, exist_ok=True)
+        for name in (
+            "files.lock",
+            ".status.json.node1.77.ab12cd34.tmp",
+            ".nfs000000001",
+            ".opsctl-part-1",
+            "kept.json",
+        ):
+            (above / name).write_text("{}")
+    look_now(folder, disk)
+    names = {Path(name).name for name in newest(disk).files}
+    assert "kept.json" in names and "main_log.txt" in names
+    assert not [name for name in names if name.endswith((".lock", ".tmp")) or name.startswith(".nfs")]
+    assert not [name for name in newest(disk).files if "hub.sending" in name], "who sends now"
+
+
+def test_what_an_earlier_look_has_of_locks_is_not_kept_in_the_next(folder: Path, disk: Path) -> None:
+    look_now(folder, disk)
+    look = max((disk / "rest").glob("*.json"))
+    log = '"output/logs/main_log.txt":'
+    assert log in look.read_text()
+    look.write_text(look.read_text().replace(log, '"output/logs/old.lock":'))
+    look_now(folder, disk)
+    assert "output/logs/main_log.txt" in newest(disk).files and "output/logs/old.lock" not in newest(disk).files
+
+
 def test_nothing_is_sent_twice_and_nothing_where_nothing_is_new(folder: Path, disk: Path) -> None:
     look_now(folder, disk)
     assert look_now(folder, disk).look is None

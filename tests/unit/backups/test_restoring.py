@@ -14,7 +14,7 @@ from opsctl.stores.flow import Flow
 from opsctl.stores.opening import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import a_run, back_up_now, contents
+from tests.unit.backups.backed_up_runs import a_run, back_up_now, contents, edit_manifest
 from tests.unit.control.checkpoint_runs import latest, save, seen, there
 from trainer.formats.manifest import check_checksums, fault_of, latest_checkpoint, read_manifest
 
@@ -78,7 +78,27 @@ def test_what_is_not_there_or_only_in_part_is_refused_with_the_way(folder: Path,
             choose(store, 20, False)
 
 
+def test_a_finished_restore_that_is_typed_again_changes_nothing(folder: Path, disk: Path, tmp_path: Path) -> None:
+    shutil.rmtree(checkpoint(folder, 20))
+    assert not into_run(folder, disk, 20).was_there
+    before = contents(checkpoint(folder, 20))
+    again = into_run(folder, disk, 20)
+    assert again.was_there and again.is_whole and not again.is_latest and contents(checkpoint(folder, 20)) == before
+    for was_there in (False, True):
+        with open_store(str(disk)) as store:
+            done = restore_to_folder(store, choose(store, 20, True), tmp_path / "weights", Flow())
+        assert done.was_there is was_there and done.without_optimizer
+
+
+def test_what_is_there_and_is_not_as_it_was_sent_is_not_called_complete(folder: Path, disk: Path) -> None:
+    weights = checkpoint(folder, 20) / "layer_01-model_00-model_states.pt"
+    weights.write_bytes(b"!" + weights.read_bytes()[1:])
+    with pytest.raises(OpsctlError, match=r"has checksum .*nothing is overwritten"):
+        into_run(folder, disk, 20)
+
+
 def test_nothing_is_overwritten_and_nobody_may_be_training(folder: Path, disk: Path) -> None:
+    edit_manifest(checkpoint(folder, 20), consumed_valid_samples=1)  # another save
     with pytest.raises(OpsctlError, match="is there, and nothing is overwritten"):
         into_run(folder, disk, 20)
     shutil.rmtree(checkpoint(folder, 20))

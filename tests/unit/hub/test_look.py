@@ -33,6 +33,14 @@ def test_check_says_who_where_and_how_much_and_sends_nothing(here: Desk, capsys:
     assert {one.method for one in here.hub.requests} == {"GET"} and here.hub.repos == {}
 
 
+def test_locks_and_what_is_half_written_are_not_to_be_sent(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = here.folder / "run" / "output" / "logs"
+    for name in ("files.lock", ".a.json.node1.77.ab12cd34.tmp", ".nfs00001"):
+        (logs / name).write_text("{}")
+    assert opsctl("hub", "check") == 0
+    assert "a sync would send 2 files, 5.14 kB" in capsys.readouterr().out
+
+
 def test_check_finds_a_token_that_may_not_write_and_none_at_all(
     here: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
