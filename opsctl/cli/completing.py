@@ -210,7 +210,7 @@ def _slurm(params: Params) -> Any:
         paths = _paths(params)
     except Exception:  # without a run there is still a cluster
         paths = None
-    return looking_at(choose_cluster(params.get("cluster"), paths), deadline_s=_OF_THEM_SLURM * _most_s())
+    return looking_at(choose_cluster(params.get("cluster"), paths), deadline_s=_OF_THEM_SLURM * _most_s(), stays=True)
 
 
 def _auto(_: Params) -> Iterable[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import cluster_option, fresh_option, pick, run_argument
+from opsctl.cli.selection import always_fresh_option, cluster_option, pick, run_argument
 
 if TYPE_CHECKING:
     from opsctl.watch.all_runs import RunLook
@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @cluster_option
-@fresh_option
+@always_fresh_option
 @click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
 @click.option("--output", metavar="FILE", help="Replace this file in one step, for node_exporter's textfile collector.")
-def command(
-    run_argument: str | None, run: str | None, cluster: str | None, fresh: bool, all_runs: bool, output: str | None
-) -> None:
+def command(run_argument: str | None, run: str | None, cluster: str | None, all_runs: bool, output: str | None) -> None:
     """Print a run's numbers and findings as OpenMetrics text.
 
     A file's name should end in .prom. Writes nothing of the run.
@@ -47,7 +45,7 @@ def command(
     if all_runs and chosen:
         raise click.UsageError(f"--all-runs and {chosen}: give one of them")
     began = time.monotonic()
-    how = (lambda paths: choose_cluster(cluster, paths), partial(looking_at, is_fresh=fresh))
+    how = (lambda paths: choose_cluster(cluster, paths), partial(looking_at, is_fresh=True))
     parts = needs_of(DETECTORS) | Part.ALL
     if all_runs:
         looks = look_at_all(register.all_runs(), *how, parts)

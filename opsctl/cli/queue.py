@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import age_words, cluster_option, fresh_option, json_option, pick, run_argument
+from opsctl.cli.selection import cluster_option, fresh_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
     from opsctl.records.run_view import RunView
@@ -28,10 +28,12 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
 
     from opsctl.account import account_name
     from opsctl.attempts.unseen import CANNOT_SEE, sees_others
+    from opsctl.moments import now
     from opsctl.output import message, print_json, show_lines
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.own_jobs import Recorded, recorded
     from opsctl.records.shared_answers import looking_at
+    from opsctl.status.ages import answer_age
     from opsctl.status.members import interested
     from opsctl.status.queue import printed_job, queue_table
     from opsctl.watch.snapshot import queue_order
@@ -40,7 +42,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
     paths = seen.paths if seen else None
     known = recorded(paths) if paths else Recorded()
     users = interested(seen.table.group if seen else None)
-    slurm = looking_at(choose_cluster(cluster, paths), fresh)
+    slurm = looking_at(choose_cluster(cluster, paths), fresh or as_json)
     jobs = slurm.jobs()
     others = (users | {chain.user for chain in known.chains}) - {account_name()}
     hidden = bool(others) and not sees_others(jobs) and slurm.hides_others_jobs()
@@ -50,13 +52,13 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, as_j
         print_json("jobs", [printed_job(job, own) for job, own in rows])
     elif rows:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        show_lines(queue_table(rows, width))
+        show_lines(queue_table(rows, width, now()))
     elif not hidden:
         message(f"no jobs of {', '.join(sorted(users))} in the queue")
     if hidden:
         message(f"{CANNOT_SEE}: {'these are yours only' if rows else 'none of yours is in the queue'}")
-    if age := age_words(getattr(slurm, "queue_age_s", 0.0)):
-        message(age)
+    if not as_json and (age := answer_age(getattr(slurm, "queue_age_s", 0.0))):
+        show_lines([age])
 
 
 def _run_if_any(chosen: str | None) -> RunView | None:

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-#: Seconds from which on people are told how old Slurm's word is.
-OLD_S = 5.0
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -60,8 +58,13 @@ def all_runs_option(function: Function) -> Function:
 
 def fresh_option(function: Function) -> Function:
     """`--fresh`."""
-    what = "Ask Slurm now, not what it has told another command of yours within the last minute."
+    what = "Ask Slurm now, also where another command of yours has asked it a moment ago."
     return click.option("--fresh", is_flag=True, help=what)(function)
+
+
+def always_fresh_option(function: Function) -> Function:
+    """`--fresh` of a command that always asks Slurm now: still taken, as scripts have it."""
+    return click.option("--fresh", is_flag=True, hidden=True, expose_value=False)(function)
 
 
 def far_options(function: Function) -> Function:
@@ -81,11 +84,6 @@ def only_with_hub(hub: str | None, **given: object) -> None:
     for name, value in given.items():
         if hub is None and value is not None:
             raise click.UsageError(f"--{name} is about the hub's copy: give --hub OWNER/NAME with it")
-
-
-def age_words(age_s: float) -> str:
-    """How old what Slurm has said is, where that is worth a word; else empty."""
-    return f"queue as of {age_s:.0f} s ago" if age_s > OLD_S else ""
 
 
 def terminal() -> tuple[int, bool]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import click
 
 from opsctl.cli.selection import (
-    age_words,
     cluster_option,
     far_options,
     fresh_option,
@@ -63,7 +62,7 @@ def command(
             )
         _print(_from_afar(hub, revision, path, as_json))
         return
-    look = _Look(chosen, all_runs, cluster, fresh)
+    look = _Look(chosen, all_runs, cluster, fresh or as_json, watching)
     if watching:
         ctx.exit(_stay(look) if _can_draw() else _watch(look))
     screen = look.take(as_json)
@@ -75,7 +74,6 @@ def command(
 class _Screen:
     text: str
     blind: str | None  # why a Slurm could not be asked
-    queue_age_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ class _Look:
     all_runs: bool
     cluster: str | None
     is_fresh: bool
+    stays: bool
 
     def take(self, as_json: bool = False) -> _Screen:
         """One look."""
@@ -100,14 +99,14 @@ class _Look:
         from opsctl.status.screen import status_lines
 
         run = view(self.chosen)
-        one = look_at_run(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh))
+        one = look_at_run(run, looking_at(choose_cluster(self.cluster, run.paths), self.is_fresh, stays=self.stays))
         seen = one.overview.seen
         if as_json:
             from opsctl.status.printed import printed_status
 
             return _Screen(json_text("status", printed_status(one.overview, one.found, one.desk)), seen.blind)
         lines = status_lines(one.overview, one.found, *terminal(), one.desk)
-        return _Screen("\n".join(lines) + "\n", seen.blind, seen.queue_age_s)
+        return _Screen("\n".join(lines) + "\n", seen.blind)
 
     def _all(self, as_json: bool) -> _Screen:
         from functools import partial
@@ -121,14 +120,13 @@ class _Look:
         from opsctl.status.rows import OF_MANY, rows_of
         from opsctl.watch.all_runs import look_at_all
 
-        client = partial(looking_at, is_fresh=self.is_fresh)
+        client = partial(looking_at, is_fresh=self.is_fresh, stays=self.stays)
         looks = look_at_all(all_runs(), lambda paths: choose_cluster(self.cluster, paths), client, OF_MANY)
         rows = rows_of(looks)
         blind = next((one.snapshot.blind for one in looks if one.snapshot and one.snapshot.blind is not None), None)
         if as_json:
             return _Screen(json_text("runs", [printed_row(row) for row in rows]), blind)
-        age_s = max((one.snapshot.queue_age_s for one in looks if one.snapshot), default=0.0)
-        return _Screen("\n".join(all_lines(rows, now(), *terminal())) + "\n", blind, age_s)
+        return _Screen("\n".join(all_lines(rows, now(), *terminal())) + "\n", blind)
 
 
 def _from_afar(hub: str, revision: str | None, path: str | None, as_json: bool) -> _Screen:
@@ -151,8 +149,6 @@ def _print(screen: _Screen) -> None:
     write_screen(screen.text)
     if screen.blind is not None:
         message(f"opsctl: {screen.blind}")
-    elif words := age_words(screen.queue_age_s):
-        message(words)
 
 
 def _can_draw() -> bool:
@@ -194,8 +190,7 @@ def _watch(look: _Look) -> int:
         while True:
             try:
                 screen = look.take()
-                age = age_words(screen.queue_age_s)
-                write_screen(screen.text + (f"{age}\n" if age else "") + "\n")
+                write_screen(screen.text + "\n")
                 if screen.blind is not None:
                     message(f"opsctl: {screen.blind}")
                 shown = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opsctl.cli.selection import age_words, cluster_option, fresh_option, json_option, pick, run_argument
+from opsctl.cli.selection import always_fresh_option, cluster_option, json_option, pick, run_argument
 
 if TYPE_CHECKING:
     from opsctl.records.run_view import RunView
@@ -68,7 +68,7 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
     @run_argument
     @cluster_option
     @json_option
-    @fresh_option
+    @always_fresh_option
     @click.option("--all-runs", is_flag=True, help="Every run of the cron folder's list and of this account's.")
     @click.option("--alert", is_flag=True, help="Tell the channels of [alerts] what is news, and send what waits.")
     @click.option("--no-log", is_flag=True, help="Only print; do not append to the training log.")
@@ -79,7 +79,6 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         run: str | None,
         cluster: str | None,
         as_json: bool,
-        fresh: bool,
         all_runs: bool,
         alert: bool,
         no_log: bool,
@@ -87,7 +86,7 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
         chosen = pick(run_argument, run)
         if all_runs and chosen:
             raise click.UsageError(f"--all-runs and {chosen}: give one of them")
-        how = _How(cluster, as_json, fresh, not no_log, alert)
+        how = _How(cluster, as_json, not no_log, alert)
         ctx.exit(_check_all_runs(detectors, how) if all_runs else _check(detectors, chosen, how))
 
     return check
@@ -97,14 +96,8 @@ def command_of(name: str, help_text: str, detectors: Sequence[Detector]) -> clic
 class _How:
     cluster: str | None
     as_json: bool
-    is_fresh: bool
     goes_into_log: bool
     tells_channels: bool
-
-    @property
-    def asks_slurm(self) -> bool:
-        """Whether a shared answer is too old: what is told, and told to have ended, goes by the queue of now."""
-        return self.is_fresh or self.tells_channels
 
 
 def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
@@ -118,7 +111,7 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
     from opsctl.watch.runner import gather, pulse_lines, settings_of
 
     run = view(chosen)
-    client = looking_at(choose_cluster(how.cluster, run.paths), how.asks_slurm)
+    client = looking_at(choose_cluster(how.cluster, run.paths), is_fresh=True)
     snapshot = gather(run, client, needs_of(detectors), is_tolerant=len(detectors) > 1)
     findings = run_detectors(detectors, snapshot, settings_of(run))
     lines = pulse_lines(findings, snapshot.now)
@@ -126,7 +119,6 @@ def _check(detectors: Sequence[Detector], chosen: str | None, how: _How) -> int:
         print_json("findings", [printed_finding(finding) for finding in findings])
     else:
         show_lines(lines)
-    _say_age(snapshot)
     _keep(run, snapshot, lines, how)
     _see_to_nodes(run, snapshot, detectors, how)
     if how.tells_channels:
@@ -148,7 +140,7 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     looks = look_at_all(
         all_runs(),
         lambda paths: choose_cluster(how.cluster, paths),
-        partial(looking_at, is_fresh=how.asks_slurm),
+        partial(looking_at, is_fresh=True),
         needs_of(detectors),
     )
     found = [(look, findings_in(look, detectors)) for look in looks]
@@ -158,7 +150,6 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
         show_lines(run_lines(found))
     else:
         message("no runs: opsctl submit puts a run on the list")
-    _say_age(*(look.snapshot for look in looks if look.snapshot is not None))
     told = [(look.run, look.snapshot, findings) for look, findings in found if look.run and look.snapshot]
     for run, snapshot, findings in told:
         _keep(run, snapshot, pulse_lines(findings, snapshot.now), how)
@@ -166,13 +157,6 @@ def _check_all_runs(detectors: Sequence[Detector], how: _How) -> int:
     if how.tells_channels:
         _tell_all(told, detectors)
     return exit_code([one for _, findings in found for one in findings])
-
-
-def _say_age(*snapshots: Snapshot) -> None:
-    from opsctl.output import message
-
-    if age := age_words(max((one.queue_age_s for one in snapshots), default=0.0)):
-        message(age)
 
 
 def _keep(run: RunView, snapshot: Snapshot, lines: Sequence[str], how: _How) -> None:

@@ -64,7 +64,7 @@ class _Slurms:
 
     def of(self, cluster: Cluster) -> RarelyAsked:
         """That of `cluster`."""
-        make = partial(looking_at, cluster, self._is_fresh)
+        make = partial(looking_at, cluster, self._is_fresh, stays=True)
         return self._known.setdefault(repr(cluster), RarelyAsked(make))
 
     def has_acted(self) -> None:

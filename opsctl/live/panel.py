@@ -204,8 +204,8 @@ def _bars(overview: Overview, saves: SaveSchedule | None, width: int, colour: bo
         told.append(("next save", share, f"{100 * share:5.1f} %{_GAP}at iteration {due:,}{when}"))
     job = seen.running
     if job is not None and job.time_limit_s:
-        share = min(1.0, job.elapsed_s / job.time_limit_s)
-        left = format_duration(max(0, job.time_limit_s - job.elapsed_s))
+        share = min(1.0, job.elapsed_at_s(seen.now) / job.time_limit_s)
+        left = format_duration(job.left_at_s(seen.now) or 0)
         told.append(("time limit", share, f"{100 * share:5.1f} %{_GAP}{left} left of {job.display_id}'s time"))
     columns = _drawn_width(width)
     drawn = [(label, progress_bar(share, columns) if share is not None else "", text) for label, share, text in told]

@@ -1,9 +1,9 @@
-"""Slurm's answers for those who only look, shared for a minute by all processes of one account on a host.
+"""Slurm's answers for screens, shared by all processes of one account on a host.
 
-A colleague's `status --watch`, the desk's hourly pass and a prompt that shows the queue are then one question to the
-controller. What decides (submit, cancel, refill, jobs) never reads them, and every command that may have changed
-something lets all forget them. An answer lies in a folder that nobody else can write; what is damaged there, or was
-asked for before such a change, counts as none.
+Several `status --watch`, and a prompt that shows the queue, are then one question to the controller. What decides
+(submit, cancel, refill, jobs) never reads them; a check, whose exit code or alert people rely on, asks again. Every
+command that may have changed something lets all forget them. An answer is stored in a folder that nobody else can
+write; what is damaged there, or was asked for before such a change, counts as none.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ T = TypeVar("T")
 
 #: Seconds for which the queue counts, set by the variable; 0: nothing is shared. Nodes count three times as long.
 AGE_VARIABLE = "OPSCTL_ANSWERS_AGE"
-#: With these an account asks twice in any minute at most, however often it looks.
-QUEUE_AGE_S = 60.0
+#: Of a screen that stays: an account asks twice in any minute at most, however many of them it has.
+STAYING_AGE_S = 60.0
+#: Of a command that prints once: what a person has just done must show.
+GLANCE_AGE_S = 5.0
 _NODES_TIMES = 3
 #: What the controller goes by changes with its configuration file.
 CONFIGURATION_AGE_S = 86400.0
@@ -66,19 +68,22 @@ def looking_at(
     is_fresh: bool = False,
     environment: Mapping[str, str] = os.environ,
     deadline_s: float = INTERACTIVE_DEADLINE_S,
+    stays: bool = False,
 ) -> SlurmLooks:
-    """`cluster` for who only looks. is_fresh: the queue is asked for now, and what it says is shared.
+    """Return `cluster` for a command that only looks.
 
-    deadline_s: who waits for less than others do tells nobody that Slurm did not answer in it.
+    is_fresh: Slurm is asked now, and what it says is shared; every check does. stays: for a screen that looks again and
+    again, or for what may be a minute old. deadline_s: a caller that waits for less than others do does not record that
+    Slurm did not answer in it.
     """
     client = client_for(cluster, deadline_s)
-    age_s = _age_s(environment)
+    age_s = _age_s(environment, STAYING_AGE_S if stays else GLANCE_AGE_S)
     if cluster.out_of_bounds or age_s <= 0:
         return client
     folder = _folder_of(cluster, environment)
     if folder is None:
         return client
-    shared = SharedAnswers(client, folder, 0.0 if is_fresh else age_s, age_s)
+    shared = SharedAnswers(client, folder, 0.0 if is_fresh else age_s)
     shared.keeps_errors = deadline_s >= INTERACTIVE_DEADLINE_S
     return shared
 
@@ -94,9 +99,8 @@ def forget(environment: Mapping[str, str] = os.environ) -> None:
 class SharedAnswers:
     """See SlurmLooks. Of processes that want the same answer one asks, and the others wait for it."""
 
-    def __init__(self, client: SlurmLooks, folder: Path, queue_age_s: float, nodes_age_s: float | None = None) -> None:
+    def __init__(self, client: SlurmLooks, folder: Path, queue_age_s: float) -> None:
         self._client, self._folder, self._most_s = client, folder, queue_age_s
-        self._nodes_most_s = _NODES_TIMES * (queue_age_s if nodes_age_s is None else nodes_age_s)
         self.queue_age_s = 0.0  # of the last answer about jobs
         self.keeps_errors = True
 
@@ -109,7 +113,7 @@ class SharedAnswers:
 
     def nodes(self, folded: str | None = None) -> list[Node]:
         """Those of all nodes that are in the list."""
-        found, _ = self._answer("nodes", Answer[list[Node]], self._nodes_most_s, self._client.nodes)
+        found, _ = self._answer("nodes", Answer[list[Node]], _NODES_TIMES * self._most_s, self._client.nodes)
         if folded is None:
             return found
         names = set(self.nodes_of(folded))
@@ -211,10 +215,10 @@ def _last_change(folder: Path) -> str:
     return f"{found.st_ino}.{found.st_mtime_ns}"
 
 
-def _age_s(environment: Mapping[str, str]) -> float:
+def _age_s(environment: Mapping[str, str], otherwise: float) -> float:
     with contextlib.suppress(ValueError):
-        return float(environment.get(AGE_VARIABLE) or QUEUE_AGE_S)
-    return QUEUE_AGE_S
+        return float(environment.get(AGE_VARIABLE) or otherwise)
+    return otherwise
 
 
 def _folder_of(cluster: Cluster, environment: Mapping[str, str]) -> Path | None:

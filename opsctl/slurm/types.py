@@ -62,6 +62,22 @@ class Job:
         phase = phase_of(self.state)
         return Phase.ON_NODES if phase is Phase.UNKNOWN and self.nodes else phase
 
+    def elapsed_at_s(self, now: datetime) -> int:
+        """Return the seconds that it has run by `now`; Slurm's own count is of the moment at which it was asked.
+
+        Time in which it was suspended does not count: Slurm moves its end by that.
+        """
+        if self.state != State.RUNNING or self.started_at is None:
+            return self.elapsed_s
+        paused_s = 0.0
+        if self.ends_at is not None and self.time_limit_s is not None:
+            paused_s = max(0.0, (self.ends_at - self.started_at).total_seconds() - self.time_limit_s)
+        return max(self.elapsed_s, int((now - self.started_at).total_seconds() - paused_s))
+
+    def left_at_s(self, now: datetime) -> int | None:
+        """Return the seconds that are left of its time limit at `now`; None without a limit."""
+        return None if self.time_limit_s is None else max(0, self.time_limit_s - self.elapsed_at_s(now))
+
     @property
     def is_pending(self) -> bool:
         """Whether it is what `scancel --state=PENDING` cancels: not started, nor about to come back after a requeue."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+#: Seconds from which on the age of an answer is shown.
+_OLD_S = 5.0
 
 
 def rough(seconds: float) -> str:
@@ -23,3 +25,8 @@ def rough(seconds: float) -> str:
 def since(moment: datetime, now: datetime) -> str:
     """How long ago `moment` is, roughly."""
     return rough((now - moment).total_seconds())
+
+
+def answer_age(age_s: float) -> str:
+    """Return how old Slurm's answer about the queue is, as a line of a screen; empty for one of now."""
+    return f"Slurm was asked {age_s:.0f} s ago" if age_s > _OLD_S else ""

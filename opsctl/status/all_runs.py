@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from opsctl.attempts.supply import arrays_behind
 from opsctl.moments import iso, to_the_second
 from opsctl.output import printable, shortened
-from opsctl.status.ages import rough, since
+from opsctl.status.ages import answer_age, rough, since
 from opsctl.status.colours import BOLD, GREEN, RED, STATE_COLOURS, YELLOW, paint
 from opsctl.status.open_findings import OpenFinding, PrintedOpenFinding, printed_open
 from opsctl.status.overview import Overview
@@ -87,7 +87,8 @@ def all_lines(rows: Sequence[Row], now: datetime, width: int, colour: bool) -> l
         end = state + len(row.state)
         lines.append(line[:state] + paint(line[state:end], code, colour) + line[end:])
         lines += _under(row, now, width, colour)
-    return lines
+    age = answer_age(max((row.overview.seen.queue_age_s for row in rows if row.overview is not None), default=0.0))
+    return [*lines, age] if age else lines
 
 
 def _headline(rows: Sequence[Row], now: datetime, width: int, colour: bool) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.output import printable, shortened
+from opsctl.status.ages import answer_age
 from opsctl.status.colours import BOLD, RED, STATE_COLOURS, YELLOW, paint
 from opsctl.status.open_findings import OpenFinding
 from opsctl.status.overview import Overview
@@ -90,6 +91,8 @@ def run_here(overview: Overview, findings: Sequence[OpenFinding], width: int, co
     name, said = shortened(overview.name, _NAME), printable(headline(overview))
     code = STATE_COLOURS.get(overview.state, RED)
     lines = [f"{paint(name, BOLD, colour)}  {paint(said, f'1;{code}', colour)}"]
+    if age := answer_age(overview.seen.queue_age_s):
+        lines += labelled([("asked", age)], width)
     if overview.iteration is not None:
         lines += labelled([("progress", progress_text(overview))], width)
     for one in findings[:_MOST]:

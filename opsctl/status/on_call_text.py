@@ -9,7 +9,7 @@ from datetime import datetime
 from opsctl.moments import iso
 from opsctl.output import printable
 from opsctl.slurm.durations import format_duration
-from opsctl.status.ages import rough
+from opsctl.status.ages import answer_age, rough
 from opsctl.status.on_call import Facts, HandOver
 from opsctl.status.queue import why
 from opsctl.status.screen import headline
@@ -79,8 +79,11 @@ def _queued(facts: Facts) -> Iterator[str]:
     if one.seen.blind is not None:
         yield f"  not known: {one.seen.blind}"
         return
+    if age := answer_age(one.seen.queue_age_s):
+        yield f"  {age}"
     for job in sorted(one.seen.jobs, key=queue_order):
-        where = f"runs for {format_duration(job.elapsed_s)} on {job.nodes}" if job.is_running else why(job)
+        elapsed = format_duration(job.elapsed_at_s(one.seen.now))
+        where = f"runs for {elapsed} on {job.nodes}" if job.is_running else why(job)
         yield f"  {job.display_id} of {job.user} {where}"
     if not one.seen.jobs:
         yield "  nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -85,9 +86,9 @@ def printed_job(job: Job, own: bool) -> PrintedJob:
     )
 
 
-def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None) -> list[str]:
-    """Lines of a table of (job, is it the run's own), own ones marked `*`, in `width` characters; None: any width."""
-    rows = [list(_COLUMNS), *([printable(cell) for cell in _row(job, own)] for job, own in jobs)]
+def queue_table(jobs: Sequence[tuple[Job, bool]], width: int | None, now: datetime) -> list[str]:
+    """Return a table of (job, is it the run's own), own ones marked `*`, in `width` characters; None: any width."""
+    rows = [list(_COLUMNS), *([printable(cell) for cell in _row(job, own, now)] for job, own in jobs)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     if width is not None:
         too_much = sum(widths) + len(_GAP) * (len(widths) - 1) - width
@@ -114,7 +115,7 @@ def why(job: Job) -> str:
     return f"at {iso(job.started_at, 'minutes')}, {said}" if job.started_at else said
 
 
-def _row(job: Job, own: bool) -> list[str]:
+def _row(job: Job, own: bool, now: datetime) -> list[str]:
     pending = job.is_pending
     limit = "none" if job.time_limit_s is None else format_duration(job.time_limit_s)
     return [
@@ -124,7 +125,7 @@ def _row(job: Job, own: bool) -> list[str]:
         job.partition,
         "held" if job.is_held else job.state.lower(),
         str(job.node_count),
-        "" if pending else format_duration(job.elapsed_s),
+        "" if pending else format_duration(job.elapsed_at_s(now)),
         limit,
         why(job),
     ]

@@ -15,6 +15,7 @@ from opsctl.output import printable, shortened
 from opsctl.slurm.durations import format_duration
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
+from opsctl.status.ages import answer_age
 from opsctl.status.colours import RED, STATE_COLOURS, YELLOW, paint
 from opsctl.status.health import Desk, alerts_line, cron_line, refill_line
 from opsctl.status.open_findings import OpenFinding
@@ -102,9 +103,10 @@ def headline(overview: Overview) -> str:
     """Its state in a few words."""
     job = overview.seen.running
     if job is not None and overview.state == job.state.lower():
-        said = f"{job.state} for {format_duration(job.elapsed_s)}"
-        if job.time_limit_s is not None and job.state == State.RUNNING:
-            said += f", {format_duration(job.time_limit_s - job.elapsed_s)} left of its time"
+        at, left_s = overview.seen.now, job.left_at_s(overview.seen.now)
+        said = f"{job.state} for {format_duration(job.elapsed_at_s(at))}"
+        if left_s is not None and job.state == State.RUNNING:
+            said += f", {format_duration(left_s)} left of its time"
         return said
     if overview.state == "waiting":
         said = _waits(overview.seen.behind[0], overview.seen.now)
@@ -120,7 +122,8 @@ def job_rows(overview: Overview) -> list[tuple[str, str]]:
     """The job that runs, and what waits behind it."""
     if overview.seen.blind is not None:
         return [("jobs", "unknown")]
-    rows: list[tuple[str, str]] = []
+    age = answer_age(overview.seen.queue_age_s)
+    rows: list[tuple[str, str]] = [("asked", age)] if age else []
     job = overview.seen.running
     if job is not None:
         until = f", until {iso(job.ends_at, 'minutes')}" if job.ends_at else ""
@@ -244,7 +247,7 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
             said += "; whether it runs cannot be seen here"
         elif seen.writer_elsewhere is not None and seen.writer_elsewhere.attempt == attempt.id:
             said += "; the queue does not show it here, and it goes on"
-        elif seen.blind is None and all(job.job_id != attempt.job_id for job in seen.jobs):
+        elif seen.blind is None and _is_gone(attempt, seen):
             said += "; its job is gone: opsctl attempts says how it ended"
         return said
     said += f"{attempt.reason}"
@@ -255,6 +258,13 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
     if attempt.verdict is not None and attempt.verdict.is_known:
         said += f"; {attempt.verdict.words}: opsctl triage {attempt.display_id}"
     return said + (f"; {describe(attempt.first_failure)}" if attempt.first_failure else "")
+
+
+def _is_gone(attempt: Attempt, seen: Snapshot) -> bool:
+    """Whether Slurm was asked since the attempt began and does not have its job."""
+    if attempt.opened_at is not None and seen.queue_asked_at is not None and attempt.opened_at > seen.queue_asked_at:
+        return False
+    return all(job.job_id != attempt.job_id for job in seen.jobs)
 
 
 def kill_switch_text(seen: Snapshot) -> str:

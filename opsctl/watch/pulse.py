@@ -45,7 +45,7 @@ def job_words(name: str, job: Job, now: datetime) -> JobWords:
         job_id=job.display_id,
         partition=job.partition,
         nodes=job.nodes if form == "running" else "",
-        elapsed=_until(job.started_at, now) if form == "scheduled" else format_duration(job.elapsed_s),
+        elapsed=_until(job.started_at, now) if form == "scheduled" else format_duration(job.elapsed_at_s(now)),
         starts_at=_clock(job.started_at),
         reason=job.reason if job.is_pending else job.state,
     )

@@ -22,7 +22,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.finding import Finding
 from opsctl.watch.gathering import desk, files, queue, records, timings, training
 from opsctl.watch.gathering.asked import Asked
-from opsctl.watch.snapshot import Part, Snapshot
+from opsctl.watch.snapshot import Part, Snapshot, with_newer_records
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.save_schedule import SaveSchedule
 
@@ -108,7 +108,7 @@ def gather(run: RunView, slurm: SlurmLooks, parts: Part = Part.ALL, is_tolerant:
             seen = _blind(seen, parts & part, error)
             if Part.QUEUE in part:
                 seen = replace(seen, blind=in_words(error))
-    return replace(seen, now=now())
+    return replace(with_newer_records(seen), now=now())
 
 
 def _blind(seen: Snapshot, parts: Part, error: Exception) -> Snapshot:

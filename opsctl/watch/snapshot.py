@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Flag, auto
 from pathlib import Path
@@ -152,6 +152,7 @@ class Snapshot:
     chains: tuple[Chain, ...] = ()  # what was submitted and when, oldest first
     # Part.QUEUE, too
     queue_age_s: float = 0.0  # how old Slurm's answer is
+    queue_asked_at: datetime | None = None  # when Slurm gave it; None: it was not asked
     problems: tuple[tuple[Part, str], ...] = ()  # what was asked for and could not be looked at, and why
 
     def problem_of(self, parts: Part) -> str:
@@ -206,6 +207,21 @@ class Snapshot:
     def is_loss_age_a_minimum(self) -> bool:
         """Whether other lines came after the last iteration, so that it may be older than `last_logged_at` says."""
         return self.measured.is_followed or self.measured.stamped_after_it is not None
+
+
+def with_newer_records(seen: Snapshot) -> Snapshot:
+    """Return `seen` with a task as completing if its attempt has ended, by the run's records, since Slurm was asked."""
+    asked_at = seen.queue_asked_at
+    newest = {one.job_id: one for one in seen.attempts}  # of several attempts in one job the last counts
+
+    def has_ended(job: Job) -> bool:
+        one = newest.get(job.job_id)
+        if asked_at is None or not job.is_running or one is None or one.is_open or one.closed_at is None:
+            return False
+        return one.closed_at > asked_at and (job.started_at is None or job.started_at <= one.closed_at)
+
+    jobs = tuple(replace(job, state=State.COMPLETING) if has_ended(job) else job for job in seen.jobs)
+    return replace(seen, jobs=jobs) if jobs != seen.jobs else seen
 
 
 def queue_order(job: Job) -> tuple[int, int, int]:

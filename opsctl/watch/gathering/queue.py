@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
 
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.unseen import unseen
 from opsctl.errors import SlurmError, SlurmUnreachable
+from opsctl.moments import now
 from opsctl.records.identity import Standing, before_the_move, is_here, place_of
 from opsctl.slurm.client import SlurmLooks
 from opsctl.slurm.nodes import Node, in_partition
@@ -52,12 +54,20 @@ def _queue(seen: Snapshot, asked: Asked) -> Snapshot:
     seen = replace(seen, was_submitted=bool(known.run_id or known.chains))
     if not seen.was_submitted:
         return seen
+    began = now()
     try:
         queue = slurm.jobs()
         hidden = unseen(known.chains, lambda: attempts_file.read(paths), queue, slurm)
     except SlurmUnreachable as error:
         return replace(seen, blind=str(error))
-    seen = replace(seen, jobs=tuple(known.own(queue)), unseen=hidden, queue_age_s=_age_s(slurm))
+    age_s = _age_s(slurm)
+    seen = replace(
+        seen,
+        jobs=tuple(known.own(queue)),
+        unseen=hidden,
+        queue_age_s=age_s,
+        queue_asked_at=began - timedelta(seconds=age_s),
+    )
     before = before_the_move(paths) if seen.jobs else ""
     outputs = {chain.chain: chain.output or before for chain in known.chains}
     looked_at = [(outputs.get(job.array_job_id, ""), job) for job in seen.jobs]

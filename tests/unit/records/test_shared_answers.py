@@ -87,8 +87,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def look(slurm: Slurm, cache: Path, most_s: float = 40.0, nodes_s: float | None = None) -> SharedAnswers:
-    return SharedAnswers(slurm, cache, most_s, nodes_s)  # type: ignore[arg-type]
+def look(slurm: Slurm, cache: Path, most_s: float = 40.0) -> SharedAnswers:
+    return SharedAnswers(slurm, cache, most_s)  # type: ignore[arg-type]
 
 
 def test_a_second_look_takes_the_first_ones_answer_whole_and_says_how_old_it_is(
@@ -143,7 +143,7 @@ def test_who_wants_it_fresh_asks_and_the_others_have_it_too(slurm: Slurm, cache:
     look(slurm, cache).jobs()
     clock.go_on(1)
     slurm.queue = []
-    assert look(slurm, cache, 0.0, 40.0).jobs() == [] and look(slurm, cache).jobs() == []
+    assert look(slurm, cache, 0.0).jobs() == [] and look(slurm, cache).jobs() == []
     assert slurm.asked == 2
 
 
@@ -321,3 +321,24 @@ def test_what_was_changed_is_put_down_in_no_folder_that_others_have_laid_ready(t
         folder.chmod(0o777)
     forget({"XDG_CACHE_HOME": str(planted.parent)})
     assert (own / "changed").read_text() == "mine"
+
+
+def test_a_command_that_prints_once_takes_no_answer_that_a_screen_that_stays_still_takes(
+    cache: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm([RUNNING])
+    monkeypatch.setattr(shared_answers, "_folder_of", lambda *_: cache)
+    monkeypatch.setattr(shared_answers, "client_for", lambda *_: slurm)
+
+    def asks(**how: Any) -> bool:
+        before = slurm.asked
+        looking_at(Cluster(), environment={}, **how).jobs()
+        return slurm.asked > before
+
+    assert asks()
+    clock.go_on(4)
+    assert not asks() and not asks(stays=True)
+    clock.go_on(10)
+    assert not asks(stays=True) and asks()
+    clock.go_on(1)
+    assert asks(is_fresh=True)

@@ -26,7 +26,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_runs_own_jobs_are_marked() -> None:
-    head, own, other = queue_table([(RUNNING, True), (HELD, False)], None)
+    head, own, other = queue_table([(RUNNING, True), (HELD, False)], None, NOW)
     assert head.split() == ["JOB", "USER", "NAME", "PART.", "STATE", "NODES", "TIME", "LIMIT", "WHERE", "OR", "WHY"]
     assert own.startswith("* 12_1 ") and own.endswith("node[1-4]")
     assert other.startswith("  30_[1-3%1] ") and other.endswith("held by its owner") and " held " in other
@@ -34,17 +34,19 @@ def test_the_runs_own_jobs_are_marked() -> None:
 
 def test_on_a_screen_long_names_are_shortened_and_elsewhere_never() -> None:
     long = replace(RUNNING, name="a very long name " * 20)
-    assert max(len(line) for line in queue_table([(long, True), (HELD, False)], 100)) <= 100
-    assert long.name in queue_table([(long, True)], None)[1]
+    assert max(len(line) for line in queue_table([(long, True), (HELD, False)], 100, NOW)) <= 100
+    assert long.name in queue_table([(long, True)], None, NOW)[1]
 
 
 def test_an_expected_start_is_shown_with_its_zone() -> None:
     job = pending("Priority", starts_at=NOW + timedelta(hours=1))
-    assert queue_table([(job, False)], None)[1].endswith("at 2026-03-01T11:00+00:00, waits for jobs of higher priority")
+    assert queue_table([(job, False)], None, NOW)[1].endswith(
+        "at 2026-03-01T11:00+00:00, waits for jobs of higher priority"
+    )
 
 
 def test_a_name_with_line_ends_stays_one_row() -> None:
-    lines = queue_table([(replace(RUNNING, name="two\nlines\x1b[2J"), False)], None)
+    lines = queue_table([(replace(RUNNING, name="two\nlines\x1b[2J"), False)], None, NOW)
     assert len(lines) == 2 and r"two\nlines\x1b[2J" in lines[1]
 
 

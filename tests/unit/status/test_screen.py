@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -59,6 +60,38 @@ HEALTHY = run(
     ),
     kill_switch=KillSwitchState(Path("/o/kill-switch"), True, False),
 )
+
+
+def old_answer(snapshot: Snapshot, age_s: float) -> Snapshot:
+    """`snapshot`, but Slurm was asked that long ago."""
+    return replace(snapshot, queue_age_s=age_s, queue_asked_at=NOW - timedelta(seconds=age_s))
+
+
+def test_the_time_of_a_running_job_goes_on_while_slurms_answer_grows_old() -> None:
+    started = replace(RUNNING, started_at=NOW - timedelta(seconds=90), ends_at=None, elapsed_s=1, time_limit_s=600)
+    lines = status_lines(run(jobs=(started,)), [], 100, False)
+    assert "RUNNING for 0:01:30, 0:08:30 left" in lines[0]
+
+
+def test_a_job_that_was_suspended_for_a_while_has_run_for_less() -> None:
+    times: dict[str, Any] = {"started_at": NOW - timedelta(seconds=90), "ends_at": NOW + timedelta(seconds=540)}
+    paused = replace(RUNNING, **times, elapsed_s=60, time_limit_s=600)
+    assert (paused.elapsed_at_s(NOW), paused.left_at_s(NOW)) == (60, 540)
+    suspended = replace(paused, state="SUSPENDED")
+    assert suspended.elapsed_at_s(NOW) == 60
+
+
+@pytest.mark.parametrize(("age_s", "is_shown"), [(0.0, False), (4.0, False), (34.0, True)])
+def test_an_answer_of_slurm_that_is_old_is_shown_with_its_age(age_s: float, is_shown: bool) -> None:
+    screen = "\n".join(status_lines(replace(HEALTHY, seen=old_answer(HEALTHY.seen, age_s)), [], 100, False))
+    assert ("34 s ago" in screen) is is_shown
+
+
+def test_an_attempt_that_opened_after_slurm_was_asked_is_not_called_gone() -> None:
+    late = Attempt(number=1, id="z", job_id=99, opened_at=NOW - timedelta(seconds=10))
+    seen = replace(HEALTHY.seen, attempts=(late,))
+    assert "its job is gone" in "\n".join(status_lines(replace(HEALTHY, seen=old_answer(seen, 0)), [], 100, False))
+    assert "its job is gone" not in "\n".join(status_lines(replace(HEALTHY, seen=old_answer(seen, 30)), [], 100, False))
 
 
 @pytest.fixture(autouse=True)
