@@ -15,10 +15,13 @@ from opsctl.slurm.types import Job
 BRAKE_ATTEMPTS = 3
 #: Nodes that attempts in a row may each die of another one of, without a checkpoint, before those count too.
 OTHER_NODES = 9
-#: Ways to leave that say nothing about the training's health, unless a checkpoint came of them. What was cancelled, a
-#: person ended; preemption counts, since three in a row without a checkpoint get nowhere.
+#: Ways to leave that say nothing about the training's health, unless a checkpoint was saved. A person ends what is
+#: cancelled, and Slurm what is preempted: for another job's sake.
 _NEUTRAL_REASONS = frozenset(
-    {Ending.KILL_SWITCH, Ending.FINISHED, Ending.OVERTAKEN, Ending.HELD, Ending.BRAKE, Ending.CANCELLED}
+    {
+        *(Ending.KILL_SWITCH, Ending.FINISHED, Ending.OVERTAKEN, Ending.HELD, Ending.BRAKE),
+        *(Ending.CANCELLED, Ending.PREEMPTED),
+    }
 )
 
 
@@ -26,10 +29,10 @@ def without_progress(attempts: Iterable[Attempt], since: datetime) -> int:
     """How many attempts in a row, up to the last, ended after `since` without a new checkpoint.
 
     Attempts that left through the kill switch at their start, found the training finished, were overtaken by another
-    writer or left the lease to it, or that a person cancelled, neither count nor break the row. Nor do those that died
-    each of another node's hardware, as far as triage or Slurm is sure of it: the next try is not bound to fail as they
-    did. On thousands of nodes several in a row are usual, and a chain that stops waits for a person. More than
-    OTHER_NODES of them say nothing any more of nodes.
+    writer or left the lease to it, that a person cancelled or that Slurm preempted, neither count nor break the row.
+    Nor do those that died each of another node's hardware, as far as triage or Slurm is sure of it: the next try is not
+    bound to fail as they did. On thousands of nodes several in a row are usual, and a chain that stops waits for a
+    person. More than OTHER_NODES of them say nothing any more of nodes.
     """
     row = 0
     died_of: set[str] = set()

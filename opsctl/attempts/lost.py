@@ -13,6 +13,7 @@ from opsctl.attempts.events import Attempt, append_closed, read
 from opsctl.attempts.evidence import read_evidence
 from opsctl.attempts.outcome import LOST, StepEnd, closed
 from opsctl.checkpoints.inventory import Checkpoint, last_checkpoint
+from opsctl.errors import SlurmError
 from opsctl.moments import now
 from opsctl.records.own_jobs import Recorded, recorded
 from opsctl.runs.job_comment import parse_comment
@@ -20,7 +21,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.slurm.client import SlurmClient
 from opsctl.slurm.ends import exit_code_of
 from opsctl.slurm.recognition import Match, Sent, match
-from opsctl.slurm.states import Phase, State
+from opsctl.slurm.states import Phase, State, end_of
 from opsctl.slurm.types import Job, JobEnd
 
 #: Clocks of nodes and controller may differ by this much: more, and a job's start contradicts an attempt's opening.
@@ -81,6 +82,7 @@ def settle(
     ends = client.ends({attempt.job_id for attempt in unsettled}) if unsettled else {}
     hidden = _hidden([one for one in unsettled if one.job_id not in queue and one.job_id not in ends], client)
     lost = [attempt for attempt in unsettled if attempt.id not in hidden]
+    ends = _with_preemptions(lost, ends, client)
     settled = closings(lost, attempts, queue, ends, paths, account_and_host())
     if judge is not None:
         settled = [judge(attempt, own_end(attempt, ends.get(attempt.job_id), known)) for attempt in settled]
@@ -91,6 +93,21 @@ def settle(
     # What was appended meanwhile, the job's own closing above all, is in the file and wins.
     now_known = [by_id.get(attempt.id, attempt) if attempt.is_open else attempt for attempt in read(paths)]
     return Settled(now_known, hidden & {attempt.id for attempt in now_known if attempt.is_open})
+
+
+def _with_preemptions(lost: Sequence[Attempt], ends: Mapping[int, JobEnd], client: SlurmClient) -> dict[int, JobEnd]:
+    """`ends`, where a job that ended by itself in the grace time of a preemption was preempted.
+
+    Slurm is asked only about jobs whose state does not say what ended them.
+    """
+    unclear = {one.job_id for one in lost if one.job_id in ends and end_of(ends[one.job_id].state) is None}
+    try:
+        preempted = client.preempted(unclear) if unclear else {}
+    except SlurmError:  # how they ended is known without it
+        preempted = {}
+    return {
+        job_id: replace(end, state=str(State.PREEMPTED)) if job_id in preempted else end for job_id, end in ends.items()
+    }
 
 
 def _hidden(gone: Sequence[Attempt], client: SlurmClient) -> frozenset[str]:

@@ -4,8 +4,9 @@ and what its end says.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.attempts.outcome import StepEnd
@@ -21,13 +22,14 @@ from opsctl.job.requests import RequestDesk
 from opsctl.job.step import Launch, Step
 from opsctl.job.stop import Signals
 from opsctl.job.task import Task
-from opsctl.moments import now
+from opsctl.moments import iso, now
 from opsctl.records.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.durations import parse_duration_s
+from opsctl.slurm.states import State, end_of
 from trainer.formats.attempt_records import EXIT_REPORT, LATER_EXIT, SAVE_REQUEST
 from trainer.formats.lease import Holder
-from trainer.formats.leave_lines import LEAVES_EARLY
+from trainer.formats.leave_lines import LEAVES_EARLY, Reason
 from trainer.recipe.options import Options, to_arguments
 
 #: How near to the end of the job a SIGTERM counts as the time limit's.
@@ -60,7 +62,8 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
     _follow(task, step)
     told, ends_at = signals.told_to_end, limit.limit.ends_at
     limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
-    state = _slurm_state(task) if code else ""
+    said = exit_report(task.paths.output, task.paths.attempt_folder(task.allocation.job_id)).reason
+    state, preempted_at = _slurm_state(task) if code or said == Reason.STOP_REQUEST else ("", None)
     lost_nodes = tuple(step.lost_nodes)
     end = StepEnd(
         exit_code=code,
@@ -77,12 +80,13 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
         stacks=hangs.stacks,
         verdict=hangs.verdict,
     )
-    said = (
+    notes = (
         f"it hung: {hangs.sentence}" if step.ended_hung else "",
+        f"Slurm preempted the job at {iso(preempted_at)}" if preempted_at is not None else "",
         limit.why(signals) if signals.any else "",
         desk.to_end.told() if desk.to_end else "",
     )
-    return end, "; ".join(filter(None, said))
+    return end, "; ".join(filter(None, notes))
 
 
 def _follow(task: Task, step: Step) -> None:
@@ -149,13 +153,19 @@ def _limit(task: Task) -> Limit:
     return known or Limit(now() + timedelta(seconds=length_s), length_s)
 
 
-def _slurm_state(task: Task) -> str:
-    """What Slurm has decided about this job, if it has: a lost node, a cancellation."""
-    try:
-        end = client_for(task.cluster).ends([task.allocation.job_id]).get(task.allocation.job_id)
-    except SlurmError:
-        return ""
-    return end.state if end else ""
+def _slurm_state(task: Task) -> tuple[str, datetime | None]:
+    """What Slurm has decided about this job, if it has (a lost node, a cancellation), and when it preempted it.
+
+    In the grace time of a preemption its state is still RUNNING.
+    """
+    job_id, client = task.allocation.job_id, client_for(task.cluster)
+    end, preempted_at = None, None
+    with contextlib.suppress(SlurmError):
+        end = client.ends([job_id]).get(job_id)
+        preempted_at = client.preempted([job_id]).get(job_id)
+    if preempted_at is not None and (end is None or end_of(end.state) is None):
+        return State.PREEMPTED, preempted_at
+    return (end.state if end else ""), preempted_at
 
 
 def _leaves_early(root: Path, folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Protocol
 
 from opsctl.slurm.nodes import Node
@@ -59,6 +60,13 @@ class SlurmClient(SlurmLooks, Protocol):
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         """How these jobs ended, as far as Slurm still knows: from accounting, else from the controller's memory."""
+
+    def preempted(self, job_ids: Iterable[int]) -> dict[int, datetime]:
+        """Return when Slurm preempted those of these jobs that it did, as far as the controller still knows.
+
+        A job is preempted when its grace time begins. Until that ends its state is RUNNING, and one that leaves in it
+        is COMPLETED or FAILED: only this shows why.
+        """
 
     def energy_j(self, job_ids: Iterable[int]) -> dict[int, float]:
         """Joules of each of these jobs that accounting has counted any of; empty where the site counts none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
@@ -20,12 +21,14 @@ from opsctl.slurm.rows import (
     END_FIELDS,
     ENERGY_FIELDS,
     FIELD_END,
+    PREEMPTION_FIELDS,
     QUEUE_FIELDS,
     RowReader,
     ends_of,
     job_of,
     parse_accounting,
     parse_energy,
+    preemptions_of,
     queue_format,
 )
 from opsctl.slurm.types import Job, JobEnd
@@ -75,6 +78,11 @@ class CommandClient:
             found.update(parse_accounting(text, now()))
         missing = [job_id for job_id in wanted if job_id not in found]
         return {**self._ends_in_memory(missing), **found} if missing else found
+
+    def preempted(self, job_ids: Iterable[int]) -> dict[int, datetime]:
+        """squeue's, of jobs that have ended too; sacct does not tell it."""
+        found = self._squeue(PREEMPTION_FIELDS, tuple, job_ids=job_ids, options=["--states=all"])
+        return preemptions_of(found)
 
     def energy_j(self, job_ids: Iterable[int]) -> dict[int, float]:
         """Joules of each of these jobs that sacct has counted any of; empty without accounting, or energy in it."""

@@ -44,6 +44,8 @@ QUEUE_FIELDS = (
 )
 #: Those and how it ended, which a poll of all jobs does without.
 END_FIELDS = (*QUEUE_FIELDS, "exit_code")
+#: When a job was preempted, which is asked for on its own.
+PREEMPTION_FIELDS = ("JobID", "PreemptTime")
 #: And those of the energy that it has counted, in which every step has a row of its own.
 ENERGY_FIELDS = ("JobIDRaw", "ConsumedEnergyRaw")
 #: And sacct's. The first ones say how the job ended; a name or a comment with a line break cuts what comes after it.
@@ -110,6 +112,11 @@ def ends_of(rows_of_jobs: Iterable[Sequence[str]], now: datetime) -> dict[int, J
             submitted_at=job.submitted_at,
         )
     return ends
+
+
+def preemptions_of(rows_of_jobs: Iterable[Sequence[str]]) -> dict[int, datetime]:
+    """Return when each job was preempted that was, of squeue's rows in `PREEMPTION_FIELDS`."""
+    return {int(job_id): at for job_id, text in rows_of_jobs if job_id.isdigit() and (at := _time(text)) is not None}
 
 
 def parse_energy(text: str) -> dict[int, float]:

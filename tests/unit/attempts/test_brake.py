@@ -74,13 +74,14 @@ def test_one_that_stopped_itself_trips_the_brake_even_after_a_checkpoint_until_s
     assert not brake_trips([stopped, ended(2, "failed", start=50, end=60, at=2)], NOON)
 
 
-def test_what_a_person_cancels_is_no_failure() -> None:
+def test_what_a_person_cancels_or_slurm_preempts_is_no_failure() -> None:
     failures = [ended(1), ended(2)]
     cancelled = [ended(number, "cancelled") for number in (3, 4, 5)]
     assert not brake_trips(cancelled, NOON)
     assert without_progress([*failures, *cancelled], NOON) == 2
     assert brake_trips([*failures, *cancelled, ended(6)], NOON)
-    for reason in ("node-failure", "time-limit", "preempted"):
+    assert not brake_trips([ended(number, "preempted") for number in range(1, 9)], NOON)
+    for reason in ("node-failure", "time-limit"):
         assert brake_trips([ended(number, reason) for number in (1, 2, 3)], NOON), reason
 
 

@@ -34,7 +34,7 @@ class StandIn:
     """A Slurm that knows these jobs and these ends, and may show nobody's but one's own."""
 
     def __init__(self, jobs: Iterable[Job] = (), ends: Iterable[JobEnd] = (), hides: bool = False) -> None:
-        self._hides = hides
+        self._hides, self.preempted_ids = hides, frozenset[int]()
         self._jobs, self._ends = list(jobs), {end.job_id: end for end in ends}
 
     def jobs(self, users: Any = None, job_ids: Any = None) -> list[Job]:
@@ -42,6 +42,9 @@ class StandIn:
 
     def ends(self, job_ids: Iterable[int]) -> dict[int, JobEnd]:
         return {job_id: self._ends[job_id] for job_id in job_ids if job_id in self._ends}
+
+    def preempted(self, job_ids: Iterable[int]) -> dict[int, datetime]:
+        return {job_id: NOON for job_id in job_ids if job_id in self.preempted_ids}
 
     def hides_others_jobs(self) -> bool:
         return self._hides
@@ -117,6 +120,17 @@ def test_slurms_word_closes_an_attempt(paths: RunPaths, ended: JobEnd, reason: s
     assert (attempt.reason, attempt.exit_code, attempt.closed_at) == (reason, exit_code, minutes(5))
     assert attempt.closed_by not in ("", "job")
     assert read(paths) == [attempt]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"), [("FAILED", "preempted"), ("COMPLETED", "preempted"), ("NODE_FAIL", "node-failure")]
+)
+def test_a_job_that_ended_in_the_grace_time_of_a_preemption_was_preempted(
+    paths: RunPaths, state: str, reason: str
+) -> None:
+    stand_in = StandIn(ends=[end(7, state, exit_code=143)])
+    stand_in.preempted_ids = frozenset({7})
+    assert close_lost_attempts(paths, cast(SlurmClient, stand_in))[0].reason == reason
 
 
 def test_what_the_ranks_left_is_in_the_closing(paths: RunPaths) -> None:
