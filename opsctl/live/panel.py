@@ -244,7 +244,7 @@ def _curves(overview: Overview, width: int, colour: bool) -> list[str]:
     drawn = (
         ("loss", sparks([one.loss for one in seen.curve], columns), loss_text(seen)),
         ("lately", sparks([one.loss for one in lately], columns), _range(one.loss for one in lately)),
-        ("s/iteration", sparks([one.seconds_per_iteration for one in lately], columns), speed_text(seen)),
+        ("s/iteration", sparks([one.seconds_per_iteration for one in lately], columns), speed_text(overview)),
     )
     rows = [_drawn_row(label, line.ljust(columns), text, GREEN, width, colour) for label, line, text in drawn if text]
     if seen.curve and not seen.is_curve_whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,7 +13,7 @@ import msgspec
 from opsctl.logs import attempt_lines
 from opsctl.logs.alike import example_of, read_alike
 from opsctl.logs.lines import parse_line, parse_lines
-from opsctl.logs.records import Alert, Measured, Pulse, Record
+from opsctl.logs.records import Alert, Measured, Pulse, Record, SaveEnded
 from opsctl.logs.tail import last_lines, lines_backwards
 from opsctl.records.trusted import open_file
 from opsctl.runs.paths import RunPaths
@@ -25,6 +26,7 @@ from trainer.formats.log_lines import (
     CheckpointFailed,
     CheckpointLoaded,
     CheckpointSaved,
+    CheckpointSaving,
     Evaluation,
     FreshStart,
     Stamp,
@@ -131,6 +133,7 @@ def measure(records: Sequence[Record]) -> Measured:
     saves = _saves_s(records)[-TYPICAL_OF:]
     return Measured(
         seconds_per_iteration=typical_s,
+        iterations_per_line=_iterations_per_line(window),
         evaluation_seconds=_median(evaluations),
         evaluations=len(evaluations),
         longest_evaluation_seconds=max(evaluations, default=None),
@@ -141,6 +144,7 @@ def measure(records: Sequence[Record]) -> Measured:
         tflops=_median([one.tflops for one in window]),
         last_iteration=last,
         stamped_after_it=_stamp_after_last_iteration(records),
+        is_saving=_is_saving(records),
         failed_save=_failed_save(records),
     )
 
@@ -262,6 +266,19 @@ def _failed_save(records: Sequence[Record]) -> CheckpointFailed | None:
         if isinstance(record, CheckpointSaved) or _is_start(record):
             return None
     return None
+
+
+def _is_saving(records: Sequence[Record]) -> bool:
+    """Return whether the last thing in the log is a save that has begun."""
+    ends = (CheckpointSaved, CheckpointFailed, SaveEnded, TrainingLine)
+    last = next((one for one in reversed(records) if isinstance(one, (CheckpointSaving, *ends))), None)
+    return isinstance(last, CheckpointSaving)
+
+
+def _iterations_per_line(window: Sequence[TrainingLine]) -> int:
+    """Return of how many iterations each line tells."""
+    steps = [later.iteration - one.iteration for one, later in itertools.pairwise(window)]
+    return int(_median([step for step in steps if step > 0]) or 1)
 
 
 def _stamp_after_last_iteration(records: Sequence[Record]) -> datetime | None:

@@ -96,6 +96,7 @@ class Measured(msgspec.Struct, frozen=True):
     """What the end of a training log shows. None: it does not show it."""
 
     seconds_per_iteration: float | None = None  # median of the newest iterations
+    iterations_per_line: int = 1  # median of the newest lines
     evaluation_seconds: float | None = None  # median of the newest evaluations, each with all its groups
     evaluations: int = 0  # how many that is the median of
     longest_evaluation_seconds: float | None = None  # of those
@@ -107,4 +108,5 @@ class Measured(msgspec.Struct, frozen=True):
     last_iteration: TrainingLine | None = None
     stamped_after_it: datetime | None = None  # with zone; of the first line after it that says when it was written
     is_followed: bool = False  # whether anything was logged after it
+    is_saving: bool = False  # a save has begun after it, and has not ended
     failed_save: CheckpointFailed | None = None  # the newest save, where it came to nothing and no start came after it

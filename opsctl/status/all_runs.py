@@ -160,6 +160,12 @@ def _line(texts: Sequence[str], wide: Sequence[int]) -> str:
     return _GAP.join(shown).rstrip()
 
 
+def _speed(one: Overview, speed_s: float | None) -> str:
+    if speed_s is None or one.state != "running":
+        return ""
+    return f"{speed_s:.3g} s/it" if one.standstill is None else "stands still"
+
+
 def _cells(row: Row) -> tuple[str, ...]:
     one = row.overview
     if one is None:
@@ -171,7 +177,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.name,
         row.state,
         "" if one.share is None else f"{100 * one.share:.1f} %",
-        "" if speed is None or one.state != "running" else f"{speed:.3g} s/it",
+        _speed(one, speed),
         "" if one.left_s is None or seen.is_finished else rough(one.left_s),
         "" if last is None or last.loss is None else f"{last.loss:.4g}",
         "" if at is None else since(at, seen.now),
@@ -189,7 +195,9 @@ class PrintedRow(Struct, frozen=True, kw_only=True):
     slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
     progress: Annotated[Progress | None, Meta(description="How far it is.")]
     speed: Annotated[Speed | None, Meta(description="How fast it goes on.")]
-    left_s: Annotated[float | None, Meta(description="Seconds of training left at this speed.")]
+    left_s: Annotated[
+        float | None, Meta(description="Seconds of training left at this speed; null while it stands still.")
+    ]
     finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
     lm_loss: Annotated[float | None, Meta(description="Loss of the last iteration in the log, in nats a token.")]
     checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]

@@ -105,7 +105,7 @@ def far_lines(run: FarRun, width: int, colour: bool) -> list[str]:
     if overview.iteration is not None:
         rows += [
             ("progress", progress_text(overview)),
-            ("speed", speed_text(overview.seen)),
+            ("speed", speed_text(overview)),
             ("left", left_text(overview)),
             ("loss", loss_text(overview.seen)),
         ]

@@ -12,7 +12,7 @@ from opsctl.status.health import Desk
 from opsctl.status.open_findings import OpenFinding
 from opsctl.status.overview import LOOKED_AT, Overview
 from opsctl.status.reading import goodput_of, open_findings, read_desk
-from opsctl.watch.runner import gather
+from opsctl.watch.runner import gather, settings_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RunStatus:
 def look_at_run(run: RunView, slurm: SlurmLooks) -> RunStatus:
     """One look at all that `status` shows. Raises OpsctlError or OSError for what one screen cannot do without."""
     snapshot = gather(run, slurm, LOOKED_AT)
-    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
+    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
     desk = replace(
         read_desk(run.paths, snapshot.now),
         energy=energy_seen(run.paths, run.loaded.file.carbon if run.loaded is not None else None),

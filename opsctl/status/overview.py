@@ -11,6 +11,7 @@ from opsctl.logs.left import training_left_s
 from opsctl.watch import registry
 from opsctl.watch.detector import Detector, Settings, run_detectors
 from opsctl.watch.detectors import training
+from opsctl.watch.detectors.silence import Standstill, standstill
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Part, Snapshot
 
@@ -23,6 +24,7 @@ class Overview:
     team: str
     output: Path
     seen: Snapshot
+    settings: Settings | None = None  # of its run file; None: not known
 
     @property
     def state(self) -> str:
@@ -73,10 +75,17 @@ class Overview:
         return min(1.0, done / total) if done is not None and total else None
 
     @property
+    def standstill(self) -> Standstill | None:
+        """Since when it stands still, by the rule of the check `silence`."""
+        return standstill(self.seen, self.settings or Settings(self.name, self.team))
+
+    @property
     def left_s(self) -> float | None:
-        """Seconds of training left at the present speed."""
+        """Seconds of training left at the present speed; None while it stands still."""
         if self.seen.is_finished:
             return 0.0
+        if self.standstill is not None:
+            return None
         saved = self.seen.checkpoint
         return training_left_s(
             self.seen.standing,

@@ -121,7 +121,9 @@ class Status(Struct, frozen=True, kw_only=True):
     ]
     progress: Annotated[Progress, Meta(description="How far it is.")]
     speed: Annotated[Speed, Meta(description="How fast it goes on.")]
-    left_s: Annotated[float | None, Meta(description="Seconds of training left at this speed.")]
+    left_s: Annotated[
+        float | None, Meta(description="Seconds of training left at this speed; null while it stands still.")
+    ]
     finishes_at: Annotated[Moment | None, Meta(description="When it will be done if it goes on like this.")]
     loss: Annotated[Loss | None, Meta(description="The last iteration in the log.")]
     checkpoint: Annotated[PrintedCheckpoint | None, Meta(description="The last whole checkpoint.")]

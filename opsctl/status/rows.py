@@ -8,7 +8,7 @@ from opsctl.status.all_runs import Row, sorted_rows
 from opsctl.status.overview import LOOKED_AT, Overview
 from opsctl.status.reading import open_findings, read_desk
 from opsctl.watch.all_runs import RunLook
-from opsctl.watch.runner import in_words
+from opsctl.watch.runner import in_words, settings_of
 from opsctl.watch.snapshot import Part
 
 #: Of many runs the log's lines are not looked at one by one, nor the cron, which is the same for all.
@@ -24,8 +24,8 @@ def _row(look: RunLook) -> Row:
     run, snapshot = look.run, look.snapshot
     if run is None or snapshot is None:
         return Row(look.name, look.output, None, (), look.problem)
-    overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot)
     try:
+        overview = Overview(run.table.name, run.table.team, run.paths.output, snapshot, settings_of(run))
         found = open_findings(run, overview, read_desk(run.paths, snapshot.now), OF_MANY)
     except Exception as error:  # one broken run must not hide the others
         return Row(look.name, look.output, None, (), in_words(error))

@@ -73,7 +73,7 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
     if started:
         rows += [
             ("progress", progress_text(overview)),
-            ("speed", speed_text(overview.seen)),
+            ("speed", speed_text(overview)),
             ("left", left_text(overview)),
             ("loss", loss_text(overview.seen)),
             ("checkpoint", checkpoint_text(overview.seen)),
@@ -177,9 +177,11 @@ def progress_text(overview: Overview) -> str:
     return f"[{'#' * full}{'-' * (_BAR - full)}] {100 * overview.share:.1f} %  {said}"
 
 
-def speed_text(seen: Snapshot) -> str:
-    """How fast it trains."""
-    measured = seen.measured
+def speed_text(overview: Overview) -> str:
+    """How fast it trains, or since when it stands still."""
+    measured, still = overview.seen.measured, overview.standstill
+    if still is not None:
+        return f"stands still: {still.describe()}"
     parts = []
     if measured.seconds_per_iteration is not None:
         parts.append(f"{_figures(measured.seconds_per_iteration)} s/iteration")

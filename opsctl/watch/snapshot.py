@@ -110,6 +110,7 @@ class Snapshot:
     # Part.LOG
     measured: Measured = field(default_factory=Measured)
     log_written_at: datetime | None = None  # the log's last change, None without a log
+    log_read_at: datetime | None = None  # when this was seen; None: at `now`
     # Part.ATTEMPTS
     attempts: tuple[Attempt, ...] = ()  # all, oldest first
     attempts_without_progress: int = 0  # the last ones, in a row

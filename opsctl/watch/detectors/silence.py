@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from opsctl.logs.silence import longest_silence_s
+from opsctl.logs.records import Measured
+from opsctl.logs.silence import standstill_s
 from opsctl.slurm.states import State
 from opsctl.slurm.types import Job
 from opsctl.watch.detector import Detector, Settings
@@ -15,9 +17,9 @@ from opsctl.watch.wording import length_words, seconds_of, since_words
 CHECK = "silence"
 HELP = """Does a training that runs also log, or does it hang?
 
-1: no iteration was logged for much longer than ten iterations, an evaluation and a save take here together, or than
-`[watch] silent_most`. 2: for twice as long, and an hour longer. After a start it has half an hour more, until its
-first iteration.
+1: no iteration was logged for a minute and 20 usual ones (or 10, if these take 10 minutes), or for `[watch]
+silent_most`. A save and an evaluation have the time that they took lately; one of which that is not known has 10
+minutes. 2: for twice as long, and an hour longer. After a start it has half an hour more, until its first iteration.
 """
 #: Nothing was ever logged: nobody knows what it has to build first.
 FIRST_START_MOST = timedelta(hours=2)
@@ -25,22 +27,45 @@ FIRST_START_MOST = timedelta(hours=2)
 LONG = timedelta(hours=1)
 
 
+@dataclass(frozen=True)
+class Standstill:
+    """A running training that logs nothing."""
+
+    since: datetime
+    silent: timedelta
+    limit: timedelta  # longer than this is too long
+    usual_s: float  # of an iteration
+
+    def describe(self) -> str:
+        """Return how long, and what is usual."""
+        return f"no iteration for {length_words(self.silent)}, usually {self.usual_s:.3g} s"
+
+
+def standstill(snapshot: Snapshot, settings: Settings) -> Standstill | None:
+    """Return since when the running task stands still; None where it goes on, or nothing says what is usual."""
+    job = snapshot.running
+    if job is None or job.state != State.RUNNING:
+        return None
+    typical_s, logged_at = snapshot.measured.seconds_per_iteration, snapshot.last_logged_at
+    if not typical_s or logged_at is None:
+        return None
+    since = logged_at if job.started_at is None else max(logged_at, job.started_at)
+    silent = (snapshot.log_read_at or snapshot.now) - since
+    limit = _limit(snapshot, settings, typical_s, is_starting=_is_starting(snapshot, job, logged_at))
+    return None if silent < limit else Standstill(since, silent, limit, typical_s)
+
+
 def find(snapshot: Snapshot, settings: Settings) -> list[Finding]:
     """A warning about a running task that has logged no iteration for much longer than it should; then critical."""
     job = snapshot.running
     if job is None or job.state != State.RUNNING:
         return []
-    typical_s, logged_at = snapshot.measured.seconds_per_iteration, snapshot.last_logged_at
-    if not typical_s or logged_at is None:
+    if not snapshot.measured.seconds_per_iteration or snapshot.last_logged_at is None:
         return _never_logged(snapshot, settings, job)
-    since = logged_at if job.started_at is None else max(logged_at, job.started_at)
-    silent = snapshot.now - since
-    limit = _limit(snapshot, settings, typical_s, is_starting=_is_starting(snapshot, job, logged_at))
-    if silent < limit:
+    found = standstill(snapshot, settings)
+    if found is None:
         return []
-    times = silent.total_seconds() / typical_s
-    text = f"no iteration logged for {length_words(silent)}, {times:.0f} times what one takes: opsctl logs"
-    return [_finding(snapshot, job, text, since, limit)]
+    return [_finding(snapshot, job, f"{found.describe()}: opsctl logs", found.since, found.limit)]
 
 
 def _never_logged(snapshot: Snapshot, settings: Settings, job: Job) -> list[Finding]:
@@ -73,15 +98,38 @@ def _limit(snapshot: Snapshot, settings: Settings, typical_s: float, is_starting
     """How long nothing may be logged."""
     told_s = seconds_of(settings.watch, "silent_most")
     measured, expect = snapshot.measured, settings.expect
-    pauses_s = (measured.longest_evaluation_seconds or expect.evaluation_seconds or 0.0) + (
-        measured.longest_save_seconds or expect.save_seconds or 0.0
+    evaluation_s = measured.longest_evaluation_seconds or expect.evaluation_seconds
+    save_s = measured.longest_save_seconds or expect.save_seconds
+    pauses_s = (evaluation_s or 0.0) + (save_s or 0.0)
+    may_pause = (not save_s and _may_save(measured, settings)) or (
+        not evaluation_s and _may_evaluate(measured, settings)
     )
-    return timedelta(seconds=longest_silence_s(typical_s, told_s, pauses_s, is_starting))
+    interval = measured.iterations_per_line
+    return timedelta(seconds=standstill_s(typical_s, told_s, pauses_s, is_starting, interval, may_pause))
+
+
+def _may_save(measured: Measured, settings: Settings) -> bool:
+    """Return whether a save can be what the log waits for; where no schedule is known it always can."""
+    last = measured.last_iteration
+    if measured.is_saving or settings.saves is None or last is None:
+        return True
+    due = settings.saves.next_after(last.iteration - 1)
+    return due is not None and due < last.iteration + measured.iterations_per_line
+
+
+def _may_evaluate(measured: Measured, settings: Settings) -> bool:
+    """Return the same of an evaluation."""
+    last, interval = measured.last_iteration, settings.evaluates_every
+    if interval is None or last is None:
+        return True
+    return bool(interval) and -last.iteration % interval < measured.iterations_per_line
 
 
 def _is_starting(snapshot: Snapshot, job: Job, logged_at: datetime) -> bool:
-    """Whether the running task has logged no iteration of its own yet."""
+    """Whether the running task has logged no iteration of its own yet, or is between two attempts."""
     last = snapshot.measured.last_iteration
+    if snapshot.attempts and not snapshot.attempts[-1].is_open:
+        return True
     own = [one for one in snapshot.attempts if one.is_open and one.job_id == job.job_id]
     begun_at = own[-1].iteration_at_start if own else None
     if begun_at is not None and last is not None and last.iteration <= begun_at:

@@ -10,6 +10,7 @@ from opsctl.checkpoints.inventory import last_checkpoint, latest_problem
 from opsctl.checkpoints.progress import Length, is_finished, length
 from opsctl.logs import index
 from opsctl.logs.measured import recent, recent_and_series
+from opsctl.moments import now
 from opsctl.watch.gathering.asked import Asked, changed_at
 from opsctl.watch.snapshot import Part, Snapshot
 from trainer.formats.manifest import MANIFEST
@@ -45,7 +46,7 @@ def log(seen: Snapshot, asked: Asked) -> Snapshot:
         measured = recent(asked.paths)
     if Part.LOG not in asked.parts:
         return seen
-    return replace(seen, measured=measured, log_written_at=changed_at(asked.paths.main_log))
+    return replace(seen, measured=measured, log_written_at=changed_at(asked.paths.main_log), log_read_at=now())
 
 
 def curve(seen: Snapshot, asked: Asked) -> Snapshot:

@@ -18,7 +18,7 @@ from opsctl.logs.pulse import pulse_line
 from opsctl.logs.records import Measured
 from opsctl.runs.paths import RunPaths
 from tests.reading import read_so_far_bytes
-from trainer.formats.log_lines import CheckpointFailed, CheckpointSaved, write_checkpoint_line
+from trainer.formats.log_lines import CheckpointFailed, CheckpointSaved, CheckpointSaving, write_checkpoint_line
 
 
 def train(iteration: int, seconds: float, loss: float = 2.0) -> str:
@@ -104,6 +104,19 @@ def test_a_start_without_a_stamp_is_seen_by_the_number_that_falls_back() -> None
     before = [train(n, 2.0) for n in range(1, 10)]
     times = [*before, train(4, 60.0), train(5, 4.0), train(6, 4.0), train(7, 4.0)]
     assert found(*times).seconds_per_iteration == 4.0
+
+
+def test_how_many_iterations_a_line_stands_for_is_seen_in_their_numbers() -> None:
+    assert found(STARTED, *(train(n, 2.0) for n in range(1, 5))).iterations_per_line == 1
+    assert found(STARTED, *(train(n, 2.0) for n in range(10, 60, 10)), train(51, 2.0)).iterations_per_line == 10
+    assert found(STARTED, train(1, 60.0)).iterations_per_line == 1
+
+
+def test_a_save_is_under_way_until_the_log_says_how_it_ended_or_goes_on() -> None:
+    begun = [STARTED, train(1, 2.0), write_checkpoint_line(CheckpointSaving(1, "/o"))]
+    assert found(*begun).is_saving and not found(STARTED, train(1, 2.0)).is_saving
+    assert not found(*begun, write_checkpoint_line(CheckpointSaved(1, "/o"))).is_saving
+    assert not found(*begun, train(2, 2.0)).is_saving
 
 
 def test_the_only_iteration_is_better_than_none() -> None:

@@ -18,14 +18,16 @@ from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.records import Measured
 from opsctl.output import json_text
 from opsctl.records.kill_switch import KillSwitchState
-from opsctl.status.overview import Overview
+from opsctl.status.overview import Overview, findings
 from opsctl.status.printed import printed_status
 from opsctl.status.screen import loss_text, status_lines
+from opsctl.watch.detector import Settings
 from opsctl.watch.snapshot import Published, Snapshot
 from tests.printed_json import printed
 from tests.unit.status.runs import iteration, now, opened, run
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
 from trainer.formats.attempt_records import Failure
+from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 
 HEALTHY = run(
     jobs=(RUNNING, WAITING_FOR_TASK, WAITING_FOR_CHAIN),
@@ -256,3 +258,16 @@ def test_the_kill_switch_has_its_one_shape_in_status_too() -> None:
     switch = KillSwitchState(Path("/o/kill-switch"), True, True, by="ann", why="a spike")
     shown = printed("status", json_text("status", printed_status(now(HEALTHY, kill_switch=switch), [])))
     assert (shown["kill_switch"]["why"], shown["kill_switch"]["story"]) == ("a spike", "by ann: a spike")
+
+
+def test_a_training_that_stands_still_has_no_speed_and_no_end_but_since_when() -> None:
+    settings = Settings("demo", "the team", saves=SaveSchedule((SavePhase(100),)), evaluates_every=0)
+    fast = Measured(last_iteration=iteration(511), seconds_per_iteration=0.01, samples_per_second=1600.0)
+    goes_on = replace(now(HEALTHY, measured=fast, log_written_at=NOW - timedelta(seconds=5)), settings=settings)
+    assert "speed        0.01 s/iteration" in screen(goes_on) and goes_on.left_s is not None
+    still = now(goes_on, log_written_at=NOW - timedelta(minutes=7))
+    assert "speed        stands still: no iteration for 7 min, usually 0.01 s\n" in screen(still)
+    assert "left         not known" in screen(still)
+    assert still.left_s is None and still.finishes_at is None
+    (found,) = (one for one in findings(still, settings) if one.check == "silence")
+    assert found.text.startswith("no iteration for 7 min, usually 0.01 s")

@@ -15,25 +15,69 @@ from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Snapshot
 from tests.unit.watch.jobs import NOW, RUNNING
 from trainer.formats.training_line import TrainingLine
+from trainer.recipe.save_schedule import SavePhase, SaveSchedule
+
+#: Saves after every 100 iterations, evaluations after every 70.
+SETTINGS = Settings("demo", "the team", saves=SaveSchedule((SavePhase(100),)), evaluates_every=70)
 
 
-def silent(minutes: float, typical_s: float, running_for_s: int = 7805, state: str = "RUNNING") -> list[str]:
+def silent(
+    minutes: float,
+    typical_s: float,
+    running_for_s: int = 7805,
+    state: str = "RUNNING",
+    settings: Settings = SETTINGS,
+    iteration: int = 511,
+    **known: Any,
+) -> list[str]:
     """What is found when the log was last written so many minutes ago."""
-    last = TrainingLine(iteration=500, total_iterations=1000, consumed_samples=16000, loss=2.5)
-    measured = Measured(last_iteration=last, seconds_per_iteration=typical_s)
+    last = TrainingLine(iteration=iteration, total_iterations=1000, consumed_samples=16000, loss=2.5)
+    measured = Measured(last_iteration=last, seconds_per_iteration=typical_s, **known)
     job = replace(RUNNING, state=state, started_at=NOW - timedelta(seconds=running_for_s))
     log_written_at = NOW - timedelta(minutes=minutes)
     snapshot = Snapshot(NOW, (job,), measured=measured, log_written_at=log_written_at)
-    return [one.text for one in silence.find(snapshot, Settings("demo", "the team"))]
+    return [one.text for one in silence.find(snapshot, settings)]
 
 
 def test_a_running_training_that_logs_nothing_is_found() -> None:
-    assert silent(30, 60.0) == ["no iteration logged for 30 min, 30 times what one takes: opsctl logs"]
-    assert silent(180, 60.0) == ["no iteration logged for 2.2 h, 130 times what one takes: opsctl logs"]
+    assert silent(30, 60.0) == ["no iteration for 30 min, usually 60 s: opsctl logs"]
+    assert silent(180, 60.0) == ["no iteration for 2.2 h, usually 60 s: opsctl logs"]
+
+
+def test_a_training_of_fast_iterations_that_stands_still_is_found_after_a_minute() -> None:
+    assert silent(7, 0.01) == ["no iteration for 7 min, usually 0.01 s: opsctl logs"]
+    assert silent(1.1, 0.01) and not silent(0.9, 0.01)  # a minute at least
+    assert silent(2.1, 6.0) and not silent(1.9, 6.0)  # twenty iterations
+    rare = replace(SETTINGS, saves=SaveSchedule((SavePhase(1000),)), evaluates_every=0)
+    assert silent(5.1, 1.0, settings=rare, iterations_per_line=100)  # three lines
+    assert not silent(4.9, 1.0, settings=rare, iterations_per_line=100)
+
+
+def test_a_pause_of_a_length_that_nobody_knows_yet_is_no_standstill() -> None:
+    assert not silent(9, 0.01, iteration=500) and silent(11, 0.01, iteration=500)  # its first save
+    assert not silent(9, 0.01, iteration=490) and silent(11, 0.01, iteration=490)  # its first evaluation
+    assert not silent(9, 0.01, iteration=480, iterations_per_line=20)  # one before the next line
+    assert not silent(9, 0.01, is_saving=True)  # a save that was asked for
+    assert not silent(9, 0.01, settings=Settings("of another program", "us"))
+    known: dict[str, Any] = {"longest_save_seconds": 60.0, "longest_evaluation_seconds": 120.0}
+    assert not silent(3.9, 0.01, iteration=500, **known) and silent(4.1, 0.01, iteration=500, **known)
+
+
+def test_a_job_between_two_attempts_is_taken_to_start() -> None:
+    closed = Attempt(number=1, id="a", job_id=RUNNING.job_id, closed_at=NOW - timedelta(minutes=7), reason="signal")
+    fast = Measured(last_iteration=TrainingLine(iteration=511, total_iterations=1000), seconds_per_iteration=0.01)
+    assert hang(7, fast, known_settings=SETTINGS, attempts=(closed,)) is None
+    assert hang(7, fast, known_settings=SETTINGS) is not None
+
+
+def test_what_a_slow_look_takes_after_it_has_read_the_log_is_no_silence() -> None:
+    fast = Measured(last_iteration=TrainingLine(iteration=511, total_iterations=1000), seconds_per_iteration=0.01)
+    read_at = NOW - timedelta(minutes=2)
+    assert hang(2.5, fast, known_settings=SETTINGS, log_read_at=read_at) is None
 
 
 def test_slow_iterations_are_not_silence_and_neither_is_a_fresh_start() -> None:
-    assert silent(9, 1.0) == []  # ten minutes at least
+    assert silent(0.9, 1.0) == []  # a minute at least
     assert silent(30, 200.0) == []  # ten iterations at least
     assert silent(600, 1.0, running_for_s=120) == []
 
@@ -54,7 +98,7 @@ BLOOM = Measured(
 def hang(minutes: float, measured: Measured = BLOOM, begun_min: float = 6000, **known: Any) -> Finding | None:
     """What is found when nothing has been logged for so many minutes by a task that began before."""
     job = replace(RUNNING, started_at=NOW - timedelta(minutes=begun_min))
-    settings = Settings("tr11", "us", watch=WatchTable(**known.pop("watch", {})))
+    settings = known.pop("known_settings", Settings("tr11", "us", watch=WatchTable(**known.pop("watch", {}))))
     snapshot = Snapshot(NOW, (job,), measured=measured, log_written_at=NOW - timedelta(minutes=minutes), **known)
     return next(iter(silence.find(snapshot, settings)), None)
 
