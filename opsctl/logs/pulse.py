@@ -36,6 +36,7 @@ FORMS = {
     "requeued": "is being put back into the queue",
     "other": "is in state {reason}",
     "absent": "is not RUNNING or SCHEDULED",
+    "rests": "was stopped on purpose: {detail}",
 }
 #: field of a form -> the pattern of what stands there.
 _FIELDS = {

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from opsctl.account import account_name
-from opsctl.moments import now
+from opsctl.moments import iso, now
 from opsctl.records.chains import Chain, read_chains
 from opsctl.records.state_files import append_state, read_lines
 from opsctl.runs.paths import RunPaths
@@ -33,6 +33,12 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Annotated[tuple[str, ...], Meta(description="What was cancelled, as squeue shows the ids.")] = ()
     queued_only: Annotated[bool, Meta(description="Whether what ran went on.")] = False
     chains: Annotated[int, Meta(description="How many chains were on record: later ones came after it.")] = 0
+
+    def describe(self) -> str:
+        """Return who cancelled what, and when."""
+        return (
+            f"{self.by} cancelled {'what was queued' if self.queued_only else 'its jobs'} at {iso(self.at, 'minutes')}"
+        )
 
 
 def record_cancel(paths: RunPaths, jobs: Sequence[str], queued_only: bool, by: str | None = None) -> None:

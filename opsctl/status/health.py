@@ -106,8 +106,7 @@ def refill_line(chains: Sequence[Chain], desk: Desk) -> str:
     cancel = resting(chains, desk.cancels)
     if cancel is None:
         return ""
-    what = "what was queued" if cancel.queued_only else "its jobs"
-    return f"rests: {cancel.by} cancelled {what} at {iso(cancel.at, 'minutes')}; opsctl submit lifts that"
+    return f"rests: {cancel.describe()}; opsctl submit lifts that"
 
 
 def alerts_line(channels: Sequence[Channel], desk: Desk, now: datetime) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from opsctl.output import printable, shortened
 from opsctl.status.ages import answer_age
-from opsctl.status.colours import BOLD, RED, STATE_COLOURS, YELLOW, paint
+from opsctl.status.colours import BOLD, RED, YELLOW, paint
 from opsctl.status.open_findings import OpenFinding
 from opsctl.status.overview import Overview
-from opsctl.status.screen import headline, labelled, progress_text
+from opsctl.status.screen import colour_of, headline, labelled, progress_text
 from opsctl.watch.finding import Severity
 
 #: Of findings, and of runs known elsewhere, so many are shown.
@@ -64,6 +64,10 @@ _RUNNING = (
     Step("opsctl status --watch", "stay and look; keys act on the run"),
     Step("opsctl logs --follow", "the training log as it grows"),
 )
+_STOPPED = (
+    Step("opsctl submit", "continue from the last checkpoint"),
+    Step("opsctl attempts", "what ran and how it ended"),
+)
 _SICK = (
     Step("opsctl triage", "what killed it, which node, and what to do"),
     Step("opsctl on-call", "what happened and what is open, to paste into a chat"),
@@ -73,7 +77,8 @@ _SICK = (
 def steps_for(overview: Overview, findings: Sequence[OpenFinding]) -> list[Step]:
     """What to do next about a run, the most urgent first."""
     switch = overview.seen.kill_switch
-    steps = list(_BY_STATE.get(overview.state, _RUNNING))
+    is_stopped = overview.state == "absent" and bool(overview.seen.stopped_by)
+    steps = list(_STOPPED if is_stopped else _BY_STATE.get(overview.state, _RUNNING))
     if any(one.severity is Severity.CRITICAL for one in findings):
         steps = [*_SICK, *steps]
     if switch is not None and switch.is_triggered and overview.state not in ("finished", "unsubmitted"):
@@ -89,7 +94,7 @@ def steps_for(overview: Overview, findings: Sequence[OpenFinding]) -> list[Step]
 def run_here(overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool) -> list[str]:
     """The run of this folder in a few lines, what is wrong with it, and what to do next."""
     name, said = shortened(overview.name, _NAME), printable(headline(overview))
-    code = STATE_COLOURS.get(overview.state, RED)
+    code = colour_of(overview)
     lines = [f"{paint(name, BOLD, colour)}  {paint(said, f'1;{code}', colour)}"]
     if age := answer_age(overview.seen.queue_age_s):
         lines += labelled([("asked", age)], width)

@@ -47,7 +47,7 @@ def status_lines(
     name, said = shortened(overview.name, _NAME), printable(headline(overview))
     clock = iso(overview.seen.now, "minutes")
     gap = width - len(name) - len(said) - len(clock) - 2
-    first = f"{paint(name, '1', colour)}  {paint(said, '1;' + STATE_COLOURS.get(overview.state, RED), colour)}"
+    first = f"{paint(name, '1', colour)}  {paint(said, '1;' + colour_of(overview), colour)}"
     lines = [first + (" " * gap + clock if gap >= 2 else "")]
     for finding in findings:
         code = YELLOW if finding.severity is Severity.WARNING else RED
@@ -99,6 +99,13 @@ def _rows(overview: Overview, desk: Desk) -> list[tuple[str, str]]:
     ]
 
 
+def colour_of(overview: Overview) -> str:
+    """Return the colour of its headline."""
+    if overview.state == "absent" and overview.seen.stopped_by:
+        return YELLOW
+    return STATE_COLOURS.get(overview.state, RED)
+
+
 def headline(overview: Overview) -> str:
     """Its state in a few words."""
     job = overview.seen.running
@@ -115,6 +122,8 @@ def headline(overview: Overview) -> str:
         return "UNKNOWN: Slurm does not answer"
     if overview.state == "unknown" and not overview.seen.unseen:
         return "UNKNOWN: somebody trains it whom the queue does not show"
+    if overview.state == "absent" and overview.seen.stopped_by:
+        return f"STOPPED: {overview.seen.stopped_by}"
     return _HEADLINES.get(overview.state, overview.state.upper())
 
 

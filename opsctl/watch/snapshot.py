@@ -14,6 +14,7 @@ from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.curve import Point
 from opsctl.logs.records import Measured
+from opsctl.records.cancels import Cancel
 from opsctl.records.chains import Chain
 from opsctl.records.identity import Place
 from opsctl.records.kill_switch import KillSwitchState
@@ -119,6 +120,7 @@ class Snapshot:
     lease: Lease = field(default_factory=Lease)  # free also where it cannot be seen
     # Part.KILL_SWITCH
     kill_switch: KillSwitchState | None = None  # None: it cannot be seen
+    cancelled: Cancel | None = None  # what a person cancelled last, if nobody has submitted since
     # Part.RUN_FILE
     published: Published | None = None  # None: nothing is
     # Part.PARTITION
@@ -159,6 +161,13 @@ class Snapshot:
     def problem_of(self, parts: Part) -> str:
         """Why one of `parts` could not be looked at; empty where all of them were, as far as they were asked for."""
         return next((why for part, why in self.problems if part in parts), "")
+
+    @property
+    def stopped_by(self) -> str:
+        """Return which person stopped the training on purpose, and how; empty where it is to train."""
+        if self.kill_switch is not None and self.kill_switch.is_triggered:
+            return f"the kill switch is triggered {self.kill_switch.describe()}"
+        return self.cancelled.describe() if self.cancelled is not None else ""
 
     @property
     def running(self) -> Job | None:

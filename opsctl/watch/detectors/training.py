@@ -13,7 +13,8 @@ from opsctl.watch.snapshot import Part, Snapshot, queue_order
 CHECK = "training"
 HELP = """Is the training running or scheduled?
 
-0: it runs, waits, or is finished. 1: something held behind it, or it is suspended. 2: held, waiting for what can
+0: it runs, waits, or is finished. 1: something held behind it, it is suspended, or a person stopped it on purpose with
+the kill switch or opsctl cancel. 2: held, waiting for what can
 never come, or not there. 3: Slurm does not answer or hides the jobs of others, somebody trains it whom the queue does
 not show, or the run was never submitted. Each line also goes into the training log.
 """
@@ -66,6 +67,10 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
         unknown = f"{snapshot.writer_elsewhere.named()} trains it, which the queue does not show here"
     if unknown is not None:  # it may be finished
         return _finding(Severity.UNKNOWN, _words(settings.name, "blind", unknown))
+    if snapshot.stopped_by:
+        first = "opsctl kill-switch deactivate; " if snapshot.cancelled is None else ""
+        todo = f"{first}opsctl submit, when it is to continue"
+        return Finding(CHECK, Severity.WARNING, _words(settings.name, "rests", snapshot.stopped_by), todo=todo)
     if snapshot.was_submitted or snapshot.checkpoint is not None:
         words = _words(settings.name, "absent")
         todo = "opsctl attempts says how the last one ended; opsctl submit"
@@ -89,6 +94,6 @@ def _of_job(severity: Severity, said: JobWords, team: str | None = None) -> Find
     return Finding(CHECK, severity, said.text, team, f"{said.form} {said.job.job_id}", evidence=evidence, todo=todo)
 
 
-_NEEDS = Part.QUEUE | Part.PROGRESS | Part.LEASE
+_NEEDS = Part.QUEUE | Part.PROGRESS | Part.LEASE | Part.KILL_SWITCH
 #: It says itself what it cannot see, in the watchdog's words.
 DETECTOR = Detector(CHECK, find, _NEEDS, HELP, can_do_without=_NEEDS)

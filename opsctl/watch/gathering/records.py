@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from opsctl.attempts.brake import learned_nothing, without_progress
 from opsctl.errors import OpsctlError
 from opsctl.records import kill_switch as kill_switch_file
 from opsctl.records import lease as lease_file
+from opsctl.records.cancels import read_cancels, resting
 from opsctl.records.chains import last_word
 from opsctl.records.revisions import differs_from_published
 from opsctl.watch.gathering.asked import Asked
@@ -35,7 +37,9 @@ def lease(seen: Snapshot, asked: Asked) -> Snapshot:
 
 
 def kill_switch(seen: Snapshot, asked: Asked) -> Snapshot:
-    """Part.KILL_SWITCH."""
+    """Part.KILL_SWITCH, and what else says that a person wants the training to rest."""
+    with contextlib.suppress(OSError):
+        seen = replace(seen, cancelled=resting(asked.known.chains, read_cancels(asked.paths)))
     try:
         return replace(seen, kill_switch=kill_switch_file.state(asked.paths))
     except OpsctlError:

@@ -119,9 +119,10 @@ DURATION = st.one_of(
 )
 DETAILS = {
     "finished": st.tuples(st.integers(0), st.integers(0)).map(lambda at: f"iteration {at[0]}, {at[1]} samples"),
+    "rests": st.just("the kill switch is triggered by ann at 2026-11-22T12:00:00+01:00: the loss is stuck"),
     "blind": st.just("Slurm does not answer (squeue: no answer within 8 s)"),
 }
-JOBLESS = {"finished", "blind", "absent"}
+JOBLESS = {"finished", "blind", "absent", "rests"}
 
 
 @st.composite

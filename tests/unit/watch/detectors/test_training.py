@@ -14,8 +14,13 @@ from opsctl.attempts.unseen import Unseen
 from opsctl.checkpoints.inventory import Checkpoint
 from opsctl.logs.pulse import parse_pulse
 from opsctl.logs.records import Alert, Pulse
+from opsctl.records.cancels import Cancel
+from opsctl.records.kill_switch import KillSwitchState
 from opsctl.slurm.states import PHASES, Phase
 from opsctl.slurm.types import Job
+from opsctl.status.next_steps import steps_for
+from opsctl.status.overview import Overview
+from opsctl.status.screen import headline
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import training
 from opsctl.watch.finding import Severity, exit_code
@@ -52,6 +57,28 @@ def said(
     return exit_code(findings), [
         line.removeprefix("[2026-03-01 11:00:00] PULSE: ").removesuffix(" [+01:00]") for line in lines
     ]
+
+
+CANCEL = Cancel(at=NOW - timedelta(minutes=5), by="ann", jobs=("12_1",))
+TRIGGERED = KillSwitchState(
+    path=Path("/o/kill-switch"), is_triggered=True, is_armed=True, by="bob", at=NOW - timedelta(hours=1)
+)
+
+
+@pytest.mark.parametrize(("stop", "who"), [({"cancelled": CANCEL}, "ann"), ({"kill_switch": TRIGGERED}, "bob")])
+def test_nobody_is_called_for_a_training_that_a_person_stopped(stop: dict[str, object], who: str) -> None:
+    snapshot = Snapshot(NOW, was_submitted=True, **stop)  # type: ignore[arg-type]
+    (finding,) = training.find(snapshot, SETTINGS)
+    assert finding.severity is Severity.WARNING and finding.alert is None and who in finding.text
+    (line,) = pulse_lines([finding], NOW)
+    read = parse_pulse(line)
+    assert isinstance(read, Pulse) and read.state == "rests"
+    overview = Overview("tr1", "us", Path("/o"), snapshot)
+    assert overview.state == "absent" and who in headline(overview)
+    assert "opsctl triage" not in [step.command for step in steps_for(overview, [])]
+    # What waits for no person is still missed while something is in the queue that only a person can start.
+    (held,) = training.find(replace(snapshot, jobs=(HELD,)), SETTINGS)
+    assert held.severity is Severity.CRITICAL
 
 
 def test_a_running_training_is_said_in_the_known_words_with_its_parentheses_closed() -> None:
