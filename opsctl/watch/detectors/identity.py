@@ -22,8 +22,15 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     if found is None:
         return []
     if found.place.standing is Standing.COPY:
-        text = f"{found.here} is {found.place.describe()}; opsctl submit makes it a run of its own"
-        return [Finding(CHECK, Severity.WARNING, text, subject="copy", todo="opsctl submit")]
+        # A submit of a finished run is refused.
+        text, todo = "opsctl submit makes it a run of its own", "opsctl submit"
+        if snapshot.is_finished:
+            text = "it is finished, so there is nothing to submit"
+            todo = (
+                "to train it further, raise train_samples, train_tokens or train_iters in the run file; opsctl submit"
+            )
+        text = f"{found.here} is {found.place.describe()}; {text}"
+        return [Finding(CHECK, Severity.WARNING, text, subject="copy", todo=todo)]
     texts: dict[str, str] = {}
     if found.place.standing is Standing.UNCLEAR:
         texts["unclear"] = f"{found.here} is {found.place.describe()}; opsctl submit says what to do"
@@ -34,4 +41,5 @@ def find(snapshot: Snapshot, _settings: Settings) -> list[Finding]:
     return [Finding(CHECK, Severity.WARNING, text, subject=subject) for subject, text in texts.items()]
 
 
-DETECTOR = Detector(CHECK, find, Part.QUEUE, HELP, can_do_without=Part.QUEUE)
+_NEEDS = Part.QUEUE | Part.PROGRESS
+DETECTOR = Detector(CHECK, find, _NEEDS, HELP, can_do_without=_NEEDS)

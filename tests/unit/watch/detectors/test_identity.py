@@ -30,6 +30,12 @@ def test_a_copy_is_said_to_be_one_and_of_what() -> None:
     ]
 
 
+def test_the_copy_of_a_finished_run_is_not_sent_to_a_submit_that_refuses_it() -> None:
+    seen = Whereabouts(HERE, Place(Standing.COPY, WAS))
+    (finding,) = identity.find(Snapshot(NOW, whereabouts=seen, is_finished=True), Settings("demo", "the team"))
+    assert "train_samples" in finding.todo and finding.todo.index("train_samples") < finding.todo.index("opsctl submit")
+
+
 def test_tasks_that_look_where_the_run_was_are_named_with_what_to_type() -> None:
     ids = f"{RUNNING.display_id}, {WAITING_FOR_TASK.display_id}"
     assert found(Standing.MOVED, "/old/output", "/old/output") == [
