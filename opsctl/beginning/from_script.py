@@ -77,8 +77,6 @@ def from_script(
     if "deepspeed" in own and begun.value("data", "separate_last_epoch_threshold") is None:
         remark = "BigScience's Megatron-DeepSpeed; Megatron-LM has 0.80"
         begun.set("data", "separate_last_epoch_threshold", _LAST_EPOCH, remark)
-    if begun.value("trainer", "zero_stage") == 0 and not begun.value("trainer", "bf16"):
-        begun.set("trainer", "zero_stage", 1, "0 in the script: optimizer states are always sharded here")
     _environment(begun, script, launch)
     _missing_arguments(begun, values, arguments)
     for (line, by), names in values.used_behind.items():

@@ -88,3 +88,7 @@ def test_fp16_adds_up_the_gradients_of_a_word_embedding_that_two_stages_have(poo
     alone = pool.run(1, fp16_norms, changes)[0]
     split = pool.run(2, fp16_norms, {**changes, "pipeline_model_parallel_size": 2})
     assert all(norms == pytest.approx(alone, rel=1e-3) for norms in split)
+
+
+def test_fp16_with_zero_stage_0_trains_as_with_stage_1(pool: Pool) -> None:
+    assert pool.run(2, fp16_norms, {"zero_stage": 0}) == pool.run(2, fp16_norms, {"zero_stage": 1})

@@ -21,7 +21,7 @@ def layout_facts(options: Mapping[str, Any], world_size: int) -> dict[str, Any]:
         "data": layout.data,
         "world_size": layout.world_size,
         "partition_method": options["pp_partition_method"],
-        "zero_stage": 1 if options["bf16"] else options["zero_stage"],
+        "zero_stage": 1,  # what --zero-stage 0 means too
         "optimizer": options["optimizer"],
     }
 

@@ -25,7 +25,7 @@ def engine_config(options: Mapping[str, Any]) -> dict[str, Any]:
         "pipeline": {"pipe_partitioned": False, "grad_partitioned": False},
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
-            "stage": 1,  # what --zero-stage 0 means with bf16 too
+            "stage": 1,  # what --zero-stage 0 means too
             "reduce_bucket_size": options["zero_reduce_bucket_size"],
             "allgather_bucket_size": options["zero_allgather_bucket_size"],
         },
@@ -68,16 +68,16 @@ def merged_with_file(options: Mapping[str, Any], loaded: Mapping[str, Any]) -> d
 
 
 def stage_notices(options: Mapping[str, Any], loaded: Mapping[str, Any] | None = None) -> list[str]:
-    """What to say of a ZeRO stage that is asked for, by option or by the DeepSpeed file `loaded`, and is not the one.
+    """Return a line for each ZeRO stage, by option or by the DeepSpeed file `loaded`, that is trained as stage 1.
 
-    BigScience's configurations for bf16 say stage 0, at which its DeepSpeed sharded optimizer states all the same.
+    BigScience's configurations for bf16 ask for stage 0, at which its DeepSpeed sharded optimizer states all the same.
     """
     section = (loaded or {}).get("zero_optimization")
     in_file = section.get("stage") if isinstance(section, Mapping) else None
     asked = {"--zero-stage": options["zero_stage"], f"--deepspeed-config {options['deepspeed_config']}: stage": in_file}
-    sharded = "with bf16 optimizer states are sharded over DP at stage 0 too, so it is trained as stage 1"
+    sharded = "optimizer states are sharded over DP at stage 0 too, so it is trained as stage 1, with the same results"
     return [
-        f"{what} {stage}: {sharded if stage == 0 and options['bf16'] else 'it is trained as stage 1'}"
+        f"{what} {stage}: {sharded if stage == 0 else 'it is trained as stage 1'}"
         for what, stage in asked.items()
         if stage not in (1, None)
     ]

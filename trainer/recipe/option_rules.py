@@ -152,9 +152,6 @@ def _precision_errors(options: Mapping[str, Any]) -> list[str]:
     errors = []
     if options["fp16"] and options["bf16"]:
         errors.append("--fp16 with --bf16: choose one")
-    if options["zero_stage"] == 0 and not options["bf16"]:
-        precision = "--fp16" if options["fp16"] else "fp32"
-        errors.append(f"--zero-stage 0 with {precision}: optimizer states are sharded over DP here: give 1")
     scale = options["initial_loss_scale"]
     if scale & (scale - 1):
         errors.append(f"--initial-loss-scale {scale} is no power of two")

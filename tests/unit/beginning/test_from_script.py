@@ -18,7 +18,7 @@ from opsctl.beginning.traced import Traced
 from opsctl.errors import UsageError
 from opsctl.runs.checks import all_options, find_problems
 from opsctl.runs.load import load_run_file
-from trainer.recipe.options import BY_KEY, from_tables, given
+from trainer.recipe.options import BY_KEY, check_mapping, from_tables, given
 
 BASH = shutil.which("bash") or "bash"
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -241,6 +241,14 @@ def begun_of(text: str) -> Begun:
 
 def launched_after(text: str) -> Begun:
     return begun_of(f"{text}\nsrun python pretrain_gpt.py {MODEL}")
+
+
+@pytest.mark.parametrize("precision", ["--fp16", "--bf16", ""])
+def test_the_zero_stage_of_a_script_is_taken_as_it_is(precision: str) -> None:
+    words = f"{precision} --zero-stage 0 --lr 1e-4 --train-iters 10"
+    begun = begun_of(f"srun python pretrain_gpt.py {MODEL} {words}")
+    assert begun.value("trainer", "zero_stage") == 0
+    assert check_mapping({**values(begun, "trainer"), "vocab_size": 100}, world_size=8) == []
 
 
 @pytest.mark.parametrize("before", ["", "if [ -f /tmp/x ]; then "])

@@ -43,7 +43,7 @@ OPTIONS: tuple[Option, ...] = group(
         "--zero-stage",
         int,
         1,
-        "Optimizer states are sharded over DP; with --bf16 stage 0 is taken and does the same.",
+        "Optimizer states are sharded over DP; stage 0 is taken too and trains the same.",
         choices=(0, 1),
     ),
     option("--zero-reduce-bucket-size", int, 500_000_000, "Gradients reduced at once.", unit="elements", at_least=1),

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.formats.training_identity import layout_facts
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
-from trainer.recipe.options import Options, OptionsError, parse, to_arguments
+from trainer.recipe.options import Options, parse, to_arguments
 from trainer.recipe.vocabulary import Vocabulary
 
 
@@ -129,7 +130,16 @@ def test_a_deepspeed_file_adds_to_the_options_and_does_not_overrule_them() -> No
         merged_with_file(options(), loaded)
 
 
-def test_stage_0_is_taken_with_bf16_said_and_sharded() -> None:
+@pytest.mark.parametrize("precision", [{"bf16": True}, {"fp16": True}, {}], ids=["bf16", "fp16", "fp32"])
+def test_stage_0_is_the_training_of_stage_1(precision: dict[str, Any]) -> None:
+    asked, usual = (options(zero_stage=stage, **precision) for stage in (0, 1))
+    assert engine_config(asked) == engine_config(usual)
+    assert layout_facts(asked, 4) == layout_facts(usual, 4)
+    (said,) = stage_notices(asked)
+    assert said.startswith("--zero-stage 0: ")
+
+
+def test_stage_0_of_the_file_is_printed_too() -> None:
     bloom = options(bf16=True, zero_stage=0)
     file = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}
     assert merged_with_file(bloom, file)["zero_optimization"]["stage"] == 1
@@ -138,9 +148,6 @@ def test_stage_0_is_taken_with_bf16_said_and_sharded() -> None:
     assert all("stage 0 too, so it is trained as stage 1" in line for line in said)
     assert stage_notices(options(bf16=True), {"bf16": {"enabled": True}}) == []
     assert "stage 2: it is trained as stage 1" in stage_notices(options(), {"zero_optimization": {"stage": 2}})[0]
-    for precision in ({}, {"fp16": True}):
-        with pytest.raises(OptionsError, match=r"--zero-stage 0 with (--fp16|fp32)"):
-            options(zero_stage=0, **precision)
 
 
 @pytest.mark.parametrize("switch", ["round_robin_gradients", "elastic_checkpoint"])
