@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 from random import Random
@@ -284,7 +285,8 @@ def test_what_nobody_has_said_that_the_script_is_called_with_is_missing() -> Non
 )
 def test_what_no_shell_reads_is_put_down_and_bash_refuses_it(text: str, expected: tuple[int, str]) -> None:
     assert read(text).refused[0] == expected
-    done = subprocess.run([BASH, "-n", "-c", text], capture_output=True, timeout=20, check=False)
+    english = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run([BASH, "-n", "-c", text], env=english, capture_output=True, timeout=20, check=False)
     assert done.returncode and f"line {expected[0]}: syntax error" in done.stderr.decode()
 
 

@@ -52,7 +52,8 @@ def test_a_group_that_is_not_the_folders_gets_no_more_than_everybody(tmp_path: P
 
 
 def test_what_was_there_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir(0o750)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder").chmod(0o750)  # whatever the umask
     make_folder(tmp_path / "folder" / "new")
     assert mode(tmp_path / "folder") == 0o750
     elsewhere = tmp_path / "elsewhere"
