@@ -59,6 +59,8 @@ _ENDINGS = {
 }
 #: Who says that a connection is lost is one of its ends; nobody knows which one lost it. Who waited is not who hangs.
 _OF_ANOTHER = (Cause.NETWORK, Cause.HANG)
+#: What other ranks say once one has crashed, by such a signal, and how sure the crash then is.
+_OF_PEERS, _CRASHES, _CRASHED = (Cause.NETWORK, Cause.NCCL), (signal.SIGSEGV, signal.SIGFPE, signal.SIGILL), 0.7
 _LATEST = math.inf
 #: What comes to a training whether or not it goes on.
 _COME_ANYWAY = (Cause.TIME_LIMIT, Cause.CANCELLED, Cause.PREEMPTED)
@@ -191,6 +193,20 @@ def after_a_hang(candidates: list[Candidate], facts: Facts) -> list[Candidate]:
         replace(one, score=one.score * _FOLLOWED, weight=one.weight * _FOLLOWED) if one.cause in _COME_ANYWAY else one
         for one in candidates
     ]
+
+
+def after_a_crash(candidates: list[Candidate], facts: Facts, first: Failure | None) -> list[Candidate]:
+    """With the crash of the rank that failed first, and less for what NCCL says on other ranks, which only followed."""
+    if first is None or signal_of(first) not in _CRASHES:
+        return candidates
+    less = [
+        replace(one, score=one.score * _FOLLOWED, weight=one.weight * _FOLLOWED)
+        if one.cause in _OF_PEERS and one.rank != first.rank
+        else one
+        for one in candidates
+    ]
+    crash = [replace(one, score=_CRASHED, weight=_CRASHED) for one in of_signal(facts, first)]
+    return [*less, *crash] if any(one.cause in _OF_PEERS for one in candidates) else candidates
 
 
 def of_waiting(facts: Facts) -> list[Candidate]:

@@ -17,6 +17,7 @@ from opsctl.attempts.verdict import Cause, Quote, Verdict
 from opsctl.triage.candidates import (
     ENOUGH,
     Candidate,
+    after_a_crash,
     after_a_hang,
     of_cancelled_step,
     of_exit,
@@ -29,7 +30,7 @@ from opsctl.triage.candidates import (
     was_ended,
 )
 from opsctl.triage.findings import Facts, by_one_clock
-from opsctl.triage.placing import placed
+from opsctl.triage.placing import of_one_node, placed
 from opsctl.triage.rules import Advice, Fault, Role, Rules
 from trainer.formats.attempt_records import Failure
 
@@ -42,17 +43,19 @@ def decide(facts: Facts, rules: Rules) -> Verdict:
     """The verdict; `Cause.UNKNOWN` with the last lines where nothing says why."""
     first = _first(facts)
     said = [*of_findings(facts, first, Role.ROOT), *of_slurm(facts)]
-    candidates = [*after_a_hang(said, facts), *of_stacks(facts), *of_waiting(facts)]
+    candidates = [*after_a_crash(after_a_hang(said, facts), facts, first), *of_stacks(facts), *of_waiting(facts)]
     if not any(one.score >= ENOUGH for one in candidates):
         candidates += [*of_samples(facts, first), *of_signal(facts, first), *of_exit(facts, first)]
         candidates += of_cancelled_step(facts, first)
-        if not candidates and not was_ended(facts, first):
+        if not candidates and not was_ended(facts, first) and not facts.ended_on:
             candidates = of_findings(facts, first, Role.CASCADE)
     if not candidates:
         return _not_found(facts, first, rules)
     winner = _winner(candidates)
     same = [one for one in candidates if one.cause is winner.cause]
     place = placed(candidates, winner, first, facts)
+    alone = next((row.alone for row in rules.rows if row.name == winner.rule), None)
+    winner = of_one_node(winner, place, facts, alone)
     return Verdict(
         cause=winner.cause,
         summary=_sentence(winner, place),
@@ -125,7 +128,7 @@ def _not_found(facts: Facts, first: Failure | None, rules: Rules) -> Verdict:
     verdict = Verdict(
         cause=Cause.UNKNOWN,
         summary="cause not found",
-        node=failed[0] if len(failed) == 1 else "",
+        node=facts.ended_on or (failed[0] if len(failed) == 1 else ""),
         evidence=facts.last_lines,
         todo=todo(rules.advice.get(Cause.UNKNOWN), "", ""),
     )

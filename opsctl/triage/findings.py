@@ -85,6 +85,7 @@ class Facts:
     nodes: tuple[str, ...] = ()  # all nodes of it, as far as known
     cancelled: Quote | None = None  # the line by which a step was cancelled before any of it failed
     failed_tasks: tuple[str, ...] = ()  # nodes on which a task failed by itself, as srun says, in its order
+    ended_on: str = ""  # where a task or a launcher was ended by a signal before any rank said why
     reason: str = ""  # an Ending, where there is an attempt
     stacks: tuple[StackGroup, ...] = ()  # of a hung step
     other_work: tuple[tuple[int, str], ...] = ()  # rank and line of what went on as others waited in vain

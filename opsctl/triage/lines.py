@@ -21,7 +21,7 @@ _PREFIXES = tuple(
         r"\s*\[(?:default|trainer|worker)_?(?P<local_rank>\d+)\]:\s?",
         r"\s*\[?[Rr]ank ?(?P<rank>\d+)(?:/\d+)?\]?:\s?",
         r"\s*\[rank(?P<rank>\d+)\]\s?",
-        r"\[\d+,(?P<rank>\d+)\]<std(?:err|out|diag)>:\s?",
+        r"(?:(?:[A-Z][a-z]{2} ){2}[ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,(?P<rank>\d+)\]<std(?:err|out|diag)>:\s?",
         r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*\]\s(?=\S+:\d+:\d+ )",
         rf"(?P<node>{_HOST}):\d+:\d+ \[(?P<local_rank>\d+)\]\s",
         rf"(?P<node>{_HOST}):\d+:\d+ (?=NCCL )",
@@ -33,8 +33,11 @@ _PREFIXES = tuple(
         rf"{_SYSLOG_TIME}?(?P<syslog>{_NODE}) {_SYSLOG_ENDS}",
         rf"{_SYSLOG_TIME}(?P<syslog>{_HOST}) {_SYSLOG_ENDS}",
         rf"{_FILE_ENDS}{_NOT_TIME}(?P<node>{_NODE}): ",
-        r"(?P<task>\d{1,6}): ?(?![\d:])",
-        r"\(\w+ pid=\d+(?:, ip=(?P<node>[\d.]+))?\)\s?",
+        r" {0,5}(?P<task>\d{1,6}): ?(?![\d:])",
+        r"\[(?P<task>\d{1,5})\] (?=[EWIF]\d{4} |[A-Za-z_.]+(?:Error|Exception|Check)\b|Traceback |  File )",
+        rf"\[[A-Za-z][\w.-]{{0,30}}\]:?\s(?={_NODE}: )",
+        r"\([\w.-]+, rank=(?P<rank>\d+)(?:, \w+=\w+)*\)\s",
+        r"\((?:\w+ pid=\d+|raylet)(?:, ip=(?P<node>[\d.]+))?\)\s?",
     )
 )
 _WITHIN = (

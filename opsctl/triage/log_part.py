@@ -23,7 +23,8 @@ from opsctl.records.trusted import open_file
 from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_mpi, task_of_srun, tasks_of_srun
 from opsctl.triage.findings import ENDING_RULES, STEP_CANCELLED, Finding, findings_of_line, frames_above
 from opsctl.triage.lines import read_line
-from opsctl.triage.places import PLACE_MARKS, Places, Told, short_name, told_by
+from opsctl.triage.opening import OPENING_BYTES, Opening, Told, read_opening
+from opsctl.triage.places import PLACE_MARKS, Places, short_name, told_by
 from opsctl.triage.rules import Role, Rules
 from opsctl.triage.scanning import Hit, last_progress, line_numbers, scan, text_around
 from opsctl.triage.waiting import WAITED_MARK, other_work
@@ -36,6 +37,8 @@ _MOST_AROUND = 400
 _LAST_LINES, _LONGEST_LAST = 12, 300
 _FRAMED = (b"Error", b"Exception")
 _COUNT_NUMBERS_S = 2.0
+#: Torch's launcher of a node, of a signal that it got itself.
+_GOT_SIGTERM = "Received 15 death signal"
 _SILENCE = (SILENT.encode(), GOES_ON.encode())
 #: How much of the time the search through a log may take; what it finds is judged in the rest.
 _SEARCH_SHARE = 0.6
@@ -82,6 +85,7 @@ class Read:
     tasks: list[FailedTask] = field(default_factory=list)  # as srun said, in its order
     unread: list[str] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)  # of places
+    opening: Opening = field(default_factory=Opening)
     other_work: tuple[tuple[int, str], ...] = ()
     is_silent: bool = False  # the job said that nothing was logged any more, and not that it went on
 
@@ -120,6 +124,18 @@ class Read:
         ended, is_killed = self.ended_at, bool(self.tasks) and self.tasks[0].signal is not None
         return tuple(one.node for one in self.tasks if not is_killed or ended is None or one.order < ended)
 
+    def ended_on(self, findings: Sequence[Finding]) -> str:
+        """The node of the first task or launcher that a signal ended before any rank had said why it ends.
+
+        findings: with their places.
+        """
+        ended, roots = self.ended_at, [one.order for one in findings if one.rule.role is not Role.TEARDOWN]
+        tasks = [(one.order, one.node) for one in self.tasks if one.signal in (signal.SIGKILL, signal.SIGBUS)]
+        agents = [(one.order, one.node) for one in findings if _GOT_SIGTERM in one.text and one.node]
+        order, node = min([*tasks, *agents], default=(0, ""))
+        is_first = not any(one < order for one in (*roots, *(one.order for one in self.ends)))
+        return node if is_first and (ended is None or order < ended) else ""
+
     def killed_task(self, is_rank: bool) -> list[Failure]:
         """The one task that a signal ended, as srun says, before anything ended the others, where tasks are ranks."""
         if not is_rank or not self.tasks:
@@ -139,9 +155,10 @@ def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
         found = scan(
             fd, part.begin, end, rules, share_of(ends_at, _SEARCH_SHARE), extra=(*MARKS, *PLACE_MARKS, *_SILENCE)
         )
+        _, opening = text_around(fd, part.begin, 0, min(OPENING_BYTES, end - part.begin))
         progress, iteration = last_progress(fd, part.begin, end)
         reference = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
-        read = Read(iteration=iteration)
+        read = Read(iteration=iteration, opening=read_opening(opening))
         said = [hit.line for hit in found.hits if hit.line.startswith(_SILENCE)]
         read.is_silent = bool(said) and said[-1].startswith(SILENT.encode())
         if not found.is_whole:

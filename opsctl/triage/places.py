@@ -11,6 +11,7 @@ from datetime import datetime
 from opsctl.triage.elastic import tasks_of_srun
 from opsctl.triage.findings import Finding
 from opsctl.triage.lines import read_line
+from opsctl.triage.opening import NO_OPENING, Opening, Told
 from trainer.formats.attempt_records import Failure, RankPlace
 
 #: Stand in lines that tell of places, though they say nothing of a failure.
@@ -18,24 +19,18 @@ PLACE_MARKS = (b"global_rank_mapping", b"process rank ", b"RUNNING AT ", b"Init 
 _HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 #: NCCL numbers the ranks of a communicator: those of the largest are the job's.
 _NCCL_RANK = re.compile(r"NCCL INFO .*\brank (?P<rank>\d+) nranks (?P<of>\d+)")
+_NCCL_ADDRESS = re.compile(r"NCCL INFO Bootstrap ?: Using [^\s:]+:(?P<address>[\d.]+)<")
 _MPI_RANK = re.compile(
     rf"process rank (?P<rank>\d+) .*\bon node (?P<node>{_HOST})"
     rf"|RANK (?P<rank_2>\d+) PID \d+ RUNNING AT (?P<node_2>{_HOST})"
 )
 _DEEPSPEED = re.compile(rf"'(?P<node>{_HOST})': \[(?P<ranks>[\d, ]+)\]")
+#: Where a line may have the name of who says it.
+_FRONT = re.compile(r"(?:\s*(?:\[[^\]]{0,40}\]:?|\([^)]{0,60}\)|[\d:TZ.,/+-]{1,40}|\|))*\s*[\w.-]{0,64}")
+_LONGEST_FRONT = 160
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: What nodes have of GPUs.
 _RANKS_PER_NODE = (1, 2, 4, 6, 8, 16)
-
-
-@dataclass(frozen=True)
-class Told:
-    """What one line tells of a place."""
-
-    node: str = ""
-    rank: int | None = None
-    local_rank: int | None = None
-    task: int | None = None
-    of: int = 0  # how many ranks the communicator has whose rank it is; 0 for a rank of the job
 
 
 def told_by(line: str, reference: datetime) -> list[Told]:
@@ -55,6 +50,8 @@ def told_by(line: str, reference: datetime) -> list[Told]:
         return [Told(mpi["node"] or mpi["node_2"], rank=int(mpi["rank"] or mpi["rank_2"]))]
     if said.is_kernels:
         return []
+    if (own := _NCCL_ADDRESS.search(said.text)) and said.node:
+        return [Told(said.node, said.rank, said.local_rank, said.task, address=own["address"])]
     if nccl := _NCCL_RANK.search(said.text):
         return [Told(said.node, int(nccl["rank"]), said.local_rank, said.task, int(nccl["of"]))]
     if said.rank is not None or said.task is not None:
@@ -73,6 +70,8 @@ class Places:
     first_rank: Mapping[str, int] = field(default_factory=dict)  # of a node
     tasks_are_ranks: bool = False
     ranks_per_node: int = 0  # where every node has as many, in Slurm's order; 0 where that is not known
+    hosts: frozenset[str] = frozenset()  # all names that are known to be nodes'
+    addresses: Mapping[str, str] = field(default_factory=dict)  # address -> the node that has it
 
     def node(self, rank: int | None, task: int | None) -> str:
         """Of the rank, else of srun's task; the only one there is where neither is known."""
@@ -98,6 +97,11 @@ class Places:
             return self.nodes.index(node) * self.ranks_per_node + local_rank
         return local_rank if self.nodes == (node,) else None
 
+    def at_front(self, line: str) -> str:
+        """The node whose name stands in front of the line, among time stamps and what is in brackets."""
+        front = _FRONT.match(line[:_LONGEST_FRONT])
+        return next((word for word in _WORD.findall(front[0]) if word in self.hosts), "") if front else ""
+
     def of_ranks(self) -> tuple[RankPlace, ...]:
         """Every rank whose node is known."""
         local_rank_of = {rank: local_rank for (_, local_rank), rank in self.rank_of.items()}
@@ -108,12 +112,19 @@ class Places:
 
 
 def learn(
-    told: Iterable[Told], failures: Iterable[Failure], ranks: Sequence[RankPlace], nodes: Sequence[str]
+    told: Iterable[Told],
+    failures: Iterable[Failure],
+    ranks: Sequence[RankPlace],
+    nodes: Sequence[str],
+    opening: Opening = NO_OPENING,
 ) -> Places:
     """What all lines tell together. ranks: what the job itself noted, which is believed before lines.
 
-    nodes: all of the job in Slurm's order, empty where not known.
+    nodes: all of the job in Slurm's order, empty where not known; then those of the opening are taken.
     """
+    told = [*told, *opening.told]
+    hosts = opening.hosts | {one.node for one in told if one.node}
+    nodes = tuple(nodes) or (opening.nodes if len(opening.nodes) > 1 or hosts == set(opening.nodes) else ())
     told = [_named(one, nodes) for one in told]
     largest = max((one.of for one in told), default=0)
     told = [one if not one.of or one.of == largest else replace(one, rank=None) for one in told]
@@ -140,7 +151,7 @@ def learn(
     node_of_task = {task: named.most_common(1)[0][0] for task, named in task_votes.items()}
     if max(tasks, default=-1) < len(nodes):
         node_of_task = {**dict(enumerate(nodes)), **node_of_task}
-    same = _tasks_are_ranks(told, node_of_task, tasks, nodes)
+    same = _tasks_are_ranks(told, node_of_task, tasks, nodes or sorted({one.node for one in opening.told}))
     heard = {one.rank for one in told if one.rank is not None} | (tasks if same else set())
     known = {**node_of_task, **node_of_rank} if same else node_of_rank
     return Places(
@@ -150,7 +161,9 @@ def learn(
         rank_of=rank_of,
         first_rank=_first_ranks(rank_of),
         tasks_are_ranks=same,
-        ranks_per_node=_ranks_per_node(told, heard, known, nodes, same),
+        ranks_per_node=_stated(opening, heard, known, nodes) or _ranks_per_node(told, heard, known, nodes, same),
+        hosts=hosts | {*nodes},
+        addresses={**opening.addresses, **{one.address: one.node for one in told if one.address}},
     )
 
 
@@ -181,6 +194,16 @@ def _first_ranks(rank_of: Mapping[tuple[str, int], int]) -> dict[str, int]:
     for (node, local_rank), rank in rank_of.items():
         found[node].add(rank - local_rank)
     return {node: firsts.pop() for node, firsts in found.items() if len(firsts) == 1 and min(firsts) >= 0}
+
+
+def _stated(opening: Opening, heard: set[int], known: Mapping[int, str], nodes: Sequence[str]) -> int:
+    """How many ranks each node has, as the log says, where all that is known fits that; else 0."""
+    number = opening.ranks_per_node
+    if not number and nodes and opening.ranks % len(nodes) == 0:
+        number = opening.ranks // len(nodes)
+    if not number or max(heard | set(known), default=0) // number >= len(nodes):
+        return 0
+    return number if all(nodes[rank // number] == node for rank, node in known.items()) else 0
 
 
 def _ranks_per_node(
@@ -214,7 +237,7 @@ def with_places(findings: Iterable[Finding], places: Places, known: Mapping[tupl
 
 
 def _with_place(one: Finding, places: Places, known: Mapping[tuple[int, str], str]) -> Finding:
-    node = short_name(one.node, places.nodes)
+    node = short_name(places.addresses.get(one.node, one.node), places.nodes)
     if not one.rule.placed:
         return replace(one, node=node)
     rank = one.rank
@@ -222,5 +245,5 @@ def _with_place(one: Finding, places: Places, known: Mapping[tuple[int, str], st
         rank = one.task
     if not node and (rank is None or rank not in places.node_of_rank) and one.local_rank is not None:
         node = known.get((one.local_rank, one.text), "")
-    node = node or places.node(rank, one.task)
+    node = node or places.at_front(one.text) or places.node(rank, one.task)
     return replace(one, node=node, rank=rank if rank is not None else places.rank(node, one.local_rank))

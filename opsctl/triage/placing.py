@@ -10,13 +10,15 @@ from dataclasses import replace
 from opsctl.attempts.verdict import Cause
 from opsctl.triage.candidates import Candidate
 from opsctl.triage.findings import Facts
-from opsctl.triage.rules import Fault
+from opsctl.triage.rules import Fault, Role
 from trainer.formats.attempt_records import Failure
 
 #: What all ranks of a node share.
 _OF_A_NODE = (Cause.SHM, Cause.HOST_OOM)
 #: What a kernel says in one of these, a rank may say in another.
 _OF_A_GPU = (Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST)
+#: In what a network's library says of its own end of a connection.
+_OWN_END = re.compile("NCCL WARN|Transport retry count exceeded")
 #: What differs between lines of several ranks that say the same.
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 
@@ -32,7 +34,7 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
         return replace(winner, node=place.node, rank=place.rank)
     if _all_say_it(same, facts):
         nodes = {one.node for one in same}
-        shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE
+        shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE or _others_are_well(nodes, facts)
         return replace(winner, node=nodes.pop() if len(nodes) == 1 and shared else "", rank=None)
     if first is not None and first.rank >= 0 and any(first.rank == one.rank for one in same):
         return replace(winner, node=first.node or winner.node, rank=first.rank, at=first.failed_at or winner.at)
@@ -58,9 +60,11 @@ def _rank_there(candidates: Sequence[Candidate], found: Candidate) -> int | None
 
 def _one_end(same: Sequence[Candidate], winner: Candidate) -> Candidate | None:
     """The place that all lines of the winner's kind name, where a network's own error is said by one alone."""
-    alike = [one for one in same if one.rule == winner.rule and "NCCL WARN" in one.sentence]
-    own = winner.rule == "infiniband-completion" and len({(one.node, one.rank) for one in alike}) == 1
-    return alike[0] if own and alike[0].node else None
+    alike = [one for one in same if one.rule == winner.rule and _OWN_END.search(one.sentence)]
+    own = winner.rule == "infiniband-completion" and len({one.node for one in alike}) == 1
+    if not own or not alike[0].node:
+        return None
+    return alike[0] if len({one.rank for one in alike}) == 1 else replace(alike[0], rank=None)
 
 
 def _node_of(rank: int | None, facts: Facts) -> str:
@@ -81,6 +85,20 @@ def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
     heard = {one.rank for one in facts.findings if one.rank is not None}
     most = max(ranks.values(), default=0)
     return most >= 2 and most * 2 > len(heard)
+
+
+def of_one_node(winner: Candidate, place: Candidate, facts: Facts, alone: Cause | None) -> Candidate:
+    """The winner; as the node's, where its rule has a cause for that, and the job's other nodes do not say the same."""
+    if alone is None or not place.node or not _others_are_well({place.node}, facts):
+        return winner
+    return replace(winner, cause=alone, fault=Fault.NODE)
+
+
+def _others_are_well(nodes: set[str], facts: Facts) -> bool:
+    """Whether the job has more nodes, and those fail alone, as srun says, or as lines of others that only followed."""
+    alone = set(facts.failed_tasks) == nodes and len(facts.nodes) > 1
+    followed = {one.node for one in facts.findings if one.rule.role is Role.CASCADE and one.node} - nodes
+    return alone or bool(followed)
 
 
 def _is_about_ranks(cause: Cause) -> bool:

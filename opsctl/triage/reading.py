@@ -33,8 +33,8 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
         read = read_part(part, rules, ends_at)
     except OSError as error:
         raise OpsctlError(f"cannot read {part.path}: {error.strerror or error}") from None
-    places = learn(read.told, read.failures, (), ())
-    nodes = _nodes_named(read, [one.node for one in read.findings])
+    places = learn(read.told, read.failures, (), (), read.opening)
+    nodes = _nodes_named(read, [*places.nodes, *(one.node for one in read.findings)])
     findings = with_places(read.findings, places, {})
     return Facts(
         findings=tuple(findings),
@@ -44,6 +44,7 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
         nodes=nodes,
         cancelled=read.cancelled,
         failed_tasks=read.failed_by_themselves,
+        ended_on=read.ended_on(findings),
         other_work=read.other_work,
         iteration=read.iteration,
         last_lines=read.last,
@@ -66,7 +67,7 @@ def read_attempt(
     noted = noted_failures(root, folder)
     own, known = rank_outputs(root, folder, rules, ends_at, read.unread)
     nodes = tuple(nodes) or tuple(dict.fromkeys(place.node for place in ranks))
-    places = learn(read.told, read.failures, ranks, nodes)
+    places = learn(read.told, read.failures, ranks, nodes, read.opening)
     if not nodes:
         nodes = _nodes_named(read, [])
         places = replace(places, nodes=nodes) if len(nodes) == 1 else places
@@ -85,6 +86,7 @@ def read_attempt(
         nodes=nodes,
         cancelled=read.cancelled,
         failed_tasks=read.failed_by_themselves,
+        ended_on=read.ended_on(findings),
         other_work=read.other_work,
         iteration=read.iteration,
         last_lines=read.last,

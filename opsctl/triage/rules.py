@@ -43,6 +43,7 @@ class _WrittenRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     cause: Cause
     fault: Fault
+    alone: Cause | None = None
     words: tuple[str, ...] = ()
     words_of: str = ""
     pattern: str = ""
@@ -82,6 +83,7 @@ class Rule:
     otherwise: bool  # only where no other means the line
     weight: float
     say: str
+    alone: Cause | None = None  # the cause where one node of several says it
 
     def matches(self, text: str) -> Match | None:
         """Where the line without its prefix is meant; every line with one of the words where there is no pattern."""
@@ -180,4 +182,5 @@ def _compiled(path: Path, row: _WrittenRule, made: Callable[[str], Pattern]) -> 
         otherwise=row.otherwise,
         weight=row.weight,
         say=row.say,
+        alone=row.alone,
     )
