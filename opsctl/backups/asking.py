@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from msgspec.structs import replace
 
 from opsctl.backups import forms
-from opsctl.backups.far import NOTE, find, read_run, refuse_another_runs
+from opsctl.backups.far import NOTE, find, read_run, refuse_another_runs, why_lost
 from opsctl.backups.sending import Destination, turn
 from opsctl.checkpoints.backups import BackedUp, read_backups, record
 from opsctl.errors import OpsctlError
@@ -71,7 +71,7 @@ def _proven(place: Destination, line: BackedUp, is_proven_elsewhere: bool) -> Ba
     except StoreError:
         raise
     except OpsctlError as error:
-        known = replace(line, lost=str(error))
+        known = replace(line, lost=why_lost(error, line))
     _put_on_record(place, line, known)
     return known
 

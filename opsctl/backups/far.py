@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import msgspec
 
 from opsctl.backups.forms import TAR, TAR_INDEX, Form, form_of, refuse_what_is_short
-from opsctl.checkpoints.backups import What
+from opsctl.checkpoints.backups import BackedUp, What
 from opsctl.errors import OpsctlError
+from opsctl.moments import iso
 from opsctl.stores.store import Store
 from opsctl.stores.types import FarFile, StoreError
 from trainer.formats.errors import CheckpointError
@@ -78,6 +79,10 @@ class Found:
         return folder_of(self.note.what, self.note.iteration)
 
 
+class NoManifest(OpsctlError):
+    """Files of a checkpoint are there, and its manifest is not."""
+
+
 def folder_of(what: What, iteration: int) -> str:
     """Where a checkpoint is at a destination."""
     return f"{FOLDERS[what]}/{tag_of(iteration)}"
@@ -98,6 +103,13 @@ def state_of(there: Mapping[str, FarFile], manifest: Manifest) -> str:
     if len(files) <= len(names) or not all(mark for *_, mark in files):
         return ""
     return digest_of(json_line(files).encode())
+
+
+def why_lost(fault: OpsctlError, line: BackedUp) -> str:
+    """Return why a copy no longer counts that the ledger has as `line`."""
+    if isinstance(fault, NoManifest) and line.verified_at is not None:
+        return f"its {MANIFEST} was removed there: the copy was whole on {iso(line.verified_at)}"
+    return str(fault)
 
 
 def read_run(store: Store) -> FarRun | None:
@@ -128,9 +140,12 @@ def refuse_another_runs(
         )
 
 
-def find_all(store: Store) -> tuple[list[Found], list[str]]:
-    """Every backup of a checkpoint there, oldest first, and a line for each folder that is none. Raises StoreError."""
-    found, problems = [], []
+def find_all(store: Store) -> tuple[list[Found], dict[tuple[int, What], OpsctlError]]:
+    """Return every backup of a checkpoint there, oldest first, and the fault of each folder that is none.
+
+    Raises StoreError.
+    """
+    found, faults = [], {}
     for what, folder in FOLDERS.items():
         by_tag: dict[str, dict[str, FarFile]] = {}
         for name, far in store.list(folder).items():
@@ -145,8 +160,8 @@ def find_all(store: Store) -> tuple[list[Found], list[str]]:
             except StoreError:
                 raise  # it does not answer: of what is there nobody can tell
             except OpsctlError as error:
-                problems.append(f"{folder}/{tag}: {error}")
-    return sorted(found, key=lambda one: (one.note.iteration, one.note.what)), problems
+                faults[iteration, what] = error
+    return sorted(found, key=lambda one: (one.note.iteration, one.note.what)), faults
 
 
 def find(store: Store, iteration: int, what: What) -> Found:
@@ -157,7 +172,9 @@ def find(store: Store, iteration: int, what: What) -> Found:
 def _found(store: Store, what: What, iteration: int, there: Mapping[str, FarFile]) -> Found:
     prefix = folder_of(what, iteration)
     if MANIFEST not in there:
-        raise OpsctlError("it has no manifest, so it was never sent whole" if there else "it is not there")
+        if there:
+            raise NoManifest(f"it has no {MANIFEST}: it was not sent whole, or the file was removed there later")
+        raise OpsctlError("it is not there")
     data = store.read(f"{prefix}/{MANIFEST}")
     try:
         manifest = decode_manifest(data, f"{prefix}/{MANIFEST}")

@@ -11,7 +11,7 @@ from opsctl.backups import forms
 from opsctl.backups.checkpoints import line_of
 from opsctl.backups.data_far import FOLDER as DATA
 from opsctl.backups.data_far import FarRunData, read_data_of
-from opsctl.backups.far import NOTE, Found, find_all, read_run, refuse_another_runs
+from opsctl.backups.far import NOTE, Found, find_all, folder_of, read_run, refuse_another_runs, why_lost
 from opsctl.backups.rest import FOLDER, Look, newest_look, numbers_there
 from opsctl.backups.sampling import Drawn, Round, draw
 from opsctl.backups.sending import Destination, turn
@@ -46,19 +46,25 @@ def verify(place: Destination, sample: tuple[float, int] | None, say: Callable[[
     another run's; StoreError.
     """
     with turn(place.paths, place.name, place.to):
-        found, problems = find_all(place.store)
-        done = Verified(len(found), problems=problems)
+        found, faults = find_all(place.store)
+        done = Verified(len(found))
         try:
             lines = {line.key: line for line in read_backups(place.paths) if line.to == place.to}
         except OSError as error:
             raise OpsctlError(f"nothing is verified: {file_problem(error, place.paths.backups)}") from None
+        on_record = {(line.iteration, line.what) for line in lines.values()}
+        done.problems += [
+            f"{folder_of(what, iteration)}: {fault}"
+            for (iteration, what), fault in faults.items()
+            if (iteration, what) not in on_record
+        ]
         whose = read_run(place.store)
         refuse_another_runs(whose, place.name, read_run_id(place.paths) or "", place.store.where)
         if whose is None and any(line.what is not What.DATA for line in lines.values()):
             done.problems.append(f"has no {NOTE}: is it mounted, or was it emptied?")
         look = newest_look(place.store, numbers_there(place.store))
         data = read_data_of(place.store, place.name, read_run_id(place.paths) or "")
-        for line in _missing(found, look, data, list(lines.values())):
+        for line in _missing(found, faults, look, data, list(lines.values())):
             _tell(place, lines, line, done, say)
         parts = [*map(_checkpoint, found), *([_look(look)] if look else []), *([_data(data)] if data else [])]
         drawn = None if sample is None else _drawn(place, parts, sample)
@@ -113,18 +119,25 @@ def _data(data: FarRunData) -> _Part:
     return _Part(DATA, {name: Expected(part.bytes, part.xxh64) for name, part in data.files.items()}, line)
 
 
-def _missing(found: list[Found], look: Look | None, data: FarRunData | None, lines: list[BackedUp]) -> list[BackedUp]:
-    """Those on record of which nothing whole is there."""
+def _missing(
+    found: list[Found],
+    faults: Mapping[tuple[int, What], OpsctlError],
+    look: Look | None,
+    data: FarRunData | None,
+    lines: list[BackedUp],
+) -> list[BackedUp]:
+    """Return the lines of which nothing whole is there, each with the reason."""
+
+    def why(line: BackedUp) -> str:
+        fault = faults.get((line.iteration, line.what))
+        return f"no whole backup of {_thing(line)} is there" if fault is None else why_lost(fault, line)
+
     there = {(one.note.iteration, one.note.what) for one in found}
     if look is not None:
         there.add((0, What.REST))
     if data is not None:
         there.add((0, What.DATA))
-    return [
-        replace(line, lost=line.lost or f"no whole backup of {_thing(line)} is there")
-        for line in lines
-        if (line.iteration, line.what) not in there
-    ]
+    return [replace(line, lost=line.lost or why(line)) for line in lines if (line.iteration, line.what) not in there]
 
 
 def _drawn(place: Destination, parts: list[_Part], sample: tuple[float, int]) -> Drawn:

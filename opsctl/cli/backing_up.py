@@ -39,6 +39,19 @@ def far_store(url: str, endpoint: str | None = None) -> Store:
     return open_store(plain_url(url), Access(endpoint=endpoint))
 
 
+def endpoint_of(run: RunView, url: str) -> str | None:
+    """Return the endpoint that the run's [backup] gives for a place that it names; None without."""
+    from opsctl.backups.policy import policy_of
+    from opsctl.checkpoints.backups import plain_url
+    from opsctl.errors import OpsctlError
+
+    try:
+        table = policy_of(run).table
+    except OpsctlError:
+        return None
+    return table.endpoint if plain_url(url) in table.to else None
+
+
 def named_by(run: RunView) -> frozenset[str] | None:
     """Destinations that [backup] to names; None where what is published cannot be read."""
     from opsctl.checkpoints.backups import places_named

@@ -217,11 +217,16 @@ def verify(
     for one in done:
         for problem in one.problems:
             message(f"{one.to}: {problem}")
-        verdict = f"{len(one.lost)} NO LONGER COUNT" if one.lost else "each as it was sent"
-        message(f"{one.to}: {one.backups} backups, {one.files} files read, {bytes_words(one.bytes)}: {verdict}")
+        message(f"{one.to}: {one.backups} backups, {one.files} files read, {bytes_words(one.bytes)}: {_verdict(one)}")
     if as_json:
         print_json("verified", done)
     ctx.exit(0 if is_well and not any(one.lost or one.problems for one in done) else 1)
+
+
+def _verdict(one: VerifiedBackups) -> str:
+    wrong = [f"{len(one.lost)} NO LONGER COUNT"] if one.lost else []
+    wrong += [f"{len(one.problems)} PROBLEMS, see above"] if one.problems else []
+    return ", ".join(wrong) or ("each as it was sent" if one.files else "nothing was there to read")
 
 
 def _verify(run: RunView, to: str | None, sample: str | None, limit: str | None) -> list[VerifiedBackups]:

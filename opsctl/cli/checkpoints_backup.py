@@ -46,6 +46,12 @@ def from_option(function: Function) -> Function:
     return click.option("--from", "from_", metavar="URL", required=True, callback=_without_secret, help=what)(function)
 
 
+def endpoint_option(function: Function) -> Function:
+    """`--endpoint`."""
+    what = "Address of an S3 server that is not Amazon's [default: AWS_ENDPOINT_URL_S3, then AWS_ENDPOINT_URL]."
+    return click.option("--endpoint", metavar="URL", callback=_without_secret, help=what)(function)
+
+
 def limit_option(function: Function) -> Function:
     """`--limit`."""
     what = "Bytes a second of all that is moved, such as 200MB [default: [backup] limit]."
@@ -167,6 +173,7 @@ def _back_up(run: RunView, to: str | None, limit: str | None, wish: Wish, dry_ru
     help="Only files of such names, as 'layer_0[3-5]-*' or '*mp_rank_02*'; needs --into.",
 )
 @click.option("--into", metavar="FOLDER", help="There instead of into the run's checkpoints; no run is needed then.")
+@endpoint_option
 @limit_option
 @json_option
 def restore(
@@ -177,6 +184,7 @@ def restore(
     weights_only: bool,
     patterns: tuple[str, ...],
     into: str | None,
+    endpoint: str | None,
     limit: str | None,
     as_json: bool,
 ) -> None:
@@ -185,11 +193,12 @@ def restore(
     It is put together beside and has its name when every file is proven: an interrupted restore is typed again. After a
     finished one the same command finds it complete and exits 0. Nothing is overwritten, and nobody may be training.
     Where the run has no checkpoint it is the latest; else `checkpoints repoint` makes it so. The trainer takes one
-    without optimizer states with --no-load-optim or --finetune.
+    without optimizer states with --no-load-optim or --finetune. For a place of the run's [backup] to, the default of
+    --endpoint is that table's endpoint.
     """
     from opsctl.backups.printed import RestoredCheckpoint
     from opsctl.backups.restoring import choose, restore_files, restore_to_folder, restore_to_run
-    from opsctl.cli.backing_up import far_store, flow_of
+    from opsctl.cli.backing_up import endpoint_of, far_store, flow_of
     from opsctl.output import message, print_json
     from opsctl.records.run_view import glance
 
@@ -199,7 +208,7 @@ def restore(
     if patterns and into is None:
         raise click.UsageError("--files brings no whole checkpoint: give --into FOLDER")
     seen = glance(chosen_run) if into is None else None
-    with far_store(from_) as store:
+    with far_store(from_, endpoint or (endpoint_of(seen, from_) if seen else None)) as store:
         chosen = choose(store, step, weights_only)
         flow = flow_of(limit, chosen.bytes)
         if seen is not None:

@@ -249,7 +249,8 @@ def show_synced(done: Sequence[SyncedRun]) -> None:
     for one in done:
         gone = f", {one.deleted} deleted" if one.deleted else ""
         what = f": {one.files} files, {bytes_words(one.bytes)}{gone}" if one.files or one.deleted else ""
-        show(f"{one.run}: {one.state}{what}")
+        state = f"{len(one.left)} not sent{'; sent' if what else ''}" if one.left else one.state
+        show(f"{one.run}: {state}{what}")
 
 
 def _show_compared(found: object) -> None:

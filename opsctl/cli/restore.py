@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from opsctl.cli.checkpoints_backup import from_option, limit_option
+from opsctl.cli.checkpoints_backup import endpoint_option, from_option, limit_option
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option
 
@@ -29,6 +29,7 @@ from opsctl.cli.selection import json_option
 @click.option("--data", is_flag=True, help="Its data sets instead, to where the run had them.")
 @click.option("--into", metavar="FOLDER", help="With --data: below this folder, each in one of its own.")
 @click.option("--run", "of_run", metavar="NAME", help="With --data: whose, where several runs' are there.")
+@endpoint_option
 @limit_option
 @json_option
 def command(
@@ -41,6 +42,7 @@ def command(
     data: bool,
     into: str | None,
     of_run: str | None,
+    endpoint: str | None,
     limit: str | None,
     as_json: bool,
 ) -> None:
@@ -62,7 +64,7 @@ def command(
     if data:
         if to or no_checkpoint or stands_as or weights_only or step is not None:
             raise click.UsageError("--data brings data sets alone: give --into, --run and --limit with it")
-        _bring_data(from_, into, of_run, limit, as_json)
+        _bring_data(from_, endpoint, into, of_run, limit, as_json)
         return
     if to is None or into or of_run:
         missing = "Missing option '--to'" if to is None else "--into and --run are of --data"
@@ -70,7 +72,7 @@ def command(
     if no_checkpoint and (step is not None or weights_only):
         raise click.UsageError("--no-checkpoint, or which one: give one of them")
     folder = Path(os.path.abspath(to))  # noqa: PTH100 - links stay as written
-    with far_store(from_) as store:
+    with far_store(from_, endpoint) as store:
         asked = Asked(step, weights_only, not no_checkpoint, stands_as)
         done = bring_back(store, folder, asked, flow_of(limit), message)
     for warning in done.warnings:
@@ -98,14 +100,16 @@ def command(
         print_json("restored", answer)
 
 
-def _bring_data(from_: str, into: str | None, of_run: str | None, limit: str | None, as_json: bool) -> None:
+def _bring_data(
+    from_: str, endpoint: str | None, into: str | None, of_run: str | None, limit: str | None, as_json: bool
+) -> None:
     from opsctl.backups.data_far import choose
     from opsctl.backups.data_restoring import bring_data_back, changes_to_make
     from opsctl.backups.printed import RestoredData, RestoredDataSet
     from opsctl.cli.backing_up import far_store, flow_of
     from opsctl.output import message, print_json
 
-    with far_store(from_) as store:
+    with far_store(from_, endpoint) as store:
         chosen = choose(store, of_run)
         done = bring_data_back(store, chosen, Path(into) if into else None, flow_of(limit), message)
     changes = changes_to_make(done)

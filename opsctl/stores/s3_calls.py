@@ -13,6 +13,7 @@ _PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "
 _MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchUpload"}
 _FULL = "takes no more: it is full"
 _DENIED = "denies access"
+_SERVER = "AWS_ENDPOINT_URL names a server that is not Amazon's"
 _REFUSED = {
     "InvalidAccessKeyId": "does not know the access key",
     "SignatureDoesNotMatch": "does not take the secret key",
@@ -22,14 +23,16 @@ _REFUSED = {
     "AllAccessDisabled": _DENIED,
     "403": _DENIED,
     "RequestTimeTooSkewed": "says that this machine's clock is wrong",
-    "NoSuchBucket": "has no such bucket: make it, or correct the URL",
+    "NoSuchBucket": f"has no such bucket: make it, or correct the URL; {_SERVER}",
     "InvalidBucketName": "has no bucket of that name: correct the URL",
     "QuotaExceeded": "takes no more: the quota is used up",
     "XMinioStorageFull": _FULL,
     "InsufficientStorage": _FULL,
 }
 _OF_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken")
-_REMEDY = "see AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and ~/.aws/credentials"
+_REMEDY = (
+    f"see AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE and ~/.aws/credentials; {_SERVER}"
+)
 
 
 class S3Fault(FileFault):

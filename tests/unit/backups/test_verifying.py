@@ -16,8 +16,9 @@ from opsctl.errors import OpsctlError
 from opsctl.stores.store import Store
 from opsctl.stores.types import StoreError
 from tests.unit.backups import backed_up_runs
-from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, destination, goes, whole_there
-from tests.unit.control.checkpoint_runs import save, seen
+from tests.unit.backups.backed_up_runs import TABLE, a_run, back_up_now, destination, goes, prune_now, whole_there
+from tests.unit.control.checkpoint_runs import save, seen, there
+from trainer.formats.json_text import json_line
 
 disk = backed_up_runs.disk
 
@@ -174,3 +175,22 @@ def test_another_runs_copies_are_not_put_on_record(folder: Path, disk: Path, tmp
     with pytest.raises(OpsctlError, match="another run"):
         verify_now(other, disk)
     assert read_backups(seen(other).paths) == []
+
+
+def test_a_manifest_that_was_removed_is_told_from_one_that_never_came(folder: Path, disk: Path) -> None:
+    for step in (20, 40):
+        (disk / "checkpoints" / f"global_step{step}" / "manifest.json").unlink()
+    paths = seen(folder).paths
+    lines = [line for line in read_backups(paths) if line.iteration != 40]
+    paths.backups.write_text("".join(f"{json_line(line)}\n" for line in lines))  # as if 40 had been cut off
+    found = verify_now(folder, disk)
+    (lost,) = found.lost
+    (problem,) = found.problems
+    assert lost.iteration == 20 and "removed" in lost.lost and "not sent whole" not in lost.lost
+    assert "checkpoints/global_step40" in problem and "not sent whole" in problem
+
+
+def test_a_prune_says_that_the_manifest_was_removed(folder: Path, disk: Path) -> None:
+    (disk / "checkpoints" / "global_step20" / "manifest.json").unlink()
+    (problem,) = prune_now(folder).problems
+    assert "removed" in problem and "not sent whole" not in problem and 20 in there(folder)

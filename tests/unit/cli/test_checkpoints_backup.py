@@ -243,3 +243,15 @@ def test_restores_that_cannot_be_meant_are_refused(
 ) -> None:
     assert opsctl("restore", "--from", str(disk), *words) in (1, 2)
     assert why in capsys.readouterr().err
+
+
+def test_a_verification_with_problems_does_not_end_with_all_is_well(
+    folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(capsys, "checkpoints backup")
+    assert opsctl("backup", "verify") == 0
+    well = capsys.readouterr().err.splitlines()[-1].rpartition(": ")[2]
+    for path in (folder / "output" / ".opsctl" / "backups.jsonl", disk / "checkpoints/global_step20/manifest.json"):
+        path.unlink()
+    assert opsctl("backup", "verify") == 1
+    assert well not in capsys.readouterr().err.splitlines()[-1]

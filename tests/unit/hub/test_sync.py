@@ -6,11 +6,14 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from opsctl.cli.hub import show_synced
 from opsctl.hub.belonging import NOTE
 from opsctl.hub.ledger import sent_files
+from opsctl.hub.printed import SyncedRun
 from opsctl.records.errand_progress import PROGRESS_VARIABLE
 from tests.hub_server import Fault
 from tests.unit.hub.sent import REPO, Desk, desk
@@ -335,3 +338,12 @@ def test_a_folder_that_cannot_be_looked_into_holds_up_nothing_else_and_deletes_n
     assert outcome.left == ["logs/closed: it cannot be listed by this account"] and outcome.files == 1
     assert desk.files_there() == {LOG, CURVES, "logs/closed/a.txt", "logs/gone.txt", "logs/new.txt"}
     assert desk.sync().deleted == 1 and "logs/closed/a.txt" in desk.hub.files(REPO)
+
+
+def test_files_that_were_sent_are_not_called_left(capsys: pytest.CaptureFixture[str]) -> None:
+    facts: dict[str, Any] = {"run": "tr1", "bytes": 9, "deleted": 0, "commits": [], "notes": []}
+    show_synced([SyncedRun(state="left", files=30, left=["logs/a: busy", "logs/b: busy"], **facts)])
+    show_synced([SyncedRun(state="left", files=0, left=["logs/a: busy"], **facts)])
+    some, none = capsys.readouterr().out.splitlines()
+    assert "left" not in some + none and "2 not sent" in some and "sent: 30 files" in some
+    assert "1 not sent" in none and "files" not in none
