@@ -130,7 +130,7 @@ def _missing(
 
     def why(line: BackedUp) -> str:
         fault = faults.get((line.iteration, line.what))
-        return f"no whole backup of {_thing(line)} is there" if fault is None else why_lost(fault, line)
+        return f"no whole backup of {_thing(line)} is there" + (f": {why_lost(fault, line)}" if fault else "")
 
     there = {(one.note.iteration, one.note.what) for one in found}
     if look is not None:

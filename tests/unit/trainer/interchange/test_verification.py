@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.unit.control.checkpoint_runs import save
-from trainer.interchange.verification import main
+from tests.users import as_user
+from trainer.interchange.verification import main, verify
 
 WEIGHTS, SHARD = "layer_01-model_00-model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"
 
@@ -43,3 +47,18 @@ def test_a_manifest_that_is_none_or_anothers_is_wrong_too(tmp_path: Path, capsys
     found = verified(capsys, damaged, moved)
     assert "cannot be read" in found["global_step10"][0]
     assert found["global_step25"][0].endswith("is that of global_step20")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's files need root")
+def test_a_file_that_the_user_may_not_read_is_a_problem_and_no_damage() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        closed, damaged = save(folder, 10), save(folder, 20)
+        for one in (closed, damaged):
+            (one / WEIGHTS).chmod(0o600)
+        (damaged / SHARD).write_bytes(b"short")
+        found = as_user("nobody", lambda: [one.as_json() for one in verify([closed, damaged], 1)])
+    assert [len(cast(list[str], one["problems"])) for one in found] == [1, 2]
+    proven = [cast(list[str], one["damage"]) for one in found]
+    assert proven[0] == [] and len(proven[1]) == 1 and proven[1][0].startswith(f"{SHARD} has 5 bytes")
