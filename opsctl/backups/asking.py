@@ -2,26 +2,29 @@
 
 A listing has every file's size and what the store itself says of its content (an ETag, the times of a file), and the
 manifest there has to be the one that was sent. Where the listing differs from the one at the last proof, or the ledger
-has no proof, the copy is read once and the proof goes on record with its date. A place that does not answer, or is not
-what it was, proves nothing; what it has lost goes on record, so that the next backup sends it again.
+has no proof, the copy is proven once: by the store's own checksums against the files here, where it has any, otherwise
+by reading it. The proof goes on record with its date. A place that does not answer, or is not what it was, proves
+nothing; what it has lost goes on record, so that the next backup sends it again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
 from opsctl.backups import forms
-from opsctl.backups.far import NOTE, find, read_run, refuse_another_runs, why_lost
+from opsctl.backups.far import NOTE, Found, find, read_run, refuse_another_runs, why_lost
 from opsctl.backups.sending import Destination, turn
 from opsctl.checkpoints.backups import BackedUp, read_backups, record
 from opsctl.errors import OpsctlError
 from opsctl.moments import now
 from opsctl.records.identity import read_run_id
-from opsctl.stores.types import StoreError
+from opsctl.records.trusted import opened_folder
+from opsctl.stores.types import Expected, StoreError
+from trainer.formats.manifest import tag_of
 from trainer.formats.verification import digest_of
 
 
@@ -65,6 +68,8 @@ def _proven(place: Destination, line: BackedUp, is_proven_elsewhere: bool) -> Ba
         if is_proven_elsewhere or (found.state and found.state == line.proof):
             return line
         files = forms.expected(found.manifest.files)
+        vouched = _vouched(place, found, files)
+        files = {name: expected for name, expected in files.items() if name not in vouched}
         for fault in forms.check(place.store, found.prefix, found.form, files, place.flow).faults.values():
             raise OpsctlError(fault)
         known = replace(line, verified_at=now().replace(microsecond=0), proof=found.state)
@@ -74,6 +79,18 @@ def _proven(place: Destination, line: BackedUp, is_proven_elsewhere: bool) -> Ba
         known = replace(line, lost=why_lost(error, line))
     _put_on_record(place, line, known)
     return known
+
+
+def _vouched(place: Destination, found: Found, files: Mapping[str, Expected]) -> Collection[str]:
+    """Return the files that a checksum of the store's own proves to be those here. A tar is not here."""
+    if found.form is forms.Form.TAR:
+        return ()
+    try:
+        here = place.paths.checkpoints / tag_of(found.note.iteration)
+        with opened_folder(place.paths.output, here) as (folder, _):
+            return place.store.vouched(folder, files, found.prefix, place.flow)
+    except OSError:
+        return ()
 
 
 def _put_on_record(place: Destination, line: BackedUp, known: BackedUp) -> None:

@@ -42,6 +42,9 @@ class Backend(Protocol):
     def holds(self, name: str, source: Source) -> str | None:
         """The checksum, where the file of the source's size that is there has its contents."""
 
+    def vouches(self, name: str, source: Source) -> str | None:
+        """Return the source's xxh64 where a checksum of the store's own, not a note of ours, is that of the source."""
+
     def send(self, source: Source, name: str, flow: Flow) -> str:
         """Put it there whole, replacing what is there, and prove it. Returns its xxh64."""
 
@@ -155,6 +158,24 @@ class Store:
             return Moved(found.bytes, "", was_there=True)
 
         return self._each(files, check, flow)
+
+    def vouched(
+        self, folder: Path | int, files: Mapping[str, Expected], prefix: str = "", flow: Flow | None = None
+    ) -> Collection[str]:
+        """Return those of `files` that the store's own checksums prove, by reading them in `folder` and not there.
+
+        Raises StoreError.
+        """
+        with held_folder(folder) as held:
+
+            def vouch(name: str) -> Moved:
+                with contextlib.closing(_opened(held, name, Expected(files[name].bytes))) as source:
+                    found = self.backend.vouches(_joined(prefix, name), source)
+                if found is None or found != files[name].xxh64:
+                    raise FileFault(f"{name!a} in {self.where} is not proven by a checksum of the store's own")
+                return Moved(source.bytes, found, was_there=True)
+
+            return self._each(files, vouch, flow or Flow()).moved.keys()
 
     def list(self, prefix: str = "") -> dict[str, FarFile]:
         """Every whole file below the folder `prefix`, by its name there; empty where there is no such folder."""

@@ -94,6 +94,21 @@ def test_every_file_arrives_and_comes_back_whatever_its_name(here: Path, url: st
     assert same(here, back)
 
 
+def test_a_checksum_of_the_stores_own_proves_what_is_there_and_nothing_else_does(here: Path, url: str) -> None:
+    names = {name: Expected(grows=True) for name in ("a b", "large.bin", "manifest.json")}
+    with open_store(url) as store:
+        moved = store.put(here, names, "run").moved
+        known = {name: Expected(one.bytes, one.xxh64) for name, one in moved.items()}
+        marks = {name: far.mark for name, far in store.list("run").items()}
+        has_checksums = url.startswith("gs://")
+        assert all(marks.values()) is has_checksums and any(marks.values()) is has_checksums
+        assert set(store.vouched(here, known, "run")) == (set(known) if has_checksums else set())
+        (here / "a b").write_bytes(b"!" * (here / "a b").stat().st_size)
+        store.put(here, {"a b": Expected(grows=True)}, "run").raise_faults()
+        assert set(store.vouched(here, known, "run")) == (set(known) - {"a b"} if has_checksums else set())
+        assert (store.list("run")["a b"].mark != marks["a b"]) is has_checksums
+
+
 def test_what_is_not_right_leaves_nothing(here: Path, url: str) -> None:
     with open_store(url) as store:
         assert store.put(here, {"a b": Expected(1000, "0" * 16)}, "x").faults
