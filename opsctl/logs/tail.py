@@ -32,10 +32,13 @@ def lines_backwards(fd: int, limit_bytes: int | None = None, marks: Sequence[byt
             yield text_of(line, cut_bytes)
 
 
-def last_lines(fd: int, count: int, wanted: Filter = whole) -> Iterator[str]:
-    """The last `count` wanted lines, in order. A line end at the very end begins no further line."""
-    end = os.fstat(fd).st_size
-    start = start_of_last(fd, count, end, wanted)
+def last_lines(fd: int, count: int, wanted: Filter = whole, begin: int = 0, end: int | None = None) -> Iterator[str]:
+    """The last `count` wanted lines, in order. A line end at the very end begins no further line.
+
+    begin, end: only between these positions.
+    """
+    end = os.fstat(fd).st_size if end is None else end
+    start = max(begin, start_of_last(fd, count, end, wanted))
     lines = Lines()
     for _, data in blocks(fd, start, end):
         yield from shown(lines.feed(data), wanted)

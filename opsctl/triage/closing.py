@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from opsctl.attempts import events as attempts_file
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt
 from opsctl.attempts.verdict import Cause, Verdict
@@ -72,9 +74,26 @@ def facts_of(paths: RunPaths, attempt: Attempt, slurm: SlurmWord, rules: Rules, 
             unread = (f"{paths.main_log}: no start line of attempt {attempt.number}",)
     except OSError as error:
         unread = (f"{paths.main_log}: {error.strerror or error}",)
-    folder = paths.attempt_folder(attempt.job_id)
+    folder = _folder_of(paths, attempt)
     found = read_attempt(paths.output, folder, part, attempt.nodes, slurm, rules, ends_at - time.monotonic())
     return with_record(found, attempt, last_samples(paths.output, folder), unread)
+
+
+def _folder_of(paths: RunPaths, attempt: Attempt) -> Path:
+    """Return the folder in which the attempt's ranks left things; an absent one where that cannot be known.
+
+    The newest attempt of a job has the job's folder, and what it found there was set aside under a number.
+    """
+    folder = paths.attempt_folder(attempt.job_id)
+    try:
+        same_job = [one.id for one in attempts_file.read(paths) if one.job_id == attempt.job_id]
+    except OSError:
+        return folder
+    if attempt.id not in same_job[:-1]:
+        return folder
+    numbered = folder.with_name(f"{folder.name}.{same_job.index(attempt.id) + 1}")
+    aside = [one for one in folder.parent.glob(f"{folder.name}.*") if one.is_dir()]
+    return numbered if len(aside) == len(same_job) - 1 else folder / "not-known"
 
 
 def with_record(found: Facts, attempt: Attempt, samples: tuple[NodeSample, ...], unread: tuple[str, ...] = ()) -> Facts:

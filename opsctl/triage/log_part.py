@@ -166,9 +166,9 @@ def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
                 f"{part.path}: of {end - part.begin} bytes only the newest {end - found.begin} were read"
             )
         take(fd, found.hits, part.path.name, rules, reference, progress, ends_at, read)
-        read.other_work = _other_work(fd, found.hits, max(progress, part.begin), reference)
+        read.other_work = _other_work(fd, found.hits, max(progress, part.begin), end, reference)
         read.findings = _numbered(fd, read.findings, min(ends_at, time.monotonic() + _COUNT_NUMBERS_S))
-        read.last = _last_lines(fd, part.path.name)
+        read.last = _last_lines(fd, part.path.name, part.begin, end)
         return read
     finally:
         os.close(fd)
@@ -228,12 +228,14 @@ def _is_over(ends_at: float) -> bool:
     return time.monotonic() > ends_at
 
 
-def _other_work(fd: int, hits: Sequence[Hit], progress: int, reference: datetime) -> tuple[tuple[int, str], ...]:
+def _other_work(
+    fd: int, hits: Sequence[Hit], progress: int, end: int, reference: datetime
+) -> tuple[tuple[int, str], ...]:
     """What went on around the first line after the last iteration that tells of a wait in vain."""
     begin = next((hit.begin for hit in hits if hit.begin >= progress and WAITED_MARK in hit.line), None)
     if begin is None:
         return ()
-    before, after = text_around(fd, begin, min(_AROUND_BYTES, begin - progress), _WAITING_BYTES)
+    before, after = text_around(fd, begin, min(_AROUND_BYTES, begin - progress), min(_WAITING_BYTES, end - begin))
     return tuple(other_work(before, after, reference))
 
 
@@ -243,8 +245,9 @@ def _numbered(fd: int, findings: list[Finding], ends_at: float) -> list[Finding]
     return [replace(one, line=numbers.get(one.order)) for one in findings]
 
 
-def _last_lines(fd: int, source: str) -> tuple[Quote, ...]:
-    lines = [printable(line.strip())[:_LONGEST_LAST] for line in last_lines(fd, _LAST_LINES)]
+def _last_lines(fd: int, source: str, begin: int, end: int) -> tuple[Quote, ...]:
+    found = last_lines(fd, _LAST_LINES, begin=begin, end=end)
+    lines = [printable(line.strip())[:_LONGEST_LAST] for line in found]
     return tuple(Quote(source=source, text=line) for line in lines if line)
 
 

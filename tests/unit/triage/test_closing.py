@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.cli import main
+from opsctl.records.attempt_folder import set_aside
 from opsctl.records.cancels import Cancel
 from opsctl.records.node_evidence import read_node_evidence
 from opsctl.records.state_files import append_state
@@ -225,3 +226,39 @@ def test_a_cause_that_is_not_found_is_said_with_the_last_lines(
     an_attempt(paths, 1, "nothing that a rule means", "the very last line")
     out = triage(capsys)
     assert "cause       cause not found" in out and "the very last line" in out
+
+
+def test_the_last_lines_of_a_dead_attempt_are_its_own_while_the_next_one_lives(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_attempt(paths, 1, "a line of the first")
+    an_attempt(paths, 2, "a line of the second")
+    with paths.main_log.open("a") as log:
+        log.writelines(f"{line}\n" for line in (start(3, 73), *("the third lives" for _ in range(30))))
+    told = printed("triage", triage(capsys, "2", "--json"))
+    assert [one["text"] for one in told["last_lines"]] == [start(2, 72), "a line of the second"]
+    assert "the third lives" not in triage(capsys, "2") and "the third lives" not in triage(capsys, "1")
+
+
+def test_a_dead_attempt_is_judged_by_its_own_folder_while_its_job_makes_another_attempt(
+    paths: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = an_attempt(paths, 1, "nothing that a rule means")
+    folder = paths.attempt_folder(ended.job_id)
+    note_failure(folder, "the first: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    set_aside(folder)
+    folder.mkdir()
+    append_opened(paths, replace(ended, number=2, id="again", closed_at=None, reason=None))
+    with paths.main_log.open("a") as log:
+        log.write(f"{start(2, ended.job_id)}\n")
+    note_failure(folder, "KeyError: 'of the second'")
+    told = printed("triage", triage(capsys, "1", "--json"))
+    assert told["cause"] == "gpu-ecc" and "of the second" not in str(told)
+    folder.with_name(f"{folder.name}.1").rename(folder.with_name("lost"))
+    # Which folder is its own is no longer known: then none is read.
+    assert "of the second" not in triage(capsys, "1", "--json")
+
+
+def note_failure(folder: Path, message: str) -> None:
+    failure = {"rank": 5, "node": "n1", "exit_code": 1, "message": message}
+    (folder / "failure-1.json").write_text(json.dumps(failure))
