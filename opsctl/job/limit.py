@@ -3,7 +3,7 @@
 The trainer is started with an exit duration that ends a margin before the limit. Slurm is asked again shortly before
 that moment; where the limit has been raised, a note in the attempt's folder lets the trainer go on until the margin
 before the new one. Whatever goes wrong on that way (no answer, no disk, this process gone), the trainer leaves in time
-for the limit that was known. A lowered limit needs nothing: Slurm's own warning comes before it.
+for the limit that was known. Of a lowered limit Slurm's own warning tells, and Slurm is then asked which limit it is.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _WITHOUT_LIMIT = timedelta(days=7)
 WARNING_EARLY_S = 90.0
 #: How long the end of the thread may take, seconds: it may be asking Slurm.
 _END_WAIT_S = 1.0
+#: How long the stop request waits for Slurm's word of what a warning is about, seconds.
+ANSWER_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ class LimitWatch:
         self._ask, self._root, self._note, self._clock = ask, root, note, clock
         self._news: deque[str] = deque()
         self._warned = ""
+        self._asked_s: float | None = None  # when Slurm was asked what a warning is about
+        self._is_answered = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="limit", daemon=True)
 
@@ -133,6 +138,26 @@ class LimitWatch:
         if not self._warned and is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
             self._warned = limit_words(self.limit)
         return f"{self._warned}, {signals.names()}" if self._warned else f"the job got {signals.names()}"
+
+    def awaits_answer(self, signals: Signals) -> bool:
+        """Return whether Slurm is being asked about a warning that the known limit does not explain, for seconds."""
+        if signals.received != [signal.SIGUSR1]:
+            return False
+        if self._asked_s is None:
+            if is_limits_warning(signals.received, self.limit, self._clock(), self.margin_s):
+                return False
+            self._asked_s = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # the machine gives no more threads
+                threading.Thread(target=self._ask_about_warning, name="warning", daemon=True).start()
+        return not self._is_answered.is_set() and time.monotonic() - self._asked_s < ANSWER_WAIT_S
+
+    def _ask_about_warning(self) -> None:
+        with contextlib.suppress(SlurmError):
+            found = self._ask()
+            if found is not None and found != self.limit:
+                self.limit = found
+                self._news.append(f"opsctl: the time limit has changed: {limit_words(found) or 'there is none'}")
+        self._is_answered.set()
 
     @property
     def has_warned(self) -> bool:

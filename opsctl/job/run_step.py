@@ -60,6 +60,7 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
     with watched(limit), watched_cron(task.paths, task.cluster) as step.cron:
         code = step.run()
     _follow(task, step)
+    why = limit.why(signals) if signals.any else ""
     told, ends_at = signals.told_to_end, limit.limit.ends_at
     limit_reached = told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
     said = exit_report(task.paths.output, task.paths.attempt_folder(task.allocation.job_id)).reason
@@ -83,7 +84,7 @@ def run_step(task: Task, signals: Signals, folder: Path, keeper: Keeper, desk: R
     notes = (
         f"it hung: {hangs.sentence}" if step.ended_hung else "",
         f"Slurm preempted the job at {iso(preempted_at)}" if preempted_at is not None else "",
-        limit.why(signals) if signals.any else "",
+        why,
         desk.to_end.told() if desk.to_end else "",
     )
     return end, "; ".join(filter(None, notes))

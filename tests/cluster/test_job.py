@@ -125,6 +125,19 @@ def test_the_warning_before_the_time_limit_makes_the_trainer_save_and_leave(trai
     assert set(training.ends(chain).values()) == {("COMPLETED", 0)}
 
 
+def test_the_warning_before_a_limit_that_was_lowered_is_recorded_as_that_limit(training: Training) -> None:
+    script = environment_script(training.opsctl.folder, "renice -n 19 $$")
+    training.write(time="30", environment=script, exit_margin='"0:25"', nodes="1", gpus_per_node="1")
+    chain = training.submit("1-1")
+    training.wait_for_iteration(2)
+    training.opsctl.cluster.run("scontrol", "update", f"JobId={chain}", "TimeLimit=2")
+    training.wait_for_log("END TIME:", timeout_s=125)
+    (attempt,) = training.attempts()
+    assert (attempt["reason"], attempt["exit_code"]) == ("exit-duration", 0)
+    assert attempt["note"].startswith("the time limit of 0:02:00 comes at ") and attempt["note"].endswith(", SIGUSR1")
+    assert f"opsctl: {attempt['note']}: asked the trainer to save and leave" in training.log()
+
+
 def test_a_damaged_revision_fails_on_record_until_the_brake_holds_and_the_kill_switch_comes_first(
     training: Training,
 ) -> None:
