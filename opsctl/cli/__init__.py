@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from opsctl.errors import OpsctlError
+from opsctl.errors import OpsctlError, SlurmUnasked
 from opsctl.output import message, message_text
 
 #: name -> (module under opsctl.cli that has `command`, the line in `opsctl --help`), in the order people meet them.
@@ -206,12 +206,26 @@ def main(argv: list[str] | None = None) -> None:
         message_text(said if is_help else f"opsctl: {said}")
         sys.exit(3 if is_check else error.exit_code)
     except OpsctlError as error:
-        message(f"opsctl: {error}")
+        message(f"opsctl: {error}{_local_cluster_hint(error)}")
         sys.exit(3 if is_check else error.exit_code)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         message(f"opsctl: {where}{error.strerror or error}")
         sys.exit(3 if is_check else 1)
+
+
+def _local_cluster_hint(error: OpsctlError) -> str:
+    """Return what to add to the command where it found no Slurm and a local cluster is up here."""
+    if not isinstance(error, SlurmUnasked):
+        return ""
+    from opsctl.cli.selection import local_cluster_option
+
+    try:
+        option = local_cluster_option()
+    except (OpsctlError, OSError):
+        return ""
+    name = option.rpartition(" ")[2]
+    return f"; a local cluster is up here: add{option}, or export OPSCTL_CLUSTER={name}" if option else ""
 
 
 def _forget_after(args: list[str]) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opsctl.slurm.client import SlurmLooks
+
 
 def show_what_is_next() -> int:
     """Say it in one screen; the exit code."""
@@ -29,9 +34,27 @@ def show_what_is_next() -> int:
     else:
         try:
             run = view(None, asks_first=True)
-            one = look_at_run(run, looking_at(choose_cluster(None, run.paths)))
-            lines = run_here(one.overview, one.found, width, colour)
+            slurm = looking_at(choose_cluster(None, run.paths))
+            one = look_at_run(run, slurm)
+            lines = run_here(one.overview, one.found, width, colour, _option_for(one.overview.state, slurm))
         except (OpsctlError, OSError) as error:
             lines = run_that_cannot_be_read(str(error), width, colour)
     write_screen("\n".join(lines) + "\n")
     return 0
+
+
+def _option_for(state: str, slurm: SlurmLooks) -> str:
+    """Return what a first submit has to add because this shell has no Slurm; empty where it has one."""
+    from opsctl.cli.selection import local_cluster_option
+    from opsctl.errors import SlurmError, SlurmUnasked
+    from opsctl.records.cluster import local_clusters_folder
+
+    if state != "unsubmitted" or not local_clusters_folder().is_dir():
+        return ""
+    try:
+        slurm.jobs()
+    except SlurmUnasked:
+        return local_cluster_option()
+    except SlurmError:
+        return ""
+    return ""

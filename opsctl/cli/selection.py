@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+#: For a local cluster to answer whether it is up.
+_LOCAL_CLUSTER_S = 2.0
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -84,6 +86,16 @@ def only_with_hub(hub: str | None, **given: object) -> None:
     for name, value in given.items():
         if hub is None and value is not None:
             raise click.UsageError(f"--{name} is about the hub's copy: give --hub OWNER/NAME with it")
+
+
+def local_cluster_option() -> str:
+    """Return ` --cluster NAME` for the only local cluster of this account that is up; empty without one."""
+    import shlex
+
+    from opsctl.localcluster.status import known_folders, status_of
+
+    up = [folder.name for folder in known_folders() if status_of(folder, _LOCAL_CLUSTER_S).state == "up"]
+    return f" --cluster {shlex.quote(up[0])}" if len(up) == 1 else ""
 
 
 def terminal() -> tuple[int, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opsctl.output import printable, shortened
 from opsctl.status.ages import answer_age
@@ -60,6 +60,7 @@ _BY_STATE: dict[str, tuple[Step, ...]] = {
         Step("opsctl status", "what the run's files say"),
     ),
 }
+_ASK_SLURM = ("opsctl doctor", "opsctl submit")
 _RUNNING = (
     Step("opsctl status --watch", "stay and look; keys act on the run"),
     Step("opsctl logs --follow", "the training log as it grows"),
@@ -74,8 +75,11 @@ _SICK = (
 )
 
 
-def steps_for(overview: Overview, findings: Sequence[OpenFinding]) -> list[Step]:
-    """What to do next about a run, the most urgent first."""
+def steps_for(overview: Overview, findings: Sequence[OpenFinding], option: str = "") -> list[Step]:
+    """Return what to do next about a run, the most urgent first.
+
+    option: what commands that ask Slurm need here, such as ` --cluster NAME`.
+    """
     switch = overview.seen.kill_switch
     is_stopped = overview.state == "absent" and bool(overview.seen.stopped_by)
     steps = list(_STOPPED if is_stopped else _BY_STATE.get(overview.state, _RUNNING))
@@ -88,11 +92,14 @@ def steps_for(overview: Overview, findings: Sequence[OpenFinding]) -> list[Step]
         steps.append(Step("opsctl revise", f"publish what you edited: {', '.join(published.differs)}"))
     if overview.state != "unsubmitted":
         steps.append(Step("opsctl status", "all of it on one screen"))
+    steps = [replace(step, command=step.command + option) if step.command in _ASK_SLURM else step for step in steps]
     return list({step.command: step for step in [*steps, _EVERYTHING]}.values())
 
 
-def run_here(overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool) -> list[str]:
-    """The run of this folder in a few lines, what is wrong with it, and what to do next."""
+def run_here(
+    overview: Overview, findings: Sequence[OpenFinding], width: int, colour: bool, option: str = ""
+) -> list[str]:
+    """Return the run of this folder in a few lines, what is wrong with it, and what to do next. option: `steps_for`."""
     name, said = shortened(overview.name, _NAME), printable(headline(overview))
     code = colour_of(overview)
     lines = [f"{paint(name, BOLD, colour)}  {paint(said, f'1;{code}', colour)}"]
@@ -108,7 +115,7 @@ def run_here(overview: Overview, findings: Sequence[OpenFinding], width: int, co
             lines += labelled([("", f"do: {one.finding.todo}")], width)
     if len(findings) > _MOST:
         lines += labelled([("", f"and {len(findings) - _MOST} more: opsctl status")], width)
-    return [*lines, "", *_steps(steps_for(overview, findings), width, colour)]
+    return [*lines, "", *_steps(steps_for(overview, findings, option), width, colour)]
 
 
 def run_that_cannot_be_read(problem: str, width: int, colour: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from opsctl.slurm.client import Deadline
 from opsctl.slurm.offers import accounts, offers
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import RunningCluster
+from tests.cluster.test_identity import Shell
+from tests.tiny_run import write_run
 
 
 def test_a_run_is_made_of_what_slurm_offers_and_tab_knows_its_nodes_and_jobs(
@@ -32,6 +35,24 @@ def test_a_run_is_made_of_what_slurm_offers_and_tab_knows_its_nodes_and_jobs(
 
     assert offered("exclude", "add", "") == ["node1", "node2", "node3", "node4"]
     assert str(job) in offered("triage", "")
+
+
+def test_where_the_only_slurm_is_a_local_cluster_what_is_to_be_typed_names_it(
+    local_cluster: RunningCluster, tmp_path: Path
+) -> None:
+    write_run(tmp_path)
+    shell = Shell(local_cluster, tmp_path)
+    assert re.findall("opsctl submit.*", shell.ok())[0].split()[:3] == ["opsctl", "submit", "put"]
+    known = tmp_path / "state" / "opsctl" / "clusters"
+    known.mkdir(parents=True)
+    (known / "mine").symlink_to(local_cluster.folder)
+    (advised,) = re.findall(r"opsctl submit --cluster \S+", shell.ok())
+    refused = shell("submit", "--begin", "now+1day")
+    assert refused.code == 1 and "--cluster mine" in refused.err and advised.endswith(" --cluster mine")
+    try:
+        shell.ok(*advised.split()[1:], "--begin", "now+1day")
+    finally:
+        local_cluster.cancel_everything()
 
 
 def _command(asked: dict[str, str]) -> list[str]:
