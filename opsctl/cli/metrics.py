@@ -34,7 +34,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, all_
     from opsctl.records.cluster import choose_cluster
     from opsctl.records.run_view import view
     from opsctl.records.shared_answers import looking_at
-    from opsctl.records.state_files import write_atomically
+    from opsctl.records.state_files import replace_named_file
     from opsctl.watch.all_runs import RunLook, gather_many, look_at_all
     from opsctl.watch.detector import needs_of
     from opsctl.watch.metrics import metrics_text
@@ -58,7 +58,7 @@ def command(run_argument: str | None, run: str | None, cluster: str | None, all_
         show_text(text)
         return
     target = Path(os.path.abspath(output))  # noqa: PTH100 - a link on the way is the caller's word
-    write_atomically(target.parent, target, text, mode=0o644)
+    replace_named_file(target, text, mode=0o644)
 
 
 def _reading(look: RunLook) -> Reading:

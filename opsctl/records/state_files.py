@@ -155,6 +155,25 @@ def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None
         _fsync_folder(folder)
 
 
+def replace_named_file(path: Path, text: str, mode: int | None = None) -> None:
+    """Write beside and rename over a file that the user named, which is no state: its folder may be anybody's.
+
+    A reader gets the file before or the one after. mode: None, as open as the umask says. Raises OSError.
+    """
+    beside = path.with_name(f".{path.name}.{_own_name()}.tmp")
+    try:
+        with beside.open("x", encoding="utf-8") as file:
+            file.write(text)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
 def _own_name() -> str:
     """Tells what is written beside apart, whoever else writes here now."""
     return f"{socket.gethostname()}.{os.getpid()}.{os.urandom(4).hex()}"

@@ -293,6 +293,8 @@ def _judge_owner(found: os.stat_result, keepers: Keepers, path: Path) -> None:
 
 
 def _judge_openness(found: os.stat_result, path: Path) -> None:
+    if found.st_mode & stat.S_IWOTH and found.st_mode & stat.S_ISVTX:
+        raise Untrusted("is a folder that everybody writes into: make a folder of your own in it, and name that", path)
     if found.st_mode & stat.S_IWOTH:
         raise Untrusted("can be written by everybody: chmod o-w it", path)
 

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import hashlib
 import html
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,7 +71,7 @@ def write_page(text: str, path: Path | None, own: RunPaths | None, logs: Sequenc
             state_files.make_folder(own.output, where.parent)
             state_files.write_atomically(own.output, where, text)
         else:
-            _replace(where, text)
+            state_files.replace_named_file(where, text)
     except OSError as error:
         raise OpsctlError(
             f"{where}: cannot write the page: {file_problem(error)}; --output FILE names another place"
@@ -93,18 +92,6 @@ def _check_place(where: Path, logs: Sequence[Path]) -> None:
     with where.open("rb") as file:
         if file.read(len(_BEGINS)) != _BEGINS:
             raise FileExistsError(errno.EEXIST, "there is a file that is no page", str(where))
-
-
-def _replace(where: Path, text: str) -> None:
-    """Write beside and rename: a reader sees the page before or the one after. It is as open as the umask says."""
-    beside = where.with_name(f".{where.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("x", encoding="utf-8") as file:
-            file.write(text)
-        beside.replace(where)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 def json_in_html(data: PageData) -> str:

@@ -120,6 +120,9 @@ def test_what_everybody_may_write_is_not_believed(root: Path) -> None:
         folder.chmod(before)
     root.chmod(0o1777)  # as /tmp: nobody can swap what is another's there
     assert read_text(root / "run", path) == "x"
+    with pytest.raises(Untrusted) as refused:  # but nothing of ours is kept there itself, and nobody closes /tmp
+        read_text(root, root / "file")
+    assert "chmod" not in str(refused.value) and refused.value.filename == str(root)
 
 
 def test_what_is_replaced_is_replaced_and_never_written_through(root: Path) -> None:

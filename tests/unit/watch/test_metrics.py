@@ -97,3 +97,7 @@ def test_the_command_prints_them_or_replaces_a_file_whole(tmp_path: Path, monkey
     assert samples(target.read_text())["opsctl_iteration", ()] == 7
     assert target.stat().st_mode & 0o777 == 0o644 and [one.name for one in tmp_path.glob("*.prom*")] == ["opsctl.prom"]
     assert sorted(one for one in run.paths.output.rglob("*") if one.name != "walk.json") == before
+    (shared := tmp_path / "tmp").mkdir()
+    shared.chmod(0o1777)  # as /tmp
+    assert CliRunner().invoke(command, [str(tmp_path / "run"), "--output", str(shared / "x.prom")]).exit_code == 0
+    assert samples((shared / "x.prom").read_text())["opsctl_iteration", ()] == 7
