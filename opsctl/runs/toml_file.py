@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from opsctl.errors import RunFileError
-from opsctl.output import printable
+from opsctl.output import printable, shortened
 
 #: More than any such file has.
 LARGEST_BYTES = 4 << 20
+_AT_LINE = re.compile(r"at line (\d+)")
+#: Of a line that is not shown: a person may have put a secret there.
+_SECRET = re.compile(r"\btoken\b|secret|passw|_key\b|credential|://", re.IGNORECASE)
+_LONGEST_LINE = 100
+#: Of a longer file no line is tried that the parser has not named.
+_MOST_LINES = 300
+#: What word processors make of quotes.
+_CURLY = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
 
 
 def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
@@ -43,14 +53,68 @@ def toml_bytes(path: Path, what: str = "run file") -> bytes:
 def parse_toml(path: Path, raw: bytes) -> dict[str, Any]:
     """The tables of a TOML file. Raises RunFileError with line and column."""
     try:
-        return tomllib.loads(raw.decode("utf-8-sig"))
+        return tomllib.loads(text := raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise RunFileError(f"{path}: line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
     except tomllib.TOMLDecodeError as error:
-        raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
+        raise RunFileError(f"{path}: not TOML: {printable(str(error) + _line_words(str(error), text))}") from None
     except (ValueError, RecursionError) as error:
         raise RunFileError(f"{path}: not TOML: {printable(str(error))}") from None
+
+
+def _line_words(error: str, text: str) -> str:
+    """Return the line that the parser stopped at, and the same line as it may have been meant; empty without one."""
+    found, lines = _AT_LINE.search(error), text.splitlines()
+    number = int(found[1]) if found else _line_left_open(lines)
+    if not 0 < number <= len(lines):
+        return ""
+    line = lines[number - 1].strip()
+    table = next((one.strip() for one in reversed(lines[:number]) if one.lstrip().startswith("[")), "")
+    if table.startswith("[alerts") or _SECRET.search(line):
+        return ": a text goes in quotes, with both of them on its line"
+    meant = next((one for one in _as_meant(line) if _is_toml(one)), None) if not _is_toml(line) else None
+    where = "" if found else f"line {number}: "
+    return f": {where}{shortened(line, _LONGEST_LINE)}" + (f"; write {meant}" if meant else "")
+
+
+def _line_left_open(lines: list[str]) -> int:
+    """Return the number of the line without which, as it may have been meant, all of it is TOML; 0 without one."""
+    for number, line in enumerate(lines[:_MOST_LINES]):
+        if not _is_toml(line) and any(
+            _is_toml("\n".join([*lines[:number], one, *lines[number + 1 :]])) for one in _as_meant(line)
+        ):
+            return number + 1
+    return 0
+
+
+def _as_meant(line: str) -> Iterator[str]:
+    """The line with one usual slip undone, each by itself."""
+    yield line.translate(_CURLY)
+    key, sign, said = line.partition("=")
+    if not sign:
+        key, sign, said = line.partition(":")
+    key, value = key.strip(), said.partition(" #")[0].strip()
+    for end in ('"', "'", "]"):
+        yield f"{key} = {value}{end}"
+    if not sign or not value:
+        return
+    yield f"{key} = {value}"
+    yield f"{key} = {value.lower()}"
+    if value.isdecimal():
+        yield f"{key} = {int(value)}"
+    if "," in value:
+        yield f"{key} = [{value}]"
+    plain = value.strip("\"'")
+    yield f"{key} = '{plain}'" if "\\" in plain else f"{key} = {toml_value(plain)}"
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        tomllib.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def toml_value(value: Any) -> str:
