@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +33,10 @@ from opsctl.runs.schema import (
     TriageTable,
     WatchTable,
 )
+from trainer.recipe.nearest_name import likeness, nearest_name
 
+#: Likeness from which on a key of another table is meant.
+_SURE = 0.85
 STRUCTS: dict[str, type[msgspec.Struct]] = {
     "run": RunTable,
     "slurm": SlurmTable,
@@ -119,14 +121,14 @@ def unknown_key(table: str, key: str, known: tuple[str, ...]) -> str:
     spelled = key.replace("-", "_")
     if spelled in known:
         return f"[{table}] {name} is not known: run files write _ for -: {spelled}"
-    here = difflib.get_close_matches(spelled, known, 1, 0.6)
+    here = nearest_name(spelled, known)
+    if here is None or likeness(spelled, here)[0] < _SURE:
+        for other in (*STRUCTS, *OPTION_TABLES):
+            if near := nearest_name(spelled, keys_of(other), _SURE):
+                return f"[{table}] {name} is not known; did you mean {near} in [{other}]?"
     if here:
-        return f"[{table}] {name} is not known; did you mean {here[0]}?"
-    for other in (*STRUCTS, *OPTION_TABLES):
-        near = difflib.get_close_matches(spelled, keys_of(other), 1, 0.85)
-        if near:
-            return f"[{table}] {name} is not known; did you mean {near[0]} in [{other}]?"
-    nearest = max(known, key=lambda one: difflib.SequenceMatcher(None, spelled, one).ratio()) if known else ""
+        return f"[{table}] {name} is not known; did you mean {here}?"
+    nearest = nearest_name(spelled, known, 0.0) or ""
     return f"[{table}] {name} is not known; the nearest name is {nearest}"
 
 
@@ -146,11 +148,11 @@ def _unknown_table(name: str, table: Any, known: tuple[str, ...]) -> str:
     label = f"[{shown_key(name)}]" if isinstance(table, dict) else shown_key(name)
     if name in PROFILE_TABLES and isinstance(table, dict):
         return f"{label} is the cluster's, not a run's: it goes into a profile (~/.config/opsctl/profile.toml)"
-    near = difflib.get_close_matches(name, known, 1, 0.6)
+    near = nearest_name(name, known)
     for other in (*STRUCTS, *OPTION_TABLES):
         if not isinstance(table, dict) and name in keys_of(other):
             return f"{label} stands outside any table: it goes into [{other}]"
-    hint = f"did you mean [{near[0]}]?" if near else "tables are " + ", ".join(f"[{one}]" for one in known)
+    hint = f"did you mean [{near}]?" if near else "tables are " + ", ".join(f"[{one}]" for one in known)
     return f"{label} is not a known table; {hint}"
 
 

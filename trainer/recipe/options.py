@@ -187,11 +187,10 @@ def from_tables(mapping: Mapping[str, Any], world_size: int | None = None) -> Op
 
 def nearest(name: str) -> str | None:
     """The known option most like `name` (`--num-layers` form), or None when none is like it."""
-    import difflib
+    from trainer.recipe.nearest_name import nearest_name
 
-    plain = name.removeprefix("--").replace("-", "_")
-    found = difflib.get_close_matches(plain, BY_KEY, n=1, cutoff=0.6)
-    return BY_KEY[found[0]].name if found else None
+    found = nearest_name(name.removeprefix("--").replace("-", "_"), BY_KEY)
+    return BY_KEY[found].name if found else None
 
 
 def _with_derived(given_values: Mapping[str, Any], world_size: int | None) -> Options:
