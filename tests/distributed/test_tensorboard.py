@@ -93,3 +93,40 @@ def test_the_tensorboard_interval_spaces_the_points(pool: Pool, tmp_path: Path) 
     seen = pool.run(1, run_training, options)[0]
     assert seen.status == 0, seen.errors
     assert [step for step, _ in scalars(tmp_path / "tensorboard")["lm-loss-training/lm loss"]] == [2, 4, 6]
+
+
+def shown(folder: Path) -> dict[str, list[int]]:
+    """The steps of each tag as TensorBoard's own reader shows them, of all files together."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return {tag: [point.step for point in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+def test_what_is_trained_again_from_an_older_checkpoint_has_one_point_for_each_iteration(
+    pool: Pool, tmp_path: Path
+) -> None:
+    curves = tmp_path / "tensorboard"
+    options = {
+        "data_path": [write_corpus(tmp_path)],
+        "train_iters": 6,
+        "save": str(tmp_path / "checkpoints"),
+        "load": str(tmp_path / "checkpoints"),
+        "save_interval": 2,
+        "eval_iters": 1,
+        "eval_interval": 2,
+        "tensorboard_dir": str(curves),
+    }
+    older = [{"load_step": 4, "save": str(tmp_path / "4")}, {"load_step": 2, "save": str(tmp_path / "2")}]
+    evaluation = {"load_step": 2, "save": None, "save_interval": None, "eval_only": True}
+    changes: list[dict[str, Any]] = [{}, *older, evaluation]
+    for more in changes:
+        (seen,) = pool.run(1, run_training, {**options, **more})
+        assert seen.status == 0, seen.errors
+    steps = shown(curves)
+    assert steps["lm-loss-training/lm loss"] == [1, 2, 3, 4, 5, 6]
+    assert steps["lm-loss-training/lm loss vs samples"] == [8, 16, 24, 32, 40, 48]
+    assert steps["lm-loss-training/lm loss vs tokens"] == [128 * n for n in range(1, 7)]
+    # The file of 1 to 6, what of it was kept up to 4, and that of 5 and 6: TensorBoard does not read these names.
+    assert len([one for one in curves.iterdir() if "tfevents" not in one.name]) == 3

@@ -12,6 +12,7 @@ from trainer.agreement import on_every_rank
 from trainer.checkpoint.destination import OwnLease
 from trainer.engine import PipelineEngine, build_engine, replica_loss
 from trainer.formats.log_lines import stamp
+from trainer.formats.progress import Progress
 from trainer.loop.batches import end_of_document_id, open_items
 from trainer.loop.contents import LastLoss, contents_of
 from trainer.loop.drill import Drill
@@ -34,6 +35,7 @@ from trainer.loop.train import Training
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.iteration_ranges import SkippedIterations, shown_iterations
 from trainer.recipe.model_shape import ModelShape
+from trainer.recipe.only_evaluating import only_evaluates
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.save_schedule import SaveSchedule
 from trainer.recipe.sizes import parameters_outside_embeddings
@@ -116,7 +118,7 @@ def _observers(
     for line in size_lines(parallel, throughput):
         say_if(parallel.rank == 0)(line)
     tell = say_if(parallel.rank == parallel.world_size - 1)  # the last rank has the loss first
-    curves = _curves(options, parallel, shape)
+    curves = _curves(options, parallel, shape, _continued_from(options, resumption))
     evaluated = partial(evaluate, engine, **of_model, has_to_end=leaving.has_to_end)
     loss = LastLoss()
     observers: list[Observer] = [
@@ -183,10 +185,16 @@ def _drill(options: Options, engine: PipelineEngine, parallel: Parallel, tell: C
     return None if drill is None else Drill(drill, engine.module.loss_fn, parallel.data_rank == 0, tell)
 
 
-def _curves(options: Options, parallel: Parallel, shape: ModelShape) -> Curves:
+def _continued_from(options: Options, resumption: Resumption) -> Progress | None:
+    """Where this training continues one of the same folder; None if it begins, or only evaluates."""
+    continues = resumption.found is not None and resumption.start.kind != "finetuned" and not only_evaluates(options)
+    return resumption.progress if continues else None
+
+
+def _curves(options: Options, parallel: Parallel, shape: ModelShape, continued_from: Progress | None) -> Curves:
     writes = parallel.rank == parallel.world_size - 1
     return Curves(
-        on_every_rank(lambda: open_writers(options) if writes else None, (OptionsError,)),
+        on_every_rank(lambda: open_writers(options, continued_from) if writes else None, (OptionsError,)),
         options,
         parallel.world_size,
         parallel.data_size,

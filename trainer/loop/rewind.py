@@ -1,13 +1,15 @@
-"""What of TensorBoard's event files lies beyond a checkpoint: `python -m trainer.loop.rewind`. Changes none of them.
+"""What of TensorBoard's event files lies beyond a checkpoint. A training sets it aside with `set_aside_beyond`.
 
-Prints a line of JSON for each file: {"name", "before", "beyond"}, points up to the checkpoint and after it. With
---output the part before is written there anew, record by record as TensorBoard itself frames them, of every file that
-has both.
+`python -m trainer.loop.rewind` changes no file. It prints a line of JSON for each: {"name", "before", "beyond"},
+points up to the checkpoint and after it. With --output the part before is written there, record by record as
+TensorBoard itself frames them, of every file that has both.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -57,14 +59,21 @@ def event_files(folder: Path) -> Iterator[Path]:
 
 
 def split(path: Path, point: Point) -> Split:
-    """The file's records up to the first point beyond, as TensorBoard reads them: half a record at the end is none."""
+    """The file's records up to the first point beyond, as TensorBoard reads them: half a record at the end is none.
+
+    Raises OSError for a file that cannot be read or has other records.
+    """
+    from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
 
     records: list[bytes] = []
     before = beyond = 0
     for record in RawEventFileLoader(str(path)).Load():
-        event = Event.FromString(record)
+        try:
+            event = Event.FromString(record)
+        except DecodeError:
+            raise OSError(errno.EINVAL, "has a record that is no event", str(path)) from None
         values: Sequence[Any] = event.summary.value
         if beyond or any(point.is_before(one.tag, event.step) for one in values):
             beyond += len(values)
@@ -85,6 +94,40 @@ def write(path: Path, records: Sequence[bytes]) -> None:
             writer.write(record)
         file.flush()
         os.fsync(file.fileno())
+
+
+def set_aside_beyond(folder: Path, point: Point) -> int:
+    """Take the points after `point` out of the event files in `folder`, and return the number of files changed.
+
+    SummaryWriter's purge_step cannot do it: it purges all tags by one number, and these count in iterations, samples
+    and tokens. A file that is changed stays whole under a name without "tfevents", which TensorBoard does not read.
+    Reads the newest files only, back to one without such points. Raises OSError.
+    """
+    changed = 0
+    for path in sorted((one for one in event_files(folder) if one.parent == folder), reverse=True):
+        found = split(path, point)
+        if found.beyond:
+            _set_aside(path, found)
+            changed += 1
+        elif found.before:
+            break
+    return changed
+
+
+def _set_aside(path: Path, found: Split) -> None:
+    """Keep `path` under another name, and in its place the records before the point, if they have points."""
+    numbers = itertools.count(1)
+    whole = next(
+        one for n in numbers if not (one := path.with_name(path.name.replace(_EVENTS, f"superseded-{n}"))).exists()
+    )
+    if not found.before:
+        path.rename(whole)
+        return
+    shorter = path.with_name(f".tmp-{whole.name}")
+    shorter.unlink(missing_ok=True)  # of a process that was killed here
+    write(shorter, found.records)
+    os.link(path, whole)
+    shorter.replace(path)
 
 
 def main(arguments: Sequence[str]) -> int:

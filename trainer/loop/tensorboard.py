@@ -12,6 +12,7 @@ from trainer.formats.log_lines import perplexity
 from trainer.formats.progress import Progress
 from trainer.held_folder import HeldFolder
 from trainer.loop.observer import Observer, Step
+from trainer.loop.rewind import Point, set_aside_beyond
 from trainer.loop.wandb_writer import WandbWriter
 from trainer.recipe.options import Options, OptionsError
 from trainer.recipe.throughput import Speed
@@ -72,14 +73,31 @@ class Several:
             writer.close()
 
 
-def open_writers(options: Options) -> ScalarWriter | None:
-    """All that the options ask for, None where they ask for none. Raises OptionsError."""
+def open_writers(options: Options, continued_from: Progress | None = None) -> ScalarWriter | None:
+    """Open all writers that the options ask for; None if they ask for none. Raises OptionsError.
+
+    continued_from: where the training continues. Points after it are trained again, so those in the folder are set
+    aside.
+    """
     writers: list[ScalarWriter] = []
     if options.tensorboard_dir:
+        if continued_from is not None:
+            _set_aside_beyond(Path(options.tensorboard_dir), continued_from)
         writers.append(open_writer(options))
     if options.wandb_project:
         writers.append(WandbWriter(options))
     return Several(writers) if writers else None
+
+
+def _set_aside_beyond(folder: Path, at: Progress) -> None:
+    """No curve is worth a training that would continue: print a line if a file cannot be changed."""
+    try:
+        set_aside_beyond(folder, Point(at.iteration, at.consumed_train_samples, at.consumed_train_tokens))
+    except OSError as error:
+        complain(
+            f"trainer: TensorBoard shows iterations after {at.iteration} twice: {error.filename or folder}: "
+            f"{error.strerror}"
+        )
 
 
 class Curves(Observer):
@@ -157,15 +175,15 @@ class Curves(Observer):
             self._writer.flush()
 
     def after_going_back(self, progress: Progress) -> None:
-        """Go on in another file: the points of each are in the order of their steps."""
+        """Continue in another file, without the points that came after the checkpoint."""
         if self._writer is not None:
             self._writer.close()
-            self._writer = self._opened_anew()
+            self._writer = self._opened_anew(progress)
 
-    def _opened_anew(self) -> ScalarWriter | None:
+    def _opened_anew(self, progress: Progress) -> ScalarWriter | None:
         """No curve is worth a training that would go on."""
         try:
-            return open_writers(self._options)
+            return open_writers(self._options, progress)
         except OptionsError as error:
             complain(f"trainer: no curves from here on: {error}")
             return None
