@@ -260,7 +260,7 @@ def _file_of(options: Options) -> dict[str, Any] | None:
     if options.deepspeed_config is None:
         return None
     try:
-        loaded = json.loads(Path(options.deepspeed_config).read_text())
+        loaded = json.loads(Path(options.deepspeed_config).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise OptionsError(f"--deepspeed-config {options.deepspeed_config}: {error}") from None
     if not isinstance(loaded, dict):

@@ -17,7 +17,7 @@ def memory_lines(path: Path = _MEMINFO) -> dict[str, int]:
     """/proc/meminfo in bytes; empty where there is none."""
     found: dict[str, int] = {}
     with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             name, _, rest = line.partition(":")
             words = rest.split()
             if words and words[0].isdecimal():
@@ -43,7 +43,7 @@ def limit_of_cgroups(own: Path = _OWN_CGROUP, root: Path = _CGROUPS) -> tuple[in
 def _groups(own: Path, root: Path) -> list[tuple[Path, tuple[str, str, str]]]:
     groups: list[tuple[Path, tuple[str, str, str]]] = []
     with contextlib.suppress(OSError):
-        for line in own.read_text().splitlines():
+        for line in own.read_text(encoding="utf-8").splitlines():
             _, controllers, path = [*line.split(":", 2), "", ""][:3]
             if not controllers:
                 groups.append((root / path.lstrip("/"), _V2))

@@ -83,6 +83,9 @@ def _dump(program: str, pid: int, until: float, how: str) -> str:
 
 def _is_stopped(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+            in "Tt"
+        )
     except (OSError, IndexError):
         return True

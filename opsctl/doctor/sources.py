@@ -240,7 +240,7 @@ def has_hub_token(environment: Mapping[str, str]) -> bool:
 
 def _umask() -> int:
     """As the kernel has it: setting and setting back would be seen by other threads."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("Umask:"):
             return int(line.split()[1], 8)
     return 0o022
@@ -277,7 +277,7 @@ def _tried(path: Path) -> tuple[bool | None, float | None]:
 def _type_of(path: Path) -> str:
     """The file system's type, by the kernel's table."""
     best, kind = "", ""
-    for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
+    for line in _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         words = line.split()
         point, after = words[4], words[words.index("-") + 1 :]
         if len(point) >= len(best) and path.resolve().is_relative_to(point):

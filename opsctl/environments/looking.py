@@ -122,7 +122,7 @@ def _not_in_use(looked: Looked, environment: Environment, places: recipe.Places)
 def _expected(against: Path) -> Environment | Pins:
     """Read what an environment should be. Raises OpsctlError."""
     try:
-        text = against.read_text()
+        text = against.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OpsctlError(f"cannot read {against}: {getattr(error, 'strerror', None) or 'no text'}") from None
     if text.lstrip().startswith("{"):

@@ -100,7 +100,9 @@ def listens(port: int) -> bool:
 def complaint(log: Path) -> str:
     """The last two lines of `log` that say error or fatal, else the last, without time stamps; where the rest is."""
     try:
-        lines = [line for line in log.read_text(errors="replace")[-20000:].splitlines() if line.strip()]
+        lines = [
+            line for line in log.read_text(encoding="utf-8", errors="replace")[-20000:].splitlines() if line.strip()
+        ]
     except OSError as error:
         return f"no log ({error.strerror}: {log})"
     if not lines:

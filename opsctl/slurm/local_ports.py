@@ -39,7 +39,7 @@ def refusing_daemon(program: str, slurm_conf: str | None) -> str | None:
         return None
     daemon, host_key, port_key = asked
     try:
-        text = Path(slurm_conf).read_text(errors="replace")
+        text = Path(slurm_conf).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     host, port = _value(text, host_key), _value(text, port_key)

@@ -11,7 +11,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 def mount_points() -> list[str]:
     """Every mount point, as the kernel names it; empty where that cannot be read."""
     with contextlib.suppress(OSError):
-        table = _MOUNTS.read_text(errors="surrogateescape")
+        table = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
         return [_unescaped(line.split(" ", 5)[4]) for line in table.splitlines()]
     return []
 

@@ -71,7 +71,7 @@ def _interruptible(work: Callable[[], Tokenizer]) -> Tokenizer:
 
 def refuse_other_tokenizer(file: Path, text: str, overwrite: bool) -> None:
     """Raises DataError when another tokenizer lies where ours would: other data beside it needs it."""
-    if file.exists() and not overwrite and file.read_text() != text:
+    if file.exists() and not overwrite and file.read_text(encoding="utf-8") != text:
         raise DataError(
             f"{file} is there already and differs; use it with --tokenizer {file}, or choose another folder"
         )

@@ -86,7 +86,7 @@ def prefixes(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def parse_file(path: Path) -> list[Group]:
     """The groups of a weighted split file: one line of groups in double quotes, separated by spaces."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read the weighted split file {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -238,7 +238,7 @@ def _torch() -> dict[str, str]:
 def driver_version() -> str:
     """The NVIDIA driver's version as the kernel has it loaded; empty without one."""
     try:
-        text = Path("/proc/driver/nvidia/version").read_text()
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return ""
     match = re.search(r"\s(\d+\.[\d.]+)\s", text)
@@ -249,7 +249,7 @@ def _cuda_toolkit() -> str:
     """The version of the toolkit in CUDA_HOME; empty where there is none."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     try:
-        said = json.loads(Path(home, "version.json").read_text()) if home else {}
+        said = json.loads(Path(home, "version.json").read_text(encoding="utf-8")) if home else {}
         return str(said["cuda"]["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -29,7 +29,7 @@ class _ErrorFile(msgspec.Struct, frozen=True):
 
 def write_error_file(path: Path, message: str, at: float) -> None:
     """Leave `message` as torch does; `at` is in seconds since 1970. Raises OSError."""
-    path.write_text(json_line(_ErrorFile(_Words(message, {"timestamp": str(int(at))}))))
+    path.write_text(json_line(_ErrorFile(_Words(message, {"timestamp": str(int(at))}))), encoding="utf-8")
 
 
 def read_error_file(path: Path) -> str:

@@ -43,7 +43,7 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
-        described = Path("/proc/cpuinfo").read_text(errors="replace")
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "CPU"
     found = re.search(r"^model name\s*:\s*(.+)$", described, re.MULTILINE)

@@ -88,7 +88,7 @@ def own_levels() -> tuple[str, ...]:
     if platform.machine() != "x86_64":
         return ("native",)
     try:
-        described = Path("/proc/cpuinfo").read_text(errors="replace")
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
     found = re.search(r"^flags\s*:(.*)$", described, re.MULTILINE)
@@ -106,7 +106,7 @@ def levels_of(flags: set[str]) -> tuple[str, ...]:
 
 def flags_of(source: Path) -> tuple[str, ...]:
     """What a source asks of the compiler beyond its library's: the words after `// flags:` on one of its lines."""
-    asked = re.search(r"^// flags: (.*)$", source.read_text(errors="replace"), re.MULTILINE)
+    asked = re.search(r"^// flags: (.*)$", source.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return tuple(asked[1].split()) if asked else ()
 
 

@@ -48,10 +48,10 @@ def _on_the_way(cache: Path, path: Path) -> Iterator[tuple[Path, os.stat_result,
 def _uid_of_the_unknown() -> int | None:
     """Whose everything is that belongs to users whom this user namespace lacks; None where it has root."""
     try:
-        rows = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+        rows = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()]
         if any(int(outside) == 0 for _, outside, _ in rows):
             return None
-        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+        return int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

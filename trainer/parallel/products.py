@@ -27,7 +27,7 @@ _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 def cpu_multiplies_bf16() -> bool:
     """Return True if this CPU has bfloat16 instructions. Asks the kernel: older releases of torch cannot."""
     try:
-        return has_bf16_flag(Path("/proc/cpuinfo").read_text(errors="replace"))
+        return has_bf16_flag(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return False
 

@@ -31,7 +31,7 @@ def describe(tell: Tell) -> None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             tell(name, importlib.metadata.version(name))
     with contextlib.suppress(OSError):
-        tell("driver", next((word for word in _DRIVER.read_text().split() if word[:1].isdigit()), "?"))
+        tell("driver", next((word for word in _DRIVER.read_text(encoding="utf-8").split() if word[:1].isdigit()), "?"))
     tell("gpu_devices", len([path for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit()]))
 
 

@@ -40,7 +40,7 @@ def measure(tell: Tell, effort: Effort) -> None:
 
 def free_bytes() -> int:
     """What the kernel thinks can be had without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return 1 << 30

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,3 +181,16 @@ def test_every_prefix_that_options_name_is_found_under_its_option(tmp_path: Path
         ("test_weighted_split_paths_path", "e"),
     ]
     assert list(prefixes({"data_path": "a"})) == [("data_path", "a")]
+
+
+def test_a_weighted_file_is_utf_8_whatever_the_locale_is(tmp_path: Path) -> None:
+    file = tmp_path / "split.txt"
+    file.write_text('"A: 1 0:1 /données/a"\n', encoding="utf-8")
+    script = (
+        f"from pathlib import Path; from trainer.formats.data_sources import parse_file\n"
+        f"assert parse_file(Path({str(file)!r}))[0].sources[0].prefix == '/donn\\xe9es/a'"
+    )
+    # Python takes ASCII from the locale then, as it would take ISO 8859-1 from one of those.
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -89,7 +89,7 @@ def test_what_writes_into_the_residual_stream_begins_smaller() -> None:
     assert smaller == {
         f"layers.{layer}.{name}.weight" for layer in range(8) for name in ("self_attention.dense", "mlp.dense_4h_to_h")
     }
-    constants = {one.initial_mean for name, one in table.items() if one.initial_std == 0}
+    constants = {one.initial_mean for one in table.values() if one.initial_std == 0}
     assert constants == {0.0, 1.0}
     assert {name for name, one in table.items() if one.initial_mean} == {
         name for name in table if "layernorm.weight" in name
