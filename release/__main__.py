@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         _say(str(path.relative_to(ROOT)))
     _say(f"{made.tag} is on {made.branch}; nothing was pushed. What is left:")
     _say(f"  git push origin {made.branch} {made.tag}")
-    _say(f"  uv publish dist/{arguments[0]}/opsctl-*")
+    _say(f"  uv publish dist/{arguments[0]}/opsctl_slurm-*")
     return 0
 
 

@@ -24,12 +24,12 @@ def build(source: Path, folder: Path, moment_s: str) -> tuple[Path, Path]:
     hatch = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     same = {"SOURCE_DATE_EPOCH": moment_s}
     run([*hatch, "-t", "sdist"], source, same)
-    (sdist,) = folder.glob("opsctl-*.tar.gz")
+    (sdist,) = folder.glob("opsctl_slurm-*.tar.gz")
     shutil.unpack_archive(sdist, folder / "unpacked")
     (unpacked,) = (folder / "unpacked").iterdir()
     run([*hatch, "-t", "wheel"], unpacked, same)
     shutil.rmtree(folder / "unpacked")
-    (wheel,) = folder.glob("opsctl-*.whl")
+    (wheel,) = folder.glob("opsctl_slurm-*.whl")
     return sdist, wheel
 
 

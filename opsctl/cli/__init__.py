@@ -154,6 +154,14 @@ def grouped() -> dict[str, list[str]]:
     return {heading: [name for name in names if name in COMMANDS] for heading, names in GROUPS.items()}
 
 
+def _show_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from trainer.formats.distribution import version
+
+        click.echo(f"opsctl, version {version()}")
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
@@ -162,7 +170,14 @@ def grouped() -> dict[str, list[str]]:
     "each; opsctl --version.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(package_name="opsctl", prog_name="opsctl")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def root(ctx: click.Context) -> None:
     """Plan, submit, watch and stop long language-model trainings on a shared Slurm cluster."""

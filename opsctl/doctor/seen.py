@@ -34,6 +34,7 @@ class SoftwareSeen:
     executable: str
     programs: Mapping[str, str]  # name -> path, of those that are there
     packages: Mapping[str, bool]  # module -> whether it is there
+    former_version: str | None = None  # of a distribution with the former name, which is also another project's
 
 
 @dataclass(frozen=True)

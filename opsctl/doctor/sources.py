@@ -46,6 +46,7 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.process import run_slurm
 from opsctl.walks.file_system import FileSystems
 from opsctl.watch.cron_seen import cron_seen
+from trainer.formats.distribution import former_version
 from trainer.formats.environment_facts import driver_version
 
 PROGRAMS = (
@@ -89,6 +90,7 @@ def software(environment: Mapping[str, str]) -> SoftwareSeen:
         executable=sys.executable,
         programs={name: path for name, path in found.items() if path is not None},
         packages={name: importlib.util.find_spec(name) is not None for name in PACKAGES},
+        former_version=former_version(),
     )
 
 

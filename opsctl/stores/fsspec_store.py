@@ -17,6 +17,7 @@ from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.keys import key_of, name_of
 from opsctl.stores.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
 from opsctl.stores.types import PART, Access, FarFile, FileFault, StoreError
+from trainer.formats.distribution import requirement
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ _GCS = ("gs", "gcs")
 _MOST_AT_ONCE_BYTES = CHUNK_BYTES + (5 << 20)
 #: Keys of fsspec's information about a file. A store that has one of them changes it with every write.
 _CHANGES_WITH_EVERY_WRITE = ("etag", "ETag", "generation", "md5Hash", "content_md5")
-_EXTRAS = {"gs": "opsctl[gcs]", "gcs": "opsctl[gcs]"}
+_EXTRAS = {"gs": "gcs", "gcs": "gcs"}
 
 
 class FsspecStore:
@@ -42,7 +43,7 @@ class FsspecStore:
         except NoAnswer as error:
             raise StoreError(f"{where}: {error}; try again later") from None
         except ImportError as error:
-            package = f"pip install {_EXTRAS[scheme]!r}" if scheme in _EXTRAS else str(error)
+            package = f"pip install {requirement(_EXTRAS[scheme])}" if scheme in _EXTRAS else str(error)
             raise StoreError(f"{where} needs a package that is not here: {package}") from None
         except ValueError:
             raise StoreError(f"{where}: fsspec knows no store {scheme}://") from None

@@ -13,6 +13,7 @@ import pytest
 from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.whole_training import Seen, run_training, write_corpus
 from trainer.formats.carbon import Reading, read
+from trainer.formats.distribution import requirement
 
 pytestmark = pytest.mark.distributed
 
@@ -94,7 +95,7 @@ def test_without_codecarbon_it_is_refused_by_name(pool: Pool, corpus: str, tmp_p
     seen = pool.run(2, without_codecarbon, {"data_path": [corpus], "codecarbon_dir": str(tmp_path), "train_iters": 1})
     assert [rank.status for rank in seen] == [1, 1]
     assert "--codecarbon-dir: codecarbon is not installed for " in seen[0].errors + seen[0].output
-    assert "python -m pip install 'opsctl[carbon]'" in seen[0].errors + seen[0].output
+    assert f"python -m pip install {requirement('carbon')}" in seen[0].errors + seen[0].output
     assert list(tmp_path.iterdir()) == []
 
 

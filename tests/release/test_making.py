@@ -80,8 +80,8 @@ def test_it_is_whole_or_nothing_and_its_notes_are_the_changelogs(checkout: Path,
     assert [path.name for path in made.files] == [
         "SHA256SUMS",
         "notes.md",
-        "opsctl-9.9.9-py3-none-any.whl",
-        "opsctl-9.9.9.tar.gz",
+        "opsctl_slurm-9.9.9-py3-none-any.whl",
+        "opsctl_slurm-9.9.9.tar.gz",
     ]
     for line in made.files[0].read_text().splitlines():
         digest, name = line.split()

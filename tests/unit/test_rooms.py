@@ -19,7 +19,7 @@ HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
 OPSCTL = {
     "ground": {"trainer.formats"},
     "slurm": set(),
-    "stores": set(),
+    "stores": {"trainer.formats"},
     "walks": set(),
     "runs": {"slurm", "trainer.recipe", "trainer.formats"},
     "render": {"runs", "slurm"},

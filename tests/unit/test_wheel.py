@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
+from tests.tiny_wheel import make_venv, make_wheel
 from tests.wheelhouse import asked_of, fill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +32,7 @@ def build(kind: str, source: Path, folder: Path) -> Path:
     """What hatchling makes of `source`, in `folder`."""
     built = run([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder], source)
     assert built.returncode == 0, built.stderr
-    (made,) = folder.glob("opsctl-*.whl" if kind == "wheel" else "opsctl-*.tar.gz")
+    (made,) = folder.glob("opsctl_slurm-*.whl" if kind == "wheel" else "opsctl_slurm-*.tar.gz")
     return made
 
 
@@ -73,7 +76,7 @@ def installed(wheelhouse: Path, place: Path) -> Path:
         "--no-cache",
         "--find-links",
         str(wheelhouse),
-        "opsctl",
+        "opsctl-slurm",
     ]
     done = run([find_uv_bin(), *words, "--python", sys.executable], place, **own)
     assert done.returncode == 0, done.stderr
@@ -120,12 +123,12 @@ def test_it_holds_every_job_of_the_pseudo_cron_inside_the_package(names: set[str
 
 
 def test_it_holds_nothing_else(names: set[str]) -> None:
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"opsctl", "trainer"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"opsctl", "opsctl_slurm", "trainer"}
 
 
 def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(build("sdist", ROOT, tmp_path), tmp_path)
-    (source,) = tmp_path.glob("opsctl-*/")
+    (source,) = tmp_path.glob("opsctl_slurm-*/")
     again = zipfile.ZipFile(build("wheel", source, tmp_path))
     first = zipfile.ZipFile(wheel)
     assert {one.filename: one.CRC for one in again.infolist()} == {one.filename: one.CRC for one in first.infolist()}
@@ -145,7 +148,7 @@ def test_without_an_extra_every_module_of_opsctl_can_be_imported(installed: Path
         "for name in names: importlib.import_module(name)\n"
         "print(len(names), opsctl.__file__)"
     )
-    done = run([place / "tools" / "opsctl" / "bin" / "python", "-P", "-c", program], place)
+    done = run([place / "tools" / "opsctl-slurm" / "bin" / "python", "-P", "-c", program], place)
     assert done.returncode == 0, done.stderr
     count, file = done.stdout.split()
     assert int(count) > 500 and Path(file).is_relative_to(place)
@@ -164,14 +167,39 @@ def test_a_run_is_made_planned_and_rendered_by_what_is_installed(installed: Path
     assert listed.returncode == 0 and "cuda-sm_80" in listed.stdout, listed.stderr
 
 
+def test_what_is_typed_for_an_extra_adds_it_to_what_is_installed(wheel: Path, tmp_path: Path) -> None:
+    """No index has the project: pip takes what is installed, and fetches what the extra asks for."""
+    house = tmp_path / "house"
+    python = make_venv(tmp_path / "venv", wheel)
+    for one in [*asked_of(wheel), "huggingface_hub"]:
+        make_wheel(house, re.split(r"[<>=;]", one)[0].strip().replace("-", "_"), "9999")
+    ask = "from trainer.formats.distribution import *; print(version(), requirement('hub'))"
+    told = run([python, "-c", ask], tmp_path)
+    version, _, requirement = told.stdout.strip().partition(" ")
+    assert version in wheel.name
+    words: list[str | Path] = [
+        "--python",
+        python,
+        "install",
+        "-q",
+        "--no-index",
+        "--find-links",
+        house,
+        *shlex.split(requirement),
+    ]
+    done = run([sys.executable, "-m", "pip", *words], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert run([python, "-c", "import huggingface_hub, opsctl"], tmp_path).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "names_it"),
     [
-        ("demo", "'opsctl[trainer]'"),
-        ("data prepare . --output-prefix x --vocab-size 300", "'opsctl[trainer]'"),
-        ("hub check", "'opsctl[hub]'"),
-        ("restore --from s3://bucket/x --to there", "'opsctl[s3]'"),
-        ("restore --from gs://bucket/x --to there", "'opsctl[gcs]'"),
+        ("demo", "'opsctl-slurm[trainer]'"),
+        ("data prepare . --output-prefix x --vocab-size 300", "'opsctl-slurm[trainer]'"),
+        ("hub check", "'opsctl-slurm[hub]'"),
+        ("restore --from s3://bucket/x --to there", "'opsctl-slurm[s3]'"),
+        ("restore --from gs://bucket/x --to there", "'opsctl-slurm[gcs]'"),
         ("queue", "pip install pyslurm"),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import trainer
 from trainer.energy.orders import FLUSH, STOP, Order, order_line
+from trainer.formats.distribution import requirement
 
 #: Longest time that a rank that leaves waits for the last total to be written.
 LAST_TOTAL_S = 3.0
@@ -24,8 +25,8 @@ def missing() -> str | None:
     if importlib.util.find_spec("codecarbon") is not None:
         return None
     return (
-        f"codecarbon is not installed for {sys.executable}: python -m pip install 'opsctl[carbon]', or leave the "
-        "option out"
+        f"codecarbon is not installed for {sys.executable}: python -m pip install {requirement('carbon')}, or leave "
+        "the option out"
     )
 
 

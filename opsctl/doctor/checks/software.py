@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from opsctl.doctor.check import Check, Result, missing, ok, optional
 from opsctl.doctor.seen import Seen
+from trainer.formats.distribution import FORMER_NAME, NAME, requirement, version
 
 _OLDEST = (3, 11)
 _OF_TRAINER = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash")
@@ -24,6 +25,17 @@ def _python(seen: Seen) -> Result | None:
     )
 
 
+def _distribution(seen: Seen) -> Result | None:
+    """The packages of both distributions have the same names: one install overwrites the files of the other."""
+    if seen.software is None:
+        return None
+    if (former := seen.software.former_version) is None:
+        return ok(f"{NAME} {version()}")
+    todo = f"{_INSTALL.removesuffix('install')}uninstall {NAME} {FORMER_NAME}, then install this project again"
+    said = f"a distribution {FORMER_NAME} {former} is installed too: another project, or this one of an early version"
+    return missing(f"{said}; both have the package opsctl", todo)
+
+
 def _trainer(seen: Seen) -> Result | None:
     """With an environment script it is that one's Python that trains."""
     if (found := seen.software) is None:
@@ -31,7 +43,7 @@ def _trainer(seen: Seen) -> Result | None:
     lacking = [name for name in _OF_TRAINER if not found.packages[name]]
     if not lacking:
         return ok("torch, DeepSpeed and the rest are here")
-    said, todo = f"{', '.join(lacking)} not installed in this Python", f"{_INSTALL} 'opsctl[trainer]'"
+    said, todo = f"{', '.join(lacking)} not installed in this Python", f"{_INSTALL} {requirement('trainer')}"
     if seen.run is None or seen.run.run.environment is not None:
         return optional(f"{said}: converting and preparing data need them here", todo)
     return missing(f"{said}, and the run has no environment script", todo)
@@ -86,7 +98,7 @@ def _hub_client(seen: Seen) -> Result | None:
         return None
     if seen.software.packages["huggingface_hub"]:
         return ok("huggingface_hub is here")
-    said, todo = "huggingface_hub is not installed", f"{_INSTALL} 'opsctl[hub]'"
+    said, todo = "huggingface_hub is not installed", f"{_INSTALL} {requirement('hub')}"
     return missing(f"{said}, and [hub] names a repository", todo) if seen.tables.get("hub") else optional(said, todo)
 
 
@@ -98,9 +110,9 @@ def _backup_extras(seen: Seen) -> Result | None:
     lacking = sorted({wanted[one] for one in schemes if one in wanted and not seen.software.packages[wanted[one]]})
     if not schemes:
         return optional("nothing is backed up: the only copy is on one disk", 'to = ["..."] under [backup]')
-    extras = ",".join({"s3fs": "s3", "gcsfs": "gcs"}[one] for one in lacking)
     if lacking:
-        return missing(f"{', '.join(lacking)} not installed, to which backups go", f"{_INSTALL} 'opsctl[{extras}]'")
+        todo = f"{_INSTALL} {requirement(*({'s3fs': 's3', 'gcsfs': 'gcs'}[one] for one in lacking))}"
+        return missing(f"{', '.join(lacking)} not installed, to which backups go", todo)
     return ok("what backups go to can be reached with what is installed")
 
 
@@ -110,6 +122,7 @@ def _destinations(seen: Seen) -> Iterable[object]:
 
 
 CHECKS = (
+    Check("distribution", "Is no other distribution installed that has the package opsctl?", _distribution, "software"),
     Check("python", "Is the Python that runs opsctl new enough?", _python, "software"),
     Check("trainer's packages", "Are torch, DeepSpeed and the others in the Python that trains?", _trainer, "software"),
     Check("hub's client", "Is huggingface_hub here? Needed where there is a [hub].", _hub_client, "software"),

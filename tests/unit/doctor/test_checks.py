@@ -31,6 +31,7 @@ from opsctl.environments.checking import Discrepancy
 from opsctl.runs.schema import EnvironmentTable, RunFile, RunTable, SlurmTable
 from opsctl.walks.file_system import Filled
 from opsctl.watch.seen import CronSeen
+from trainer.formats.distribution import requirement
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 RUN = RunFile(
@@ -180,18 +181,25 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
     ("hub", replace(HEALTHY, tables={}), State.OPTIONAL, "no repository", "[hub]"),
     ("python", changed("software", python=(3, 9, 1)), State.MISSING, "3.9.1", "newer Python"),
     (
+        "distribution",
+        changed("software", former_version="0.1.0"),
+        State.MISSING,
+        "opsctl 0.1.0 is installed too",
+        "uninstall opsctl-slurm opsctl",
+    ),
+    (
         "trainer's packages",
         replace(changed("software", packages=lacking("torch")), run=NO_SCRIPT),
         State.MISSING,
         "torch not",
-        "opsctl[trainer]",
+        requirement("trainer"),
     ),
     (
         "trainer's packages",
         changed("software", packages=lacking("torch")),
         State.OPTIONAL,
         "torch not",
-        "opsctl[trainer]",
+        requirement("trainer"),
     ),
     ("hub's client", changed("software", packages=lacking("huggingface_hub")), State.MISSING, "not installed", "[hub]"),
     (
@@ -199,7 +207,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         replace(changed("software", packages=lacking("huggingface_hub")), tables={}),
         State.OPTIONAL,
         "not installed",
-        "opsctl[hub]",
+        requirement("hub"),
     ),
     ("git", without("git"), State.MISSING, "git is not", "install git"),
     ("git", replace(without("git"), tables={}), State.OPTIONAL, "git is not", "install git"),
@@ -208,7 +216,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
     ("compiler", without("g++"), State.MISSING, "g++ is not", "compiler"),
     ("nvcc", without("nvcc"), State.MISSING, "nvcc is not", "modules"),
     ("nvcc", replace(without("nvcc"), run=None), State.OPTIONAL, "nvcc is not", "modules"),
-    ("backups", changed("software", packages=lacking("s3fs")), State.MISSING, "s3fs not installed", "opsctl[s3]"),
+    ("backups", changed("software", packages=lacking("s3fs")), State.MISSING, "s3fs not installed", requirement("s3")),
     ("backups", replace(HEALTHY, tables={"hub": HEALTHY.tables["hub"]}), State.OPTIONAL, "only copy", "[backup]"),
     ("slurm's commands", replace(without("sbatch"), slurm=None), State.MISSING, "sbatch", "local-cluster up"),
     (

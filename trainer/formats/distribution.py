@@ -1,0 +1,50 @@
+"""The name under which this project is installed, and how its extras are installed.
+
+The package index has another project with the name `opsctl`, so that the distribution has a name of its own; the
+command and the packages that are imported keep theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+NAME = "opsctl-slurm"
+#: The distribution's name in installations of early versions, and that of the other project.
+FORMER_NAME = "opsctl"
+_PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_VERSION = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
+
+
+def version() -> str:
+    """Return the version that is installed, of a checkout that is not installed its own; "unknown" without either."""
+    return _installed(NAME) or _of_checkout() or "unknown"
+
+
+def former_version() -> str | None:
+    """Return the version of a distribution `opsctl` that is installed here too, None without one."""
+    return _installed(FORMER_NAME)
+
+
+def requirement(*extras: str) -> str:
+    """Return the words after `pip install` that add `extras` to this installation."""
+    if _installed(NAME) is None and _of_checkout() is not None:
+        return f"-e '{_PROJECT.parent}[{','.join(extras)}]'"
+    return f"'{NAME}[{','.join(extras)}]'"
+
+
+def _installed(name: str) -> str | None:
+    from importlib import metadata  # only where somebody asks: it takes longer to import than most commands need
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _of_checkout() -> str | None:
+    try:
+        found = _VERSION.search(_PROJECT.read_text())
+    except OSError:
+        return None
+    return found[1] if found and f'name = "{NAME}"' in found.string else None
