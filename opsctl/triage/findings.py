@@ -35,7 +35,8 @@ _OWN_MESSAGE_ORDER = -1
 _OUR_OWN = re.compile(r"(START|END) TIME: |opsctl: (?!cannot start the step)|PULSE|\[?WATCHDOG")
 #: A line of a program that a traceback shows.
 _SOURCE_LINE = re.compile(r"    +(raise\b|return\b|with\b|if\b|for\b|assert\b|[\w.]+\(|[\w.\[\], ]+ = )|  File \"")
-_OPEN_QUOTE = re.compile(r"""(?:^|[\s:=(\[])(?:'[^']*|"[^"]*)$""")
+#: NCCL quotes CUDA's own words.
+_OPEN_QUOTE = re.compile(r"""(?:^|(?<!(?:Cuda|CUDA) failure)[\s:=(\[])(?:'[^']*|"[^"]*)$""")
 
 
 @dataclass(frozen=True)

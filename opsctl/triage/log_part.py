@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from opsctl.logs.tail import last_lines
 from opsctl.output import printable
 from opsctl.records.trusted import open_file
 from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_mpi, task_of_srun, tasks_of_srun
-from opsctl.triage.findings import ENDING_RULES, STEP_CANCELLED, Finding, findings_of_line, frames_above
+from opsctl.triage.findings import ENDING_RULES, STEP_CANCELLED, Finding, findings_of_line, frames_above, is_root
 from opsctl.triage.lines import read_line
 from opsctl.triage.opening import OPENING_BYTES, Opening, Told, read_opening
 from opsctl.triage.places import PLACE_MARKS, Places, short_name, told_by
@@ -37,8 +38,11 @@ _MOST_AROUND = 400
 _LAST_LINES, _LONGEST_LAST = 12, 300
 _FRAMED = (b"Error", b"Exception")
 _COUNT_NUMBERS_S = 2.0
-#: Torch's launcher of a node, of a signal that it got itself.
-_GOT_SIGTERM = "Received 15 death signal"
+#: Torch's launcher of a node, of a signal that it got itself, or that killed a rank.
+_WAS_ENDED = re.compile(r"Received 15 death signal|failed \(exitcode: -9\)")
+#: The end of a line that names ranks on the next one.
+_GOES_ON_BELOW, _BEFORE_RANKS = " ranks:", re.compile(r"^.{0,60}?(?=\d+: \[)")
+_HOST_LABEL = re.compile(r"(?i)\b(?:host|node)(?:name)?\b")
 _SILENCE = (SILENT.encode(), GOES_ON.encode())
 #: How much of the time the search through a log may take; what it finds is judged in the rest.
 _SEARCH_SHARE = 0.6
@@ -118,9 +122,14 @@ class Read:
         failed = [one.order for one in late if one.rule.role is Role.CASCADE] + [one.order for one in self.tasks]
         return None if said is None or any(order < said.order for order in failed) else said.quote
 
-    @property
-    def failed_by_themselves(self) -> tuple[str, ...]:
-        """The nodes on which tasks failed; where a signal ended the first, those before anything ended the others."""
+    def failed_by_themselves(self, findings: Sequence[Finding]) -> tuple[str, ...]:
+        """The nodes on which tasks failed; where a signal ended the first, those before anything ended the others.
+
+        None where only other tasks than srun names say why.
+        """
+        why = {one.task for one in findings if is_root(one) and one.task is not None and not one.is_before_progress}
+        if why and self.tasks and not why & {task for one in self.tasks for task in one.tasks}:
+            return ()
         ended, is_killed = self.ended_at, bool(self.tasks) and self.tasks[0].signal is not None
         return tuple(one.node for one in self.tasks if not is_killed or ended is None or one.order < ended)
 
@@ -131,7 +140,7 @@ class Read:
         """
         ended, roots = self.ended_at, [one.order for one in findings if one.rule.role is not Role.TEARDOWN]
         tasks = [(one.order, one.node) for one in self.tasks if one.signal in (signal.SIGKILL, signal.SIGBUS)]
-        agents = [(one.order, one.node) for one in findings if _GOT_SIGTERM in one.text and one.node]
+        agents = [(one.order, one.node) for one in findings if _WAS_ENDED.search(one.text) and one.node]
         order, node = min([*tasks, *agents], default=(0, ""))
         is_first = not any(one < order for one in (*roots, *(one.order for one in self.ends)))
         return node if is_first and (ended is None or order < ended) else ""
@@ -159,6 +168,7 @@ def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
         progress, iteration = last_progress(fd, part.begin, end)
         reference = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
         read = Read(iteration=iteration, opening=read_opening(opening))
+        read.told += [one for line in opening if _HOST_LABEL.search(line) for one in told_by(line, reference)]
         said = [hit.line for hit in found.hits if hit.line.startswith(_SILENCE)]
         read.is_silent = bool(said) and said[-1].startswith(SILENT.encode())
         if not found.is_whole:
@@ -187,11 +197,13 @@ def take(
     """Judge the lines, the newest first, and keep what they say in the log's order."""
     framed = (hit.begin for hit in hits if any(word in hit.line for word in _FRAMED))
     with_frames = set(itertools.islice(framed, _MOST_AROUND))
+    usual = _usual(read.opening)
     for number, hit in enumerate(reversed(hits)):
         if _is_over(ends_at):
             read.unread.append(f"{source}: {len(hits) - number} older lines that may say why were not judged")
             break
-        line = hit.line.replace(b"\0", b"").decode(errors="replace")
+        printed = hit.line.replace(b"\0", b"").decode(errors="replace")
+        line = usual(printed)
         if any(mark in hit.line for mark in MARKS):
             if (task := task_of_srun(line)) is not None:
                 read.tasks.append(FailedTask(task[0], tasks_of_srun(line)[1], task[1], task[2], hit.begin))
@@ -202,15 +214,28 @@ def take(
                 if (failure := failure_of_block(lines, reference)) is not None:
                     read.ends.append(PrintedEnd(failure, hit.begin, read_line(line, reference).task))
         read.told += told_by(line, reference)
+        if line.rstrip().endswith(_GOES_ON_BELOW):
+            _, lines = text_around(fd, hit.begin, 0, 4096)
+            line = " ".join([line.rstrip(), *(_BEFORE_RANKS.sub("", below) for below in lines[1:2])])
         frames: list[str] = []
         if hit.begin in with_frames:
             before, _ = text_around(fd, hit.begin, _AROUND_BYTES, 0)
-            frames = frames_above(before, line, reference)
+            frames = frames_above([usual(above) for above in before], line, reference)
         one = findings_of_line(rules, line, source, hit.begin, reference, frames)
         if one is not None:
-            read.findings.append(replace(one, is_before_progress=hit.begin < progress))
+            text = one.text if line is printed else printable(printed.strip())
+            read.findings.append(replace(one, text=text, is_before_progress=hit.begin < progress))
     for found in (read.findings, read.ends, read.tasks):
         found.reverse()
+
+
+def _usual(opening: Opening) -> Callable[[str], str]:
+    """What writes the name in front of a line as launchers do, `name: `, where the log has its own form for it."""
+    if not opening.column:
+        return lambda line: line
+    names = "|".join(map(re.escape, sorted(opening.column, key=len, reverse=True)))
+    front = re.compile(rf"\[?({names})\]?(?: \||:)?[ \t]+(?=\S)")
+    return lambda line: front.sub(r"\1: ", line, count=1) if front.match(line) else line
 
 
 def _node_of(end: PrintedEnd, places: Places) -> str:

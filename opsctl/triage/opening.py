@@ -22,27 +22,45 @@ _ANY = r"[A-Za-z](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?"
 _NAME = r"(?=[A-Za-z0-9.-]{0,62}\d)[A-Za-z](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?"
 #: Names with a number that are no node's.
 _NO_NODE = re.compile(
-    r"(?i)(?:cuda|device|cpu|npu|rank|task|step|epoch|iter|stage|layer|shard|part|group|fp|bf|float|int|uint|tp|pp|dp|cp|ep"
-    r"|v|python|torch|nccl|mlx|ib|eth|eno|ens|bond|hsn|local|seed|loss|worker|process|proc|adam|zero|sha|utf)[-_.]?[\d.]+"
-    r"|gpu[-_]?\d|.*\.(?:py|sh|log|json|yaml|toml|txt|cc|cpp|cu|so)(?:\.\d+)?|localhost.*|\S*[-_](?:rank|gpu)?s?"
+    r"(?i)(?:cuda|device|cpu|npu|rank|task|step|epoch|iter|stage|layer|shard|part|group|fp|bf|float|int|uint|v|python|torch"
+    r"|nccl|mlx|ib|eth|eno|ens|bond|hsn|local|seed|loss|process|proc|adam|zero|sha|utf|version|linux|ubuntu)[-_.]?[\d._-]+"
+    r"|(?:(?:tp|pp|dp|cp|ep|sp|mp|vp)\d+[-_.]?)+|gpu[-_]?\d|localhost.*|linux-.*|cpython.*"
+    r"|[abghlvt]b?h?\d{1,3}s?(?:-(?:sxm|pci|nvl|\d+g).*)?|mi\d{2,3}\w?|rtx.*|gtx.*|.*[-_](?:ranks?|gpus?)"
+    r"|.*\.(?:py|sh|log|json|yaml|toml|txt|cc|cpp|cu|so)(?:\.\d+)?"
 )
+#: A name that is a node's in a list of nodes alone.
+_GPU_NODE = re.compile(r"(?i)gpu[-_]?\d")
 _RANKS = r"\[?(?P<ranks>\d{1,5}(?: ?(?:-|\.\.|to|,) ?\d{1,5})*)\]?"
-_LABEL = r"(?:host(?:s|name)?|node(?:s|name)?|machine|hosts? name)"
-#: `rank 3 on n1`, `ranks 0-7: n1`, `rank 3 -> n1`, `Rank: 3, Local Rank: 1, Hostname: n1`.
-_RANK_FIRST = re.compile(
-    rf"(?i)(?<!local)(?<!local[ _-])\b(?:global[ _-]?)?(?:rank|process|proc)s?(?:[ _]?id)?[\"']?[ :=#]{{0,3}}{_RANKS}"
-    rf"(?:/\d+| of \d+| / \w+ \d+)?[)\]]?(?P<between>.{{0,60}}?)"
-    rf"(?P<label>\b{_LABEL}\b[\"']?[ :=(\[\"']{{1,4}}|(?: on| at| in|->|=>|\u2192|@|:|=)[ \"']{{1,3}})(?P<host>{_ANY})"
+_LABEL = r"(?:host(?:s|name)?|node(?:s|name)?|machine)\b[\"']?[ :=(\[\"']{1,4}"
+_OF_RANK = (
+    r"(?<!num )(?<!local)(?<!local[ _-])(?<!node[ _-])(?<!group[ _-])(?<!machine[ _-])\b"
+    r"(?:global[ _-]?)?(?:rank|process|proc)s?(?:[ _]?(?:id|index))?[\"']?"
 )
-#: `Hostname n1, pid 7, rank 3`, `host n1 process 5 of 32`, `initialized host n1 as rank 4`, `n1 ranks 0-7`.
-_HOST_FIRST = re.compile(
-    rf"(?i)\b{_LABEL}\b[\"']?[ :=\"']{{1,3}}(?P<host>{_ANY})\b(?P<between>[^\n]{{0,60}}?)(?<!local)(?<!local[ _-])"
-    rf"\b(?:global[ _-]?)?(?:rank|process)s?[\"']?[ :=#]{{1,3}}{_RANKS}"
+#: `Rank: 3, Local Rank: 1, Hostname: n1`, `rank 3 is on node n1`.
+_RANK_THEN_LABEL = re.compile(
+    rf"(?i){_OF_RANK}[ :=#\[]{{0,3}}{_RANKS}(?P<between>.{{0,80}}?)\b{_LABEL}(?P<host>{_ANY})"
 )
-#: `rank table: n1=0-3 n2=4-7`, `n1: [0, 1]`, `n1 ranks 0-7`.
+#: `rank 3 on n1`, `ranks 0-7: n1`, `rank 3 -> n1`, `rank 3 (n1)`, `rank 7 of 16 running on n1`.
+_RANK_THEN_NAME = re.compile(
+    rf"(?i){_OF_RANK}[ :=#\[]{{0,3}}{_RANKS}(?: ?/ ?\d+| of \d+)?(?: is| running| runs| started| uses)?"
+    rf"(?: on | at | in | ?->? ?| ?=> ?| ?\u2192 ?| ?@ ?| ?: ?| ?= ?| ?\()(?P<host>{_NAME})(?![\w:])"
+)
+#: `Hostname n1, pid 7, rank 3`, `host n1 process 5 of 32`, `initialized host n1 as rank 4`.
+_LABEL_THEN_RANK = re.compile(
+    rf"(?i)\b{_LABEL}(?P<host>{_ANY})\b(?P<between>.{{0,60}}?){_OF_RANK}[ :=#]{{1,3}}{_RANKS}"
+)
+#: `rank table: n1=0-3 n2=4-7`, `n1: [0, 1]`, `n1 ranks 0-7`, `n1: rank 3`.
 _ROWS = re.compile(
-    rf"(?P<host>{_NAME})[\"']?(?: ?[=:] ?\[?|:? ranks? )(?P<ranks>\d{{1,5}}(?:(?: ?[-,] ?| )\d{{1,5}})*)(?![\w.:])"
+    rf"(?P<host>{_NAME})[\"']?(?: ?[=:] ?\[?|(?::| ->| =>)? (?:global )?ranks?[ :=]{{1,2}})"
+    rf"(?P<ranks>\d{{1,5}}(?:(?: ?[-,] ?| )\d{{1,5}})*)(?![\w.:])"
 )
+#: `node_rank 0 on n1`, `group_rank=1 host n2`.
+_NODE_RANK = re.compile(
+    rf"(?i)\b(?:node|machine|group)[ _-]?rank[\"']?[ :=]{{1,3}}(?P<index>\d{{1,4}})\b.{{0,40}}?"
+    rf"(?:\b{_LABEL}|\bon |-> ?|@ ?)(?P<host>{_ANY})"
+)
+#: What `srun -l hostname` prints.
+_TASK_ROW = re.compile(rf"\s*(?P<task>\d{{1,5}}): (?P<host>{_NAME})\s*")
 _LOCAL = re.compile(r"(?i)\blocal(?:[ _-]?rank)?[\"']?[ :=]{1,3}(?P<local_rank>\d{1,3})\b(?! ?of)")
 _LIST = re.compile(
     r"(?i)(?:\b|_)(?:node_?list|node names|nodes|hosts|hostnames|host_?list|host names|machines|NODELIST)"
@@ -57,11 +75,14 @@ _NAMED_ADDRESS = re.compile(rf"\b(?P<host>{_ANY})[\"']?[ \t=:(\[\"']{{1,4}}(?:ip
 _ADDRESS_NAMED = re.compile(rf"(?<![\d.=])\b{_ADDRESS}[ \t=]{{1,3}}(?P<host>{_NAME})\s*$")
 _PER_NODE = re.compile(
     r"(?i)(?:n_?proc(?:esses)?|n?tasks|n_?gpus|gpus|ranks|devices)[_ -]{1,2}per[_ -]node"
-    r"[\"']?[ :=]{1,4}[\"']?(\d{1,3})\b"
+    r"[\"']?[ :=]{1,12}[\"']?(\d{1,3})\b"
 )
 _ALL_RANKS = re.compile(
     r"(?i)(?:\bworld[_ ]size|\bnum_processes|\bSLURM_NTASKS|\btotal ranks)[\"']?(?: is)?[ :=]{1,4}[\"']?(\d{1,5})\b"
 )
+_CELL = re.compile(r"[A-Za-z0-9][\w.:/-]*")
+_HOST_HEADS = ("host", "hostname", "node", "nodename", "node_name", "machine")
+_WIDEST_TABLE = 12
 #: From this share of the lines on, the names in front of them are nodes'.
 _COLUMN = 0.5
 
@@ -84,6 +105,7 @@ class Opening:
 
     nodes: tuple[str, ...] = ()  # a list of them, in its order
     hosts: frozenset[str] = frozenset()  # all names of nodes that stand there
+    column: frozenset[str] = frozenset()  # those in front of most lines
     told: tuple[Told, ...] = ()  # tables of ranks
     addresses: dict[str, str] = field(default_factory=dict)  # address -> name
     ranks_per_node: int = 0  # as it says; 0 where it does not
@@ -97,11 +119,12 @@ def read_opening(lines: Sequence[str]) -> Opening:
     """What `lines`, the first of a log, tell."""
     lines = [line[:_LONGEST_LINE] for line in lines if line.strip()]
     told, addresses = list(_tables(lines)), dict(_addresses(lines))
-    nodes = _nodes(lines)
-    hosts = {*nodes, *_running(lines), *(one.node for one in told), *addresses.values(), *_column(lines)}
+    nodes, column = _nodes(lines), _column(lines)
+    hosts = {*nodes, *_running(lines), *(one.node for one in told), *addresses.values(), *column}
     return Opening(
         nodes=nodes,
         hosts=frozenset(hosts),
+        column=frozenset(column),
         told=tuple(told),
         addresses=addresses,
         ranks_per_node=_number(_PER_NODE, lines),
@@ -119,30 +142,42 @@ def _number(pattern: re.Pattern[str], lines: Iterable[str]) -> int:
     return found.pop() if len(found) == 1 else 0
 
 
-def _tables(lines: Iterable[str]) -> Iterator[Told]:
+def _tables(lines: Sequence[str]) -> Iterator[Told]:
+    yield from _columns(lines)
+    tasks = [row for row in map(_TASK_ROW.fullmatch, lines) if row and _is_node(row["host"])]
+    yield from (Told(row["host"], task=int(row["task"])) for row in tasks if len(tasks) > 1)
     for line in lines:
         low = line.lower()
-        if "rank" not in low and "process" not in low and "proc" not in low:
+        if "rank" not in low and "proc" not in low:
             continue
-        for found in _HOST_FIRST.finditer(line):
-            yield from _told(found, line)
-        match = _RANK_FIRST.search(line)
-        if match and (re.fullmatch(_NAME, match["host"]) or re.search("(?i)host|node|machine", match["label"])):
-            yield from _told(match, line)
-        if "rank" in low:
-            rows = list(_ROWS.finditer(line))
-            if len(rows) > 1 or (rows and "ranks" in low):
-                for row in rows:
-                    yield from _told(row, "")
+        labelled = [*_RANK_THEN_LABEL.finditer(line), *_LABEL_THEN_RANK.finditer(line)]
+        named = [row for row in _RANK_THEN_NAME.finditer(line) if _is_node(row["host"])] if not labelled else []
+        rows = [row for row in _ROWS.finditer(line) if _is_node(row["host"])] if "rank" in low else []
+        if len(rows) > 1 or (rows and not labelled and not named and "rank" in rows[0][0].lower()):
+            labelled, named = [], rows
+        local = _LOCAL.search(line) if len(labelled) + len(named) == 1 else None
+        for row in (*labelled, *named):
+            ranks = list(_numbers(row["ranks"]))
+            for rank in ranks:
+                is_one = local is not None and len(ranks) == 1
+                yield Told(row["host"], rank, int(local["local_rank"]) if local and is_one else None)
 
 
-def _told(match: re.Match[str], line: str) -> Iterator[Told]:
-    if not _is_node(match["host"]):
-        return
-    ranks = list(_numbers(match["ranks"]))
-    local = _LOCAL.search(line) if len(ranks) == 1 else None
-    for rank in ranks:
-        yield Told(match["host"], rank, int(local["local_rank"]) if local else None)
+def _columns(lines: Sequence[str]) -> Iterator[Told]:
+    """Rows below a line that names a column of ranks and one of hosts."""
+    rank_at = host_at = width = -1
+    for line in lines:
+        words = _CELL.findall(line)
+        heads = [word.lower() for word in words]
+        host = next((at for at, word in enumerate(heads) if word in _HOST_HEADS), -1)
+        rank = next((at for at, word in enumerate(heads) if word in ("rank", "global_rank", "global-rank")), -1)
+        if host >= 0 and rank >= 0 and len(words) <= _WIDEST_TABLE:
+            rank_at, host_at, width = rank, host, len(words)
+        elif words and len(words) == width:
+            if words[rank_at].isdecimal() and re.fullmatch(_NAME, words[host_at]) and len(words[rank_at]) < 6:
+                yield Told(words[host_at], int(words[rank_at]))
+        elif words:
+            width = -1
 
 
 def _numbers(text: str) -> Iterator[int]:
@@ -155,12 +190,22 @@ def _numbers(text: str) -> Iterator[int]:
 
 def _nodes(lines: Sequence[str]) -> tuple[str, ...]:
     """The longest list of nodes."""
-    longest = max(_names_alone(lines), _running(lines), key=len)
+    longest = max(_names_alone(lines), _running(lines), _numbered(lines), key=len)
     for index, line in enumerate(lines):
         if (match := _LIST.search(line)) is not None:
             named = _names_of(match["list"]) if match["list"] else _names_alone(lines[index + 1 :], at_once=True)
             longest = max(longest, named, key=len)
     return tuple(longest)
+
+
+def _numbered(lines: Iterable[str]) -> list[str]:
+    """The nodes by their number among the nodes, where each number has one name and none is missing."""
+    found: dict[int, set[str]] = {}
+    for line in lines:
+        for match in _NODE_RANK.finditer(line) if "rank" in line.lower() else ():
+            found.setdefault(int(match["index"]), set()).add(match["host"])
+    is_whole = sorted(found) == list(range(len(found))) and all(len(names) == 1 for names in found.values())
+    return [found[index].copy().pop() for index in sorted(found)] if is_whole else []
 
 
 def _running(lines: Iterable[str]) -> list[str]:
@@ -172,14 +217,14 @@ def _running(lines: Iterable[str]) -> list[str]:
 def _names_of(text: str) -> list[str]:
     """The nodes that `text` begins with, unfolded."""
     if (folded := _FOLDED.match(text.strip(" \"'"))) is not None and "[" in folded[0]:
-        return [name for name in _unfolded(folded[0]) if _is_node(name)]
+        return [name for name in _unfolded(folded[0]) if _is_node(name) or _GPU_NODE.fullmatch(name)]
     found = []
     for word in re.split(r"[\s,;\"'()\[\]]+", text.strip(" \"'([")):
         name, _, rest = word.partition("=")
         if rest and not re.fullmatch(_ADDRESS, rest):
             break
         name = re.sub(r":\d+$", "", name)
-        if not re.fullmatch(_NAME if not rest else _ANY, name) or not _is_node(name):
+        if not re.fullmatch(_NAME if not rest else _ANY, name) or not (_is_node(name) or _GPU_NODE.fullmatch(name)):
             break
         found.append(name)
     return list(dict.fromkeys(found))
@@ -198,7 +243,7 @@ def _names_alone(lines: Sequence[str], at_once: bool = False) -> list[str]:
     """Names each on a line of its own, two or more after each other; at_once: that the first line begins."""
     found: list[str] = []
     for line in lines:
-        name = line.strip()
+        name = line.partition(" slots=")[0].strip()
         if re.fullmatch(_NAME, name) and _is_node(name) and (not found or _stem(name) == _stem(found[0])):
             found.append(name)
         elif len(found) > 1 or at_once:
@@ -224,7 +269,7 @@ def _addresses(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _column(lines: Sequence[str]) -> set[str]:
     """Names that stand in front of most lines."""
-    first = Counter(line.split(maxsplit=1)[0].rstrip(":") for line in lines)
+    first = Counter(line.split(maxsplit=1)[0].strip("[]:") for line in lines)
     names = {
         name: count
         for name, count in first.items()

@@ -70,6 +70,7 @@ class Places:
     first_rank: Mapping[str, int] = field(default_factory=dict)  # of a node
     tasks_are_ranks: bool = False
     ranks_per_node: int = 0  # where every node has as many, in Slurm's order; 0 where that is not known
+    launchers: int = 0  # how many of srun's tasks were heard of
     hosts: frozenset[str] = frozenset()  # all names that are known to be nodes'
     addresses: Mapping[str, str] = field(default_factory=dict)  # address -> the node that has it
 
@@ -161,6 +162,7 @@ def learn(
         rank_of=rank_of,
         first_rank=_first_ranks(rank_of),
         tasks_are_ranks=same,
+        launchers=len(tasks),
         ranks_per_node=_stated(opening, heard, known, nodes) or _ranks_per_node(told, heard, known, nodes, same),
         hosts=hosts | {*nodes},
         addresses={**opening.addresses, **{one.address: one.node for one in told if one.address}},
@@ -215,14 +217,16 @@ def _ranks_per_node(
     """
     highest = max(heard | set(known), default=0)
     pairs = {(one.task, one.rank) for one in told if one.task is not None and one.rank is not None}
+    local = {(one.rank, one.local_rank) for one in told if one.rank is not None and one.local_rank is not None}
     fitting = [
         number
         for number in _RANKS_PER_NODE
         if highest // number < len(nodes)
         and (tasks_are_ranks or all(rank // number == task for task, rank in pairs if rank is not None))
         and all(nodes[rank // number] == node for rank, node in known.items())
+        and all(rank % number == local_rank for rank, local_rank in local)
     ]
-    if highest > 0 and len(fitting) == 1 and (known or pairs):
+    if highest > 0 and len(fitting) == 1 and (known or pairs or local):
         return fitting[0]
     full = [number for number in fitting if number * len(nodes) == highest + 1]
     return full[0] if full and len(nodes) > 1 and full[0] & (full[0] - 1) == 0 else 0

@@ -44,7 +44,7 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
         found = replace(found, rank=_rank_there(candidates, found))
     if first is not None and found.rank is None and found.node in ("", first.node):
         found = replace(found, node=first.node or found.node, rank=first.rank, at=found.at or first.failed_at)
-    return found if found.node else replace(found, node=_node_of(found.rank, facts))
+    return found if found.node else replace(found, node=_node_there(candidates, found) or _node_of(found.rank, facts))
 
 
 def _rank_there(candidates: Sequence[Candidate], found: Candidate) -> int | None:
@@ -56,6 +56,12 @@ def _rank_there(candidates: Sequence[Candidate], found: Candidate) -> int | None
         if one.cause in causes and one.rank is not None and one.node in ("", found.node) and one.weight >= 0.4
     }
     return ranks.pop() if len(ranks) == 1 and found.node else None
+
+
+def _node_there(candidates: Sequence[Candidate], found: Candidate) -> str:
+    """The one node whose kernel says the same of a GPU: it names no rank."""
+    nodes = {one.node for one in candidates if one.cause in _OF_A_GPU and one.node and one.rank is None}
+    return nodes.pop() if len(nodes) == 1 and found.cause in _OF_A_GPU else ""
 
 
 def _one_end(same: Sequence[Candidate], winner: Candidate) -> Candidate | None:

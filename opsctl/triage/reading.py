@@ -36,6 +36,8 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
     places = learn(read.told, read.failures, (), (), read.opening)
     nodes = _nodes_named(read, [*places.nodes, *(one.node for one in read.findings)])
     findings = with_places(read.findings, places, {})
+    if len(nodes) == 1 and places.launchers > 1 and not places.tasks_are_ranks:
+        nodes = ()  # the log names one of several
     return Facts(
         findings=tuple(findings),
         failures=tuple(read.placed_failures(places) or read.killed_task(places.tasks_are_ranks)),
@@ -43,7 +45,7 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
         ranks=places.of_ranks(),
         nodes=nodes,
         cancelled=read.cancelled,
-        failed_tasks=read.failed_by_themselves,
+        failed_tasks=read.failed_by_themselves(findings),
         ended_on=read.ended_on(findings),
         other_work=read.other_work,
         iteration=read.iteration,
@@ -85,7 +87,7 @@ def read_attempt(
         slurm=slurm,
         nodes=nodes,
         cancelled=read.cancelled,
-        failed_tasks=read.failed_by_themselves,
+        failed_tasks=read.failed_by_themselves(findings),
         ended_on=read.ended_on(findings),
         other_work=read.other_work,
         iteration=read.iteration,
