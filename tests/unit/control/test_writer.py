@@ -86,6 +86,14 @@ def test_a_holders_job_whose_comment_is_another_runs_is_the_runs(paths: RunPaths
         waits(paths, queue=[replace(TWELVE, user="ben")])  # an id that started over
 
 
+def test_a_job_that_got_the_holders_id_is_neither_the_holder_nor_waited_for(paths: RunPaths) -> None:
+    paths.run_id.write_text("5eed\n")
+    for other in (TWELVE, replace(TWELVE, comment="", name="analysis")):
+        for after in (None, "auto"):
+            with pytest.raises(OpsctlError, match="does not show"):
+                waits(paths, after, [other])
+
+
 def test_a_holder_that_the_queue_shows_is_named_once(paths: RunPaths) -> None:
     assert waits(paths, "auto", [TWELVE], [TWELVE]) == ("12",)
     assert waits(paths, "auto", unseen=[Unseen(12, "ann")]) == ("12",)
