@@ -6,6 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from opsctl.account import account_name
 from opsctl.cron import crontabs
@@ -26,10 +28,15 @@ from opsctl.records.cron import (
     this_tick,
     write_chain,
 )
-from opsctl.records.state_files import locked
+from opsctl.records.reserve import keep_ballast
+from opsctl.records.state_files import FULL_DISK, locked, remove
+
+T = TypeVar("T")
 
 #: How long a tick waits for who queues ticks right now; then it goes on, for one too many does no harm.
 _QUEUE_LOCK_WAIT_S = 30.0
+#: Disk for the records and outputs of many ticks.
+RESERVE_BYTES = 256 << 10
 #: How often a tick asks again for its successors where Slurm does not answer; each time it is patient for minutes.
 _TRIES = 3
 
@@ -67,7 +74,7 @@ def tick(cron: Cron, own: Own, clock: Callable[[], float]) -> Ticked:
         with _noted(said, "the next ticks"):
             _see_to_successors(cron, own, chain, clock)
     try:
-        said.claim, left = _claim(cron, own, chain, clock)
+        said.claim, left = _on_any_disk(cron, said, lambda: _claim(cron, own, chain, clock))
     except (OpsctlError, OSError) as error:  # such as a full disk: the due time stays, for a tick that can claim it
         said.problems.append(f"not claimed: {_words(error)}")
         return said
@@ -84,7 +91,20 @@ def tick(cron: Cron, own: Own, clock: Callable[[], float]) -> Ticked:
                 _see_to_successors(cron, own, chain, clock)
         with _noted(said, "the heartbeat"):
             beat_heart(cron.paths)
+        with _noted(said, "the reserve"):
+            keep_ballast(cron.paths.folder, cron.paths.reserve, RESERVE_BYTES)
     return said
+
+
+def _on_any_disk(cron: Cron, said: Ticked, do: Callable[[], T]) -> T:
+    """Do it; where the disk is full, give up the reserve and do it again. Raises as `do`."""
+    try:
+        return do()
+    except OSError as error:
+        if error.errno not in FULL_DISK or not remove(cron.paths.folder, cron.paths.reserve):
+            raise
+        said.problems.append(f"{_words(error)}: the reserve was given up")
+        return do()
 
 
 def _own_chain(cron: Cron, own: Own, said: Ticked) -> tuple[CronChain | None, str]:
@@ -165,7 +185,8 @@ def _start_jobs(cron: Cron, chain: CronChain, claim: Claim, left: list[TickEvent
     wanted += [(file, begun_days[0]) for file in (_files(cron, True, said) if begun_days else [])]
     for file, since in wanted:
         with _noted(said, file.name):
-            done = start_job(cron, file, chain.token, chain.period_s, since, claim.due)
+            start = partial(start_job, cron, file, chain.token, chain.period_s, since, claim.due)
+            done = _on_any_disk(cron, said, start)
             said.started += bool(done.job_id)
             said.problems += [done.problem] if done.problem else []
 

@@ -87,6 +87,11 @@ class CronPaths:
         return self.state / "job-runs.jsonl"
 
     @property
+    def reserve(self) -> Path:
+        """Disk that is given up for the records of ticks and jobs when none is left."""
+        return self.state / "reserve"
+
+    @property
     def heartbeat(self) -> Path:
         """Its mtime counts."""
         return self.state / "heartbeat"

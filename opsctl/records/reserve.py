@@ -44,6 +44,21 @@ def take_reserve(root: Path, reserve: Path, path: Path, value: Any) -> None:
     fsync_folder(root, path.parent)
 
 
+def keep_ballast(root: Path, path: Path, size_bytes: int) -> None:
+    """Keep a file that is removed when the disk is full, to free its space. Raises OSError.
+
+    It is made only where twice its size is free. Its content cannot be compressed.
+    """
+    with opened_folder(root, path.parent) as (folder, _):
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+            return
+        found = os.fstatvfs(folder)
+    if found.f_bavail * found.f_frsize < 2 * size_bytes:
+        return
+    write_atomically(root, path, os.urandom(size_bytes))
+
+
 def write_over(fd: int, value: Any) -> None:
     """Let the reserve that is open as `fd` contain `value`, in place. Raises OSError, also where it does not fit."""
     data = _padded(value, os.fstat(fd).st_size)
