@@ -29,6 +29,8 @@ from trainer.recipe.options import BY_KEY
 NEEDED = ("nodes", "gpus_per_node", "time")
 _TRAINING = "pretrain"  # what the programs of the family are called that train
 _OURS = "pretrain_gpt"  # what the programs are called that train as the trainer does
+#: Options without which there is no model.
+_OF_A_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 #: BigScience's share below which the last epoch is shuffled apart; Megatron-LM's own is the trainer's default.
 _LAST_EPOCH = 0.95
 
@@ -71,6 +73,7 @@ def from_script(
         raise UsageError(f"the script does not say {', '.join(missing)} in a way that can be read: give {flags}")
     working = _working_folder(begun, launch, folder)
     own = take_options(begun, launch.words, values, working)
+    _refuse_another_program(begun, launch)
     _own_options(begun, own)
     _margin(begun, own)
     _engine(begun, launch, own, working, read_file)
@@ -86,6 +89,20 @@ def from_script(
             0, f"taken to be unset, as the script asks for it and does not set it: {', '.join(values.taken_unset)}"
         )
     return begun
+
+
+def _refuse_another_program(begun: Begun, launch: Launch) -> None:
+    """Raise UsageError where the program takes mostly other options than ours, and none that makes a model."""
+    if any(begun.value("trainer", key) is not None for key in _OF_A_MODEL):
+        return
+    names = {word.text.partition("=")[0]: None for word in launch.words if word.text.startswith("--")}
+    others = [name for name in names if name.removeprefix("--").replace("-", "_") not in BY_KEY]
+    if 2 * len(others) > len(names):
+        raise UsageError(
+            f"line {launch.program.line}: {launch.name} is not a program of Megatron's kind: it takes "
+            f"{', '.join(others[:3])} and the like, and no option gives its model a size "
+            "(--num-layers, --hidden-size): a run made of this would have nothing in it"
+        )
 
 
 def _refused(begun: Begun, script: Script) -> None:

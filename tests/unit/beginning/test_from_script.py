@@ -586,3 +586,8 @@ def test_relative_paths_start_where_the_training_is_started(text: str, expected:
     if "[ -f" in text:
         said = "line 6: where it goes from here is not known: relative paths are taken to start at /where/it/is"
         assert said in map(str, begun.notes)
+
+
+def test_a_script_of_another_program_that_says_nothing_of_a_model_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"line 4: main\.py .*--model_name_or_path.*--num-layers"):
+        read("deepspeed-chat.sh", gpus_per_node=8)
