@@ -72,6 +72,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "What it stands on": ("data", "env", "kernels", "disk", "perms"),
     "About opsctl": ("help", "completion", "man", "json-schema"),
 }
+#: What people type who come from other programs -> the command that they want.
+MEANT = {
+    **dict.fromkeys(("run", "train", "start", "launch", "resume", "sbatch"), "submit"),
+    **dict.fromkeys(("stop", "kill"), "kill-switch trigger"),
+    **dict.fromkeys(("new", "create"), "init"),
+    **dict.fromkeys(("config", "validate", "check"), "plan"),
+    **dict.fromkeys(("log", "tail"), "logs"),
+    "squeue": "queue",
+    "scancel": "cancel",
+}
 #: Called by scripts, not by people.
 HIDDEN = {"job": ("job", "What runs inside an allocation.")}
 
@@ -134,8 +144,8 @@ class LazyGroup(click.Group):
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], list(COMMANDS), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            meant = MEANT.get(args[0]) or next(iter(difflib.get_close_matches(args[0], list(COMMANDS), 1)), None)
+            hint = f"; did you mean {meant}?" if meant else ""
             raise click.UsageError(f"no command {args[0]!r}{hint} (opsctl --help lists them)")
         return super().resolve_command(ctx, args)
 

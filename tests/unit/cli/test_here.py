@@ -62,4 +62,6 @@ def test_help_has_a_line_for_each_command_and_all_of_one_that_is_named(tmp_path:
         name for names in grouped().values() for name in names
     ]
     assert opsctl(tmp_path, "help", "kill-switch", "trigger").stdout.startswith("Usage: opsctl kill-switch trigger ")
+    assert "did you mean submit?" in opsctl(tmp_path, "train", "x").stderr
+    assert "did you mean submit?" in opsctl(tmp_path, "run").stderr
     assert opsctl(tmp_path, "help", "stauts").stderr.startswith("opsctl: no command 'stauts'; did you mean status?")
