@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,11 @@ def command(
 ) -> None:
     """Make the folder NAME with a run file: by a few questions, from an example, or from a launch script.
 
-    At a terminal it asks, and every question has an answer that Enter takes; with any option, or where no person is, it
-    asks nothing. An example's own name implies it: `opsctl init tr11-176B-ml`. A rehearsal has its own name, output
-    folder and kill switch; sizes and lengths are scaled, which is said, and everything else is the run's. ARGUMENTS
-    are those of a launch script: `opsctl init a-run --from-script sweep.slurm -- 1e-4 0.1`.
+    NAME is a folder here, or an absolute path. At a terminal it asks, and every question has an answer that Enter
+    takes; with any option, or where no person is, it asks nothing. An example's own name implies it: `opsctl init
+    tr11-176B-ml`. A rehearsal has its own name, output folder and kill switch; sizes and lengths are scaled, which is
+    said, and everything else is the run's. ARGUMENTS are those of a launch script: `opsctl init a-run --from-script
+    sweep.slurm -- 1e-4 0.1`.
     """
     folder, run_name = _wanted_folder(name)
     cluster = said.pop("cluster")
@@ -142,6 +144,10 @@ def _wanted_folder(name: str) -> tuple[Path, str]:
     run_name = name.rstrip("/").rpartition("/")[2]
     if not RUN_NAME.fullmatch(run_name):
         raise UsageError(f"{run_name!r} cannot name a run: allowed are {RUN_NAME_RULE}")
+    if ".." in Path(name).parts and not folder.is_relative_to(Path.cwd()):
+        raise UsageError(
+            f"{name} leads out of this folder: if {folder} is meant, type opsctl init {shlex.quote(str(folder))}"
+        )
     if not folder.parent.is_dir():
         raise UsageError(f"no folder {str(folder.parent)!r} to make the run in: make it first")
     return folder, run_name

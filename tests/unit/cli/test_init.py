@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,27 @@ def test_a_missing_parent_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         init("sub/x")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "../../x", "sub/../../x"])
+def test_a_name_that_leads_out_of_this_folder_is_refused_with_the_path_that_it_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (here := tmp_path / "work" / "here").mkdir(parents=True)
+    (here / "sub").mkdir()
+    monkeypatch.chdir(here)
+    meant = os.path.normpath(here / name)
+    with pytest.raises(UsageError, match=re.escape(f"opsctl init {meant}")):
+        init(name)
+    assert not Path(meant).exists()
+    init(meant)
+    assert load_run_file(Path(meant) / "run.toml", {}).file.run.name == "x"
+
+
+def test_a_run_is_made_in_a_folder_that_everybody_shares(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)  # as /tmp
+    init("x")
+    assert json.loads((tmp_path / ".state/opsctl/runs.json").read_text()) == {"x": f"{tmp_path}/x/run.toml"}
 
 
 def test_a_run_made_in_another_folder_is_named_after_its_last_part(tmp_path: Path) -> None:
