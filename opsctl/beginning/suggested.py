@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opsctl.beginning.begun import Begun
@@ -16,7 +17,7 @@ from trainer.recipe.options import from_tables
 from trainer.recipe.recomputation import NONE
 
 #: Kinds of GPU whose memory and speed are known, as people call them.
-GPU_KINDS = ("V100-16", "V100-32", "A100-40", "A100-80", "H100", "H200")
+GPU_KINDS = ("V100-16", "V100-32", "A100-40", "A100-80", "H100", "H200", "B200", "GB200", "MI300X", "L40S")
 #: Tokens for each parameter where nobody says otherwise: Hoffmann et al., arXiv 2203.15556.
 TOKENS_PER_PARAMETER = 20
 #: Share of the stated peak that a training usually reaches, and the days that the first suggestion aims at.
@@ -35,11 +36,12 @@ class Size:
     heads: int
     batch: int  # samples of _LENGTH tokens
     lr: float
+    own_ffn: int | None = None
 
     @property
     def ffn(self) -> int:
         """Of three matrices that are together as large as two of 4 x hidden; a multiple of 256."""
-        return math.ceil(8 * self.hidden / 3 / 256) * 256
+        return self.own_ffn or math.ceil(8 * self.hidden / 3 / 256) * 256
 
     @property
     def parameters(self) -> int:
@@ -48,6 +50,8 @@ class Size:
         return self.layers * block + 2 * _VOCABULARY * self.hidden + self.hidden
 
 
+#: A shape is near a wanted number of parameters within this share.
+_NEAR = 0.015
 _SIZES = (
     Size(12, 768, 12, 256, 6e-4),
     Size(24, 1024, 16, 256, 3e-4),
@@ -80,8 +84,36 @@ class Wanted:
 
 
 def size_near(parameters: float) -> Size:
-    """The size whose number of parameters is nearest in proportion."""
-    return min(_SIZES, key=lambda one: abs(math.log(one.parameters / parameters)))
+    """Return a shape with about so many parameters: within 2 % from 60M to 400B.
+
+    It has the batch and the rate of the nearest usual size, and is that size where that is near enough. Hidden sizes
+    are multiples of 128, from 4096 on of 1024, so that heads of 128 divide among 8 tensor-parallel ranks.
+    """
+    usual = min(_SIZES, key=lambda one: abs(math.log(one.parameters / parameters)))
+    near = [one for one in _shapes_about(usual) if abs(one.parameters / parameters - 1) <= _NEAR]
+    return usual if usual in near else min(near, key=lambda one: _oddness(one, usual), default=usual)
+
+
+def _shapes_about(usual: Size) -> Iterator[Size]:
+    """The usual size, then shapes with other layers, hidden sizes and feed-forward sizes."""
+    yield usual
+    for step in range(-3, 5):
+        each = 128 if usual.hidden < 2048 else 256 if usual.hidden < 4096 else 1024
+        hidden = usual.hidden // each * each + step * each
+        if hidden < each:
+            continue
+        per_head = 64 if hidden < 2048 else 128
+        for layers in range(max(4, usual.layers // 2), 2 * usual.layers + 1):
+            for ffn in range(math.ceil(2.5 * hidden / 256) * 256, int(3.5 * hidden) + 1, 256):
+                yield Size(layers, hidden, hidden // per_head, usual.batch, usual.lr, ffn)
+
+
+def _oddness(one: Size, usual: Size) -> float:
+    """How far a shape is from what is usual: width for its depth, feed-forward size, layers that stages divide."""
+    aspect = math.log(one.hidden / one.layers) - math.log(usual.hidden / usual.layers)
+    feed_forward = math.log(one.ffn * 3 / 8 / one.hidden)
+    undivided = 0.1 * (one.layers % 4 != 0) + 0.1 * (one.layers % 2 != 0)
+    return abs(aspect) + 2 * abs(feed_forward) + undivided
 
 
 def is_known_gpu(name: str | None) -> bool:
@@ -114,7 +146,7 @@ def suggested(name: str, wanted: Wanted) -> tuple[Begun, FittingLayout, float]:
             f"{wanted.gpus} GPUs are no whole nodes of {wanted.gpus_per_node}: jobs get whole nodes; "
             f"say {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
         )
-    size, table = size_near(wanted.parameters), _gpu_table(wanted.gpu)
+    size, table = size_near(wanted.parameters), _gpu_table(wanted.gpu, wanted.gpus_per_node)
     samples = max(size.batch, int(wanted.tokens / _LENGTH))
     begun = Begun()
     _slurm(begun, name, wanted)
@@ -129,17 +161,26 @@ def suggested(name: str, wanted: Wanted) -> tuple[Begun, FittingLayout, float]:
     begun.set("retention", "last", 5, "opsctl checkpoints prune leaves the newest five,")
     begun.set("retention", "full_percent", 10, "and one every 10 % of the training")
     begun.set("retention", "until_backed_up", 0)
-    for key in ("memory_gb", "peak_tflops", "within_node_gbs"):
-        begun.set("gpu", key, getattr(table, key), f"of {wanted.gpu}" if key == "memory_gb" else "")
+    remarks = {
+        "memory_gb": f"of {wanted.gpu}",
+        "between_nodes_gbs": "of a usual node: ask what your site's network has",
+    }
+    for key in ("memory_gb", "peak_tflops", "within_node_gbs", "between_nodes_gbs"):
+        begun.set("gpu", key, getattr(table, key), remarks.get(key, ""))
     layout = _layout(begun, name, wanted, table)
     return begun, layout, layout.seconds_per_iteration * iterations / 86400
 
 
-def _gpu_table(gpu: str) -> GpuTable:
+def _gpu_table(gpu: str, per_node: int = 1) -> GpuTable:
     """What is known of it, written out. Raises UsageError for a GPU that is not known."""
-    asked = SlurmTable(nodes=1, gpus_per_node=1, time="1:00:00", gpu_type=gpu)
+    asked = SlurmTable(nodes=1, gpus_per_node=per_node, time="1:00:00", gpu_type=gpu)
     found = gpu_of(GpuTable(), asked, "fp16" if "V100" in gpu.upper() else "bf16")
-    return GpuTable(memory_gb=found.memory_gb, peak_tflops=found.peak_tflops, within_node_gbs=found.within_node_gbs)
+    return GpuTable(
+        memory_gb=found.memory_gb,
+        peak_tflops=found.peak_tflops,
+        within_node_gbs=found.within_node_gbs,
+        between_nodes_gbs=found.between_nodes_gbs,
+    )
 
 
 def _slurm(begun: Begun, name: str, wanted: Wanted) -> None:
@@ -162,7 +203,7 @@ def _model(begun: Begun, size: Size) -> None:
     """Of Llama's kind, so that `opsctl export hf` makes what other programs read."""
     begun.set("trainer", "num_layers", size.layers, f"{size.parameters / 1e9:.3g}B parameters")
     begun.set("trainer", "hidden_size", size.hidden)
-    begun.set("trainer", "ffn_hidden_size", size.ffn, "8/3 of the hidden size")
+    begun.set("trainer", "ffn_hidden_size", size.ffn, "about 8/3 of the hidden size")
     begun.set("trainer", "num_attention_heads", size.heads)
     begun.set("trainer", "seq_length", _LENGTH)
     begun.set("trainer", "position_embedding_type", "rope")

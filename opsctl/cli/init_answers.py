@@ -133,7 +133,7 @@ def _wanted(found: Sequence[Offer], accounts: Sequence[str], said: dict[str, Any
         )
     number = Number(whole=False)
     size = ask(
-        "How large the model is: the nearest of the usual sizes is taken, from 125M to 175B.",
+        "How large the model is. Its shape comes within 2 % of the number, from 100M to 200B.",
         "Parameters",
         said.get("params") or "1.3B",
         _at_least(number, _FEWEST_PARAMETERS),

@@ -156,7 +156,8 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     loaded = load_run_file(locate_run_file(chosen))
     expect = _expected_or_measured(loaded)
     findings = find_problems(loaded, nodes, expect=expect)
-    sections = plan_sections(loaded.file.slurm, expect, findings.options, findings.layout, loaded.file.retention)
+    file = loaded.file
+    sections = plan_sections(file.slurm, expect, findings.options, findings.layout, file.retention, file.gpu)
     sections += _carbon(loaded.file.carbon, sections)
     sections += evaluation_sections(loaded.file.evaluation, findings.options)
     run = PlannedRun(name=loaded.file.run.name, file=str(loaded.path))

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from opsctl.planning import arithmetic
+from opsctl.planning.gpus import AssumedSpeed
 from opsctl.planning.plan import PlannedCheckpoints, PlannedJob, PlannedThroughput, PlannedTime
 from opsctl.planning.schedule_part import known, lengths_of
 from opsctl.planning.section import Section, amount, gib_text, whole
@@ -89,9 +90,17 @@ def _with_traffic(
 
 
 def time_sections(
-    expect: ExpectTable, options: Mapping[str, Any], shape: ModelShape, ramp: BatchRamp, layout: Layout
+    expect: ExpectTable,
+    options: Mapping[str, Any],
+    shape: ModelShape,
+    ramp: BatchRamp,
+    layout: Layout,
+    assumed: AssumedSpeed | None = None,
 ) -> Iterator[Section]:
-    """Days by the expected TFLOPs and by the expected seconds per iteration, whichever are given."""
+    """Days by the expected TFLOPs and by the expected seconds per iteration, whichever are given.
+
+    Without either, days by the `assumed` speed.
+    """
     lengths, gpus = lengths_of(options), layout.world_size
     values = PlannedTime()
     rows = []
@@ -104,6 +113,17 @@ def time_sections(
         days = lengths.train_iterations * expect.seconds_per_iteration / arithmetic.DAY_S
         values = replace(values, days_at_expected_seconds=days, gpu_hours_at_expected_seconds=days * 24 * gpus)
         rows.append((f"at {expect.seconds_per_iteration:g} s an iteration", days_text(days, gpus)))
+    if not rows and assumed is not None and lengths is not None and lengths.train_iterations:
+        samples, sequence = lengths.train_samples, options["seq_length"]
+        all_seconds = tflops_per_gpu(shape, samples, sequence, 1.0, gpus, MODEL_PASSES) / assumed.tflops
+        days = all_seconds / arithmetic.DAY_S
+        values = PlannedTime(
+            assumed_mfu=assumed.mfu, days_at_assumed_mfu=days, gpu_hours_at_assumed_mfu=days * 24 * gpus
+        )
+        rows.append((f"assuming {100 * assumed.mfu:g} % MFU on {assumed.gpu}", days_text(days, gpus)))
+        rows.append(
+            ("not measured yet", "[expect] seconds_per_iteration, or the training log, replaces this assumption")
+        )
     if rows:
         yield Section("time", "Time to train, without waits between jobs", values, tuple(rows))
     if expect.seconds_per_iteration:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from opsctl.planning.cost_part import checkpoint_section, job_section, time_sections
-from opsctl.planning.gpus import asks_for_v100
+from opsctl.planning.gpus import asks_for_v100, assumed_speed
 from opsctl.planning.layout_part import layout_sections
 from opsctl.planning.memory_part import memory_section
 from opsctl.planning.model_part import model_sections, model_shape
 from opsctl.planning.nodes_part import nodes_section
 from opsctl.planning.schedule_part import batch_section, ramp_of, schedule_section
 from opsctl.planning.section import Section
-from opsctl.runs.schema import ExpectTable, RetentionTable, SlurmTable
+from opsctl.runs.schema import ExpectTable, GpuTable, RetentionTable, SlurmTable
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options
 
@@ -21,6 +21,7 @@ def plan_sections(
     options: Options,
     layout: Layout | None,
     retention: RetentionTable | None = None,
+    gpu: GpuTable | None = None,
 ) -> list[Section]:
     """Everything a valid run file comes to. What cannot be computed, since something is missing or wrong, is left out.
 
@@ -41,5 +42,6 @@ def plan_sections(
         sections.append(checkpoint_section(options, shape, expect, retention))
         sections.append(memory_section(options, shape, layout, asks_for_v100(slurm)))
         if ramp is not None and layout is not None:
-            sections += time_sections(expect, options, shape, ramp, layout)
+            assumed = assumed_speed(gpu or GpuTable(), slurm, shape.precision)
+            sections += time_sections(expect, options, shape, ramp, layout, assumed)
     return [*sections, job_section(slurm, expect)]

@@ -179,6 +179,11 @@ class PlannedTime(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_hours: Annotated[float | None, Meta(description="GPU hours, from numbers.")] = None
     days_at_expected_tflops: Annotated[float | None, Meta(description="Days by `[expect] tflops`.")] = None
     gpu_hours_at_expected_tflops: Annotated[float | None, Meta(description="GPU hours by `[expect] tflops`.")] = None
+    assumed_mfu: Annotated[
+        float | None, Meta(description="A usual share of the peak, 0 to 1, where no speed is expected or measured.")
+    ] = None
+    days_at_assumed_mfu: Annotated[float | None, Meta(description="Days by `assumed_mfu`.")] = None
+    gpu_hours_at_assumed_mfu: Annotated[float | None, Meta(description="GPU hours by `assumed_mfu`.")] = None
     days_at_expected_seconds: Annotated[
         float | None, Meta(description="Days by `seconds_per_iteration`, expected or measured in the log.")
     ] = None

@@ -132,7 +132,7 @@ def _plan(run: RunView, log: LogSource, goodput: GoodputReport | None) -> Table 
         return None
     file = run.loaded.file
     found = find_problems(run.loaded, None, expect=file.expect)
-    sections = plan_sections(file.slurm, file.expect, found.options, found.layout, file.retention)
+    sections = plan_sections(file.slurm, file.expect, found.options, found.layout, file.retention, file.gpu)
     time = next((one.values for one in sections if isinstance(one.values, PlannedTime)), None)
     carbon = None
     if file.carbon.gpu_power_w is not None and time is not None:

@@ -14,6 +14,7 @@ from trainer.recipe.sizes import MODEL_PASSES, PASSES, tflops_per_gpu
 
 #: Dense TFLOP/s of one device in bf16 and fp16 with fp32 sums, as its maker states them; the first name that fits.
 _PEAKS: tuple[tuple[str, float], ...] = (
+    (r"\bGB200\b", 2500.0),
     (r"\bB200\b", 2250.0),
     (r"\b(H200|GH200)\b", 989.4),
     (r"\bH100 PCIe\b", 756.0),

@@ -33,10 +33,25 @@ def test_what_is_suggested_is_a_run_that_could_be_submitted_but_for_its_data(
     assert parameters_of(shape) == pytest.approx(size_near(parameters).parameters, rel=1e-3)
 
 
-def test_the_nearest_size_is_the_nearest_in_proportion() -> None:
-    assert [round(size_near(wanted).parameters / 1e9, 1) for wanted in (1e6, 1.3e9, 7e9, 70e9, 1e13)] == [
-        *(0.1, 1.4, 6.7, 65.3, 174.7),
-    ]
+#: From 100M to 200B, twelve to a factor of ten, and what people ask for.
+GRID = [1e8 * 10 ** (step / 12) for step in range(40)] + [125e6, 1.3e9, 2.7e9, 7e9, 8e9, 13e9, 34e9, 70e9, 175e9, 200e9]
+
+
+@pytest.mark.parametrize("wanted", GRID, ids=lambda one: f"{one / 1e9:.3g}B")
+def test_a_model_has_the_wanted_size_within_two_percent_and_a_shape_that_tensor_parallelism_divides(
+    wanted: float,
+) -> None:
+    size = size_near(wanted)
+    assert size.parameters == pytest.approx(wanted, rel=0.02)
+    assert size.hidden % size.heads == 0 and size.hidden // size.heads in (64, 80, 128)
+    assert size.hidden % 128 == 0 and size.ffn % 256 == 0
+    if size.hidden >= 4096:
+        assert size.heads % 4 == 0 and size.ffn % 8 == 0
+    assert 2 <= size.ffn / size.hidden <= 4 and 16 <= size.hidden / size.layers <= 320
+
+
+def test_what_is_far_below_the_smallest_or_above_the_largest_is_the_nearest_usual_size() -> None:
+    assert [round(size_near(wanted).parameters / 1e9, 1) for wanted in (1e6, 1e13)] == [0.1, 174.7]
 
 
 def test_every_kind_that_is_offered_is_known_and_names_of_slurm_are_understood() -> None:
@@ -46,7 +61,7 @@ def test_every_kind_that_is_offered_is_known_and_names_of_slurm_are_understood()
 
 def test_gpus_are_whole_nodes_and_no_more_than_there_are() -> None:
     assert gpus_for(1e9, 20e9, "H100", 4, None) == 4
-    # 6 x 6.74e9 parameters x 140e9 tokens at 40 % of 312 and of 989 TFLOP/s: 37.5 and 11.8 GPUs for 14 days.
+    # 6 x 7e9 parameters x 140e9 tokens at 40 % of 312 and of 989 TFLOP/s: 39 and 12.3 GPUs for 14 days.
     assert gpus_for(7e9, 140e9, "A100-80", 8, None) == 64
     assert gpus_for(7e9, 140e9, "H100", 8, None) == 16
     assert gpus_for(70e9, 1.4e12, "A100-80", 8, 13) == 64

@@ -267,7 +267,7 @@ class TestRefusals:
             "--global-batch-size 8"
         )
         seen = keys_with_a_value(msgspec.convert(plan_json(*all_numbers.split()), NumbersPlan))
-        for path in (example("tr11-176B-ml"), tmp_path):
+        for path in (example("tr11-176B-ml"), example("llama-1B"), tmp_path):
             seen |= keys_with_a_value(msgspec.convert(plan_json(str(path)), RunPlan))
         described = {
             f"{struct.__name__}.{field.encode_name}"
