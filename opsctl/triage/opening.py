@@ -268,11 +268,11 @@ def _addresses(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _column(lines: Sequence[str]) -> set[str]:
-    """Names that stand in front of most lines."""
+    """Names, two or more, that stand in front of most lines."""
     first = Counter(line.split(maxsplit=1)[0].strip("[]:") for line in lines)
     names = {
         name: count
         for name, count in first.items()
         if count > 1 and "-" in name and re.fullmatch(_NAME, name) and _is_node(name)
     }
-    return set(names) if sum(names.values()) >= _COLUMN * len(lines) else set()
+    return set(names) if len(names) > 1 and sum(names.values()) >= _COLUMN * len(lines) else set()
