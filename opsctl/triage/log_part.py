@@ -134,7 +134,7 @@ class Read:
         return tuple(one.node for one in self.tasks if not is_killed or ended is None or one.order < ended)
 
     def ended_on(self, findings: Sequence[Finding]) -> str:
-        """The node of the first task or launcher that a signal ended before any rank had said why it ends.
+        """Return the node of the first task or launcher that a signal ended before any rank had reported an error.
 
         findings: with their places.
         """
@@ -230,7 +230,7 @@ def take(
 
 
 def _usual(opening: Opening) -> Callable[[str], str]:
-    """What writes the name in front of a line as launchers do, `name: `, where the log has its own form for it."""
+    """Return a function that writes the name in front of a line as launchers do, `name: `."""
     if not opening.column:
         return lambda line: line
     names = "|".join(map(re.escape, sorted(opening.column, key=len, reverse=True)))

@@ -1,4 +1,4 @@
-"""What the beginning of a log tells of the job: its nodes, tables of ranks, addresses, numbers of ranks. Pure.
+"""Read the beginning of a log for the job's nodes, tables of ranks, addresses and numbers of ranks. Pure.
 
 A launcher, a framework or a user's script prints these before the first iteration, each in a form of its own. A form
 here is a label ("nodes", "rank", "host") and the values next to it; a name without a label is a node only in a column.
@@ -89,7 +89,7 @@ _COLUMN = 0.5
 
 @dataclass(frozen=True)
 class Told:
-    """What one line tells of a place."""
+    """A rank or a task, and the node that one line gives it."""
 
     node: str = ""
     rank: int | None = None
@@ -101,7 +101,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Opening:
-    """What the beginning of a log tells of where it runs."""
+    """The nodes and ranks that the beginning of a log names."""
 
     nodes: tuple[str, ...] = ()  # a list of them, in its order
     hosts: frozenset[str] = frozenset()  # all names of nodes that stand there
@@ -116,7 +116,7 @@ NO_OPENING = Opening()
 
 
 def read_opening(lines: Sequence[str]) -> Opening:
-    """What `lines`, the first of a log, tell."""
+    """Return the nodes and ranks that `lines`, the first of a log, name."""
     lines = [line[:_LONGEST_LINE] for line in lines if line.strip()]
     told, addresses = list(_tables(lines)), dict(_addresses(lines))
     nodes, column = _nodes(lines), _column(lines)
@@ -137,7 +137,7 @@ def _is_node(name: str) -> bool:
 
 
 def _number(pattern: re.Pattern[str], lines: Iterable[str]) -> int:
-    """The one number that is given; 0 where there is none or they differ."""
+    """Return the one number that is given; 0 where there is none or they differ."""
     found = {int(match[1]) for line in lines for match in pattern.finditer(line)}
     return found.pop() if len(found) == 1 else 0
 
@@ -164,7 +164,7 @@ def _tables(lines: Sequence[str]) -> Iterator[Told]:
 
 
 def _columns(lines: Sequence[str]) -> Iterator[Told]:
-    """Rows below a line that names a column of ranks and one of hosts."""
+    """Read the rows below a line that names a column of ranks and one of hosts."""
     rank_at = host_at = width = -1
     for line in lines:
         words = _CELL.findall(line)
@@ -181,7 +181,7 @@ def _columns(lines: Sequence[str]) -> Iterator[Told]:
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """0-3,8 -> 0, 1, 2, 3, 8."""
+    """Return the numbers of a list: 0-3,8 -> 0, 1, 2, 3, 8."""
     for part in re.split(r",|(?<=\d) (?=\d)", text):
         ends = [int(number) for number in re.findall(r"\d+", part)]
         if ends and ends[-1] - ends[0] < _MOST_RANKS:
@@ -189,7 +189,7 @@ def _numbers(text: str) -> Iterator[int]:
 
 
 def _nodes(lines: Sequence[str]) -> tuple[str, ...]:
-    """The longest list of nodes."""
+    """Return the longest list of nodes."""
     longest = max(_names_alone(lines), _running(lines), _numbered(lines), key=len)
     for index, line in enumerate(lines):
         if (match := _LIST.search(line)) is not None:
@@ -199,7 +199,7 @@ def _nodes(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _numbered(lines: Iterable[str]) -> list[str]:
-    """The nodes by their number among the nodes, where each number has one name and none is missing."""
+    """Return the nodes by their number among the nodes, where each number has one name and none is missing."""
     found: dict[int, set[str]] = {}
     for line in lines:
         for match in _NODE_RANK.finditer(line) if "rank" in line.lower() else ():
@@ -209,13 +209,13 @@ def _numbered(lines: Iterable[str]) -> list[str]:
 
 
 def _running(lines: Iterable[str]) -> list[str]:
-    """The nodes that one or more lines say it runs on, each of its own."""
+    """Return the nodes that lines like `running on n1` name."""
     found = (match["list"] for line in lines if (match := _RUNS_ON.search(line)) is not None)
     return list(dict.fromkeys(name for text in found for name in _names_of(text)))
 
 
 def _names_of(text: str) -> list[str]:
-    """The nodes that `text` begins with, unfolded."""
+    """Return the nodes that `text` begins with, unfolded."""
     if (folded := _FOLDED.match(text.strip(" \"'"))) is not None and "[" in folded[0]:
         return [name for name in _unfolded(folded[0]) if _is_node(name) or _GPU_NODE.fullmatch(name)]
     found = []
@@ -240,7 +240,7 @@ def _unfolded(text: str) -> list[str]:
 
 
 def _names_alone(lines: Sequence[str], at_once: bool = False) -> list[str]:
-    """Names each on a line of its own, two or more after each other; at_once: that the first line begins."""
+    """Return names that each have a line of their own, two or more in a row. at_once: they begin on the first line."""
     found: list[str] = []
     for line in lines:
         name = line.partition(" slots=")[0].strip()
@@ -268,7 +268,7 @@ def _addresses(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _column(lines: Sequence[str]) -> set[str]:
-    """Names, two or more, that stand in front of most lines."""
+    """Return the names, two or more, in front of most lines."""
     first = Counter(line.split(maxsplit=1)[0].strip("[]:") for line in lines)
     names = {
         name: count

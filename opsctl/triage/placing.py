@@ -59,7 +59,7 @@ def _rank_there(candidates: Sequence[Candidate], found: Candidate) -> int | None
 
 
 def _node_there(candidates: Sequence[Candidate], found: Candidate) -> str:
-    """The one node whose kernel says the same of a GPU: it names no rank."""
+    """Return the one node whose kernel reports the same of a GPU: it names no rank."""
     nodes = {one.node for one in candidates if one.cause in _OF_A_GPU and one.node and one.rank is None}
     return nodes.pop() if len(nodes) == 1 and found.cause in _OF_A_GPU else ""
 
@@ -94,14 +94,14 @@ def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
 
 
 def of_one_node(winner: Candidate, place: Candidate, facts: Facts, alone: Cause | None) -> Candidate:
-    """The winner; as the node's, where its rule has a cause for that, and the job's other nodes do not say the same."""
+    """Return the winner, as the node's fault where its rule has a cause for that and the other nodes work."""
     if alone is None or not place.node or not _others_are_well({place.node}, facts):
         return winner
     return replace(winner, cause=alone, fault=Fault.NODE)
 
 
 def _others_are_well(nodes: set[str], facts: Facts) -> bool:
-    """Whether the job has more nodes, and those fail alone, as srun says, or as lines of others that only followed."""
+    """Return True where the job has more nodes and only these fail, by srun or by lines of nodes that only followed."""
     alone = set(facts.failed_tasks) == nodes and len(facts.nodes) > 1
     followed = {one.node for one in facts.findings if one.rule.role is Role.CASCADE and one.node} - nodes
     return alone or bool(followed)

@@ -1,4 +1,4 @@
-"""What the beginning of a log tells of nodes and ranks, and the node that a log alone names then."""
+"""Tests of the nodes and ranks at the beginning of a log, and of the node that a log alone then names."""
 
 from __future__ import annotations
 
