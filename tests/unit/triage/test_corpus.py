@@ -19,7 +19,7 @@ CAUSES = frozenset(
 ORIGINS = frozenset({"captured", "published", "made"})
 HARDWARE = frozenset({"gpu-error", "gpu-ecc", "gpu-lost", "nccl", "node-failure"})
 LARGEST_BYTES = 60_000
-LARGEST_SUM_BYTES = 3_000_000
+LARGEST_SUM_BYTES = 4_000_000
 #: Of the machine that the faults were caused on.
 _TELLTALE = (str(Path(__file__).parents[3]).encode(), b"/tmp/or", b"/tmp/oc", b"capture_faults.py")
 
