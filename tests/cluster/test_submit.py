@@ -146,7 +146,7 @@ def test_a_refusal_does_not_touch_what_is_queued(opsctl: Opsctl) -> None:
 
 
 def test_a_disk_that_fills_at_any_moment_is_one_line_and_nothing_half_written(local_cluster: RunningCluster) -> None:
-    with open_folder() as folder, small_disk(folder / "output", kib=128):
+    with open_folder() as folder, small_disk(folder / "output", kib=384):
         write_run(folder)
         opsctl = Opsctl(local_cluster, folder)
         room = folder / "output" / "full"
@@ -159,7 +159,7 @@ def test_a_disk_that_fills_at_any_moment_is_one_line_and_nothing_half_written(lo
             assert answer.code == 1 and len(answer.err.strip().splitlines()) == 1, answer.err
             assert "no space left" in answer.err
             assert opsctl.queue("%i") == [] and opsctl.chains() == [] and opsctl.revisions() == []
-            os.truncate(room, room.stat().st_size - 8192)
+            os.truncate(room, room.stat().st_size - 16384)
         assert refusals > 3
         assert opsctl.queue("%A") == [answer.out.strip()]
         assert [record["chain"] for record in opsctl.chains()] == [int(answer.out)]

@@ -76,7 +76,7 @@ def test_another_users_renamed_job_is_still_the_runs(opsctl: Opsctl, unix_user: 
 
 def test_a_chain_whose_comment_was_taken_away_is_still_the_runs(opsctl: Opsctl) -> None:
     chain = opsctl.submit()
-    opsctl.cluster.run("scontrol", "update", f"jobid={chain}", "comment=gone", "jobname=other")
+    opsctl.cluster.run("scontrol", "update", f"jobid={chain}", "comment=gone")
     refused(opsctl, f"{chain}_[1-3%1]")
 
 
