@@ -11,7 +11,7 @@ from opsctl.attempts.cause import describe, signal_of
 from opsctl.attempts.ending import Ending
 from opsctl.attempts.verdict import Cause, Quote
 from opsctl.slurm.states import End, end_of
-from opsctl.triage.findings import ENDING_RULES, Facts, Finding, SlurmWord, by_one_clock, is_root
+from opsctl.triage.findings import ENDING_RULES, SURE, Facts, Finding, SlurmWord, by_one_clock, is_root
 from opsctl.triage.rules import Fault, Role
 from opsctl.triage.waiting import waited
 from trainer.formats.attempt_records import HARD_END_STATUS, Failure
@@ -19,6 +19,8 @@ from trainer.formats.lost_peers import is_lost_peer, says_nothing, signal_name
 
 #: Said before the training went on: it may have come of it, or not.
 _SURVIVED = 0.3
+#: Said as a warning: the program went on after it, at least for a while.
+_WARNED = 0.5
 #: To the line that came first, and to what the rank that failed first said itself.
 _FIRST_BONUS, _OWN_WORDS_BONUS = 0.08, 0.15
 #: What is less than this says too little to look no further.
@@ -64,6 +66,8 @@ _OF_PEERS, _CRASHES, _CRASHED = (Cause.NETWORK, Cause.NCCL), (signal.SIGSEGV, si
 _LATEST = math.inf
 #: What comes to a training whether or not it goes on.
 _COME_ANYWAY = (Cause.TIME_LIMIT, Cause.CANCELLED, Cause.PREEMPTED)
+#: One node that several others do not reach.
+_LOST = 0.66
 #: Ranks that stand still with none of them apart.
 _WAITED_ALIKE = 0.75
 
@@ -84,6 +88,7 @@ class Candidate:
     say: str = ""
     order: tuple[float, float] = (_LATEST, _LATEST)
     rule: str = ""
+    is_pointed_at: bool = False  # the line names the rank, whoever says it
     names_place: bool = True  # whether where it was said is where it struck
 
 
@@ -97,9 +102,11 @@ def of_findings(facts: Facts, first: Failure | None, role: Role) -> list[Candida
 def _of_finding(one: Finding, facts: Facts, first: Failure | None, is_first: bool) -> Candidate:
     weight = one.rule.weight * (_SURVIVED if one.is_before_progress else 1.0)
     weight *= _FOLLOWED if one.rule.role is Role.CASCADE else 1.0
+    weight *= _WARNED if one.is_warning and one.rule.role is Role.ROOT and one.rule.weight < SURE else 1.0
     score = weight + (_FIRST_BONUS if is_first else 0.0)
-    if first is not None and not is_lost_peer(first.message) and first.rank in (one.rank, one.is_words_of):
-        score += _OWN_WORDS_BONUS if not one.is_before_progress else 0.0
+    is_own = first is not None and not is_lost_peer(first.message) and first.rank in (one.rank, one.is_words_of)
+    if is_own and one.rule.role is Role.ROOT and not one.is_before_progress:
+        score += _OWN_WORDS_BONUS
     return Candidate(
         cause=one.rule.cause,
         fault=one.rule.fault,
@@ -112,6 +119,7 @@ def _of_finding(one: Finding, facts: Facts, first: Failure | None, is_first: boo
         at=one.at,
         say=one.rule.say,
         rule=one.rule.name,
+        is_pointed_at=one.is_pointed_at,
         names_place=one.rule.placed and not (one.rule.role is Role.CASCADE and one.rule.cause in _OF_ANOTHER),
         order=_order(one, facts),
     )
@@ -230,6 +238,21 @@ def of_waiting(facts: Facts) -> list[Candidate]:
         what = (Cause.HANG, Fault.NOBODY, 0.55, 0.55) if work is None else (Cause.USER_CODE, Fault.USER, 0.7, 0.7)
         return [Candidate(*what, text, said.quote, node=node, rank=rank, at=said.at)]
     return []
+
+
+def of_peers(facts: Facts) -> list[Candidate]:
+    """Return the one node that several report as the other end of lost connections, and that reports nothing itself."""
+    late = [one for one in facts.findings if one.peer and not one.is_before_progress and one.node != one.peer]
+    peers = {one.peer for one in late}
+    tellers = {one.node or one.rank for one in late}
+    known = {*facts.nodes, *(place.node for place in facts.ranks)}
+    has_words = any(one.node in peers and one.rule.role is not Role.TEARDOWN for one in facts.findings)
+    if len(peers) != 1 or len(tellers - {None}) < 2 or not peers <= known or has_words:
+        return []
+    said, node = late[0], late[0].peer
+    text = f"{len(tellers)} nodes or ranks lost their connections to {node}: {said.text}"
+    lost = Candidate(Cause.NETWORK, Fault.NOBODY, _LOST, _LOST, text, said.quote, node=node, at=said.at)
+    return [replace(lost, is_pointed_at=True)]
 
 
 def _said_something(first: Failure, facts: Facts) -> bool:

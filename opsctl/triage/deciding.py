@@ -22,6 +22,7 @@ from opsctl.triage.candidates import (
     of_cancelled_step,
     of_exit,
     of_findings,
+    of_peers,
     of_samples,
     of_signal,
     of_slurm,
@@ -48,14 +49,16 @@ def decide(facts: Facts, rules: Rules) -> Verdict:
         candidates += [*of_samples(facts, first), *of_signal(facts, first), *of_exit(facts, first)]
         candidates += of_cancelled_step(facts, first)
         if not candidates and not was_ended(facts, first) and not facts.ended_on:
-            candidates = of_findings(facts, first, Role.CASCADE)
+            candidates = [*of_peers(facts), *of_findings(facts, first, Role.CASCADE)]
     if not candidates:
         return _not_found(facts, first, rules)
     winner = _winner(candidates)
     same = [one for one in candidates if one.cause is winner.cause]
     place = placed(candidates, winner, first, facts)
     alone = next((row.alone for row in rules.rows if row.name == winner.rule), None)
-    winner = of_one_node(winner, place, facts, alone)
+    blamed = of_one_node(winner, place, facts, alone, same)
+    place = blamed if blamed is not winner and not winner.names_place else place
+    winner = blamed
     return Verdict(
         cause=winner.cause,
         summary=_sentence(winner, place),

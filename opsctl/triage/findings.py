@@ -22,7 +22,7 @@ _LINES_REMEMBERED = 2048
 #: How much of a line rules are held against, its head and its tail: patterns may take time that grows with its square.
 MATCHED_CHARACTERS = 2048
 #: From this weight on a rule means a line by itself, so that nothing else would correct what is only quoted in one.
-_SURE = 0.9
+SURE = 0.9
 #: Names in a path: of where people keep programs (with the empty one before the first /), and of a file in its package.
 _NAMES_OF_A_PLACE, _NAMES_OF_A_FILE = 3, 3
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
@@ -35,6 +35,14 @@ _OWN_MESSAGE_ORDER = -1
 _OUR_OWN = re.compile(r"(START|END) TIME: |opsctl: (?!cannot start the step)|PULSE|\[?WATCHDOG")
 #: A line of a program that a traceback shows.
 _SOURCE_LINE = re.compile(r"    +(raise\b|return\b|with\b|if\b|for\b|assert\b|[\w.]+\(|[\w.\[\], ]+ = )|  File \"")
+#: A host that NCCL, gloo or MPI reports as the other end of a connection.
+_PEER = re.compile(
+    r"(?i)(?:closed by (?:remote )?peer|from peer|remote peer|connect(?:ion)? (?:to|with)|(?:recv|receive|read) from"
+    r"|send(?:ing)? to) \[?(?P<peer>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)\]?[<:]\d+"
+)
+_WARNING = re.compile(r"^\[?W(?:ARNING|ARN)?(?:\d{4})?[ \]:|]")
+_GOES_ON = re.compile(r"\b(?:Ignoring|ignoring it|Retrying|retrying|[Ss]kipping (?:it|this))\b")
+_LONGEST_LEVEL = 40
 #: NCCL quotes CUDA's own words.
 _OPEN_QUOTE = re.compile(r"""(?:^|(?<!(?:Cuda|CUDA) failure)[\s:=(\[])(?:'[^']*|"[^"]*)$""")
 
@@ -54,6 +62,9 @@ class Finding:
     at: datetime | None = None
     line: int | None = None
     is_before_progress: bool = False  # the training went on after it
+    peer: str = ""  # the node, or its address, that a rank lost or did not reach
+    is_pointed_at: bool = False  # the line names the rank: whoever says it says it of that one
+    is_warning: bool = False  # its logger, or itself, says that it goes on after it
     is_words_of: int | None = None  # the rank whose launcher kept it as that rank's own words
 
     @property
@@ -116,7 +127,7 @@ def findings_of_line(
         if not any(word in line for word in rule.texts):
             continue
         match = rule.matches(said.text)
-        if match is None or (rule.weight >= _SURE and _is_quoted(rule, match, said.text)):
+        if match is None or (rule.weight >= SURE and _is_quoted(rule, match, said.text)):
             continue
         if rule.file is not None and not _was_doing(rule.file, said.text, frames):
             continue
@@ -126,6 +137,8 @@ def findings_of_line(
     _, rule, match = best
     named = {re.sub(r"_\d$", "", key): value for key, value in match.groupdict().items() if value}
     told = number(named.get("rank"))
+    peer = _PEER.search(said.text)
+    own_rank = said.rank
     if "rank" in named and told != said.rank:
         said = Said(said.text, at=said.at)  # it tells of another than who says it
     found = Finding(
@@ -136,8 +149,11 @@ def findings_of_line(
         node=named.get("node") or (said.node if rule.placed else ""),
         rank=said.rank if told is None else told,
         local_rank=said.local_rank,
-        task=said.task,
+        task=number(named.get("task", "")) if "task" in named else said.task,
         at=said.at,
+        peer=peer["peer"] if peer and rule.role is not Role.TEARDOWN else "",
+        is_pointed_at=told is not None and told != own_rank,
+        is_warning=bool(_WARNING.search(said.text[:_LONGEST_LEVEL]) or _GOES_ON.search(said.text)),
     )
     return found if rule.placed else replace(found, rank=None, local_rank=None, task=None)
 

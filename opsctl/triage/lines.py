@@ -11,9 +11,12 @@ _NODE = r"(?=[A-Za-z0-9.-]*\d)[A-Za-z][A-Za-z0-9.-]*[A-Za-z0-9]"
 #: Where the form leaves no doubt, any name is one.
 _HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _SYSLOG_TIME = r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S* )"
-_SYSLOG_ENDS = r"(?=(?:kernel|systemd|slurmd|slurmctld|nvidia-[a-z]+|NVRM)\b)"
+_SYSLOG_ENDS = r"(?=(?:kernel|systemd|slurmd|slurmctld|nvidia-[a-z]+|NVRM|dmesg)\b|\[ *\d+\.\d{2,6}\] )"
 _FILE_ENDS = r"(?!\S*\.(?:py|cpp|cc|cu|cuh|c|h|sh|so|log|txt|json|yaml)\b)"
 _NOT_TIME = r"(?!\d{4}-)"
+_ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
+_STAMP = r"\d{4}-\d\d-\d\d[ T,_]\d\d:\d\d:\d\d[.,\dZ+]*"
+_LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
 #: Each is taken from the front of what is left, as often as one fits. Groups: node, rank, local_rank, task.
 _PREFIXES = tuple(
     re.compile(text)
@@ -22,15 +25,20 @@ _PREFIXES = tuple(
         r"\s*\[?[Rr]ank ?(?P<rank>\d+)(?:/\d+)?\]?:\s?",
         r"\s*\[rank(?P<rank>\d+)\]\s?",
         r"(?:(?:[A-Z][a-z]{2} ){2}[ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,(?P<rank>\d+)\]<std(?:err|out|diag)>:\s?",
-        r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*\]\s(?=\S+:\d+:\d+ )",
+        rf"\[?{_STAMP}\]?:?\s(?=\S+:\d+:\d+ |\[\d+,\d+\]<std|\[[Rr]ank ?\d|{_NODE} \[[Rr]ank ?\d)",
+        rf"\[?{_STAMP}\]?[ |-]{{1,4}}\[?(?P<node>(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9-]*)\]?[ |-]{{1,4}}(?=\[?{_LEVEL})",
+        r"\[?(?:ERROR|CRITICAL|FATAL)\]?[ |:-]{1,3}(?=\S|  File )",
+        rf"(?P<node>{_NODE}) (?=\[[Rr]ank ?\d+\])",
+        rf"(?P<node>{_ADDRESS}): (?=\S|  )",
         rf"(?P<node>{_HOST}):\d+:\d+ \[(?P<local_rank>\d+)\]\s",
         rf"(?P<node>{_HOST}):\d+:\d+ (?=NCCL )",
         rf"(?P<node>{_NODE}):\d+:\d+(?= )\s",
         rf"\[(?P<node>{_NODE}):(?P<rank>\d{{1,2}})\]:?\s",
         rf"\[(?P<node>{_NODE}):\d+\]\s",
+        rf"\[(?P<node>{_NODE})\] (?=\[[Rr]ank ?\d+\]|Traceback |  File |[\w.]+(?:Error|Exception)\b)",
         rf"srun: error: (?P<node>{_HOST}): tasks? (?P<task>\d+)[^:]*:\s",
         rf"slurmstepd-(?P<node>{_HOST}): ",
-        rf"{_SYSLOG_TIME}?(?P<syslog>{_NODE}) {_SYSLOG_ENDS}",
+        rf"{_SYSLOG_TIME}?\[?(?P<syslog>{_NODE})\]? {_SYSLOG_ENDS}",
         rf"{_SYSLOG_TIME}(?P<syslog>{_HOST}) {_SYSLOG_ENDS}",
         rf"{_FILE_ENDS}{_NOT_TIME}(?P<node>{_NODE}): ",
         r" {0,5}(?P<task>\d{1,6}): ?(?![\d:])",
@@ -43,6 +51,7 @@ _PREFIXES = tuple(
 _WITHIN = (
     re.compile(r"\[(?:PG (?:ID )?[^\]]*)?[Rr]ank (?P<rank>\d+)\]"),
     re.compile(r"\b[Rr]ank[ :=]+\[?(?P<rank>\d+)\b(?! and)"),
+    re.compile(r"\(global: (?P<rank>\d+), local:? (?P<local_rank>\d+)\)"),
     re.compile(r"\bON (?P<node>[A-Za-z0-9.-]+) CANCELLED"),
     re.compile(rf"\b(?:host(?:name)?|node)[=: ]+(?P<node>{_NODE})\b"),
 )

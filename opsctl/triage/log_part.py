@@ -25,7 +25,7 @@ from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_mpi, task_
 from opsctl.triage.findings import ENDING_RULES, STEP_CANCELLED, Finding, findings_of_line, frames_above, is_root
 from opsctl.triage.lines import read_line
 from opsctl.triage.opening import OPENING_BYTES, Opening, Told, read_opening
-from opsctl.triage.places import PLACE_MARKS, Places, short_name, told_by
+from opsctl.triage.places import PLACE_MARKS, Places, told_by
 from opsctl.triage.rules import Role, Rules
 from opsctl.triage.scanning import Hit, last_progress, line_numbers, scan, text_around
 from opsctl.triage.waiting import WAITED_MARK, other_work
@@ -41,8 +41,8 @@ _COUNT_NUMBERS_S = 2.0
 #: Torch's launcher of a node, of a signal that it got itself, or that killed a rank.
 _WAS_ENDED = re.compile(r"Received 15 death signal|failed \(exitcode: -9\)")
 #: The end of a line that names ranks on the next one.
-_GOES_ON_BELOW, _BEFORE_RANKS = " ranks:", re.compile(r"^.{0,60}?(?=\d+: \[)")
-_HOST_LABEL = re.compile(r"(?i)\b(?:host|node)(?:name)?\b")
+_GOES_ON_BELOW, _BEFORE_RANKS = (" ranks:", " names:"), re.compile(r"^.{0,60}?(?=\d+: \[)")
+_HOST_LABEL = re.compile(r"(?i)\b(?:host|node)(?:name)?\b|\(global: \d|NCCL INFO NET/")
 _SILENCE = (SILENT.encode(), GOES_ON.encode())
 #: How much of the time the search through a log may take; what it finds is judged in the rest.
 _SEARCH_SHARE = 0.6
@@ -240,7 +240,7 @@ def _usual(opening: Opening) -> Callable[[str], str]:
 
 def _node_of(end: PrintedEnd, places: Places) -> str:
     of_launcher = places.node_of_task.get(end.task, "") if end.task is not None else ""
-    return short_name(end.failure.node, places.nodes) or of_launcher or places.node(end.failure.rank, None)
+    return places.name(end.failure.node) or of_launcher or places.node(end.failure.rank, None)
 
 
 def share_of(ends_at: float, share: float) -> float:

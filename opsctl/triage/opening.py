@@ -59,11 +59,22 @@ _NODE_RANK = re.compile(
     rf"(?i)\b(?:node|machine|group)[ _-]?rank[\"']?[ :=]{{1,3}}(?P<index>\d{{1,4}})\b.{{0,40}}?"
     rf"(?:\b{_LABEL}|\bon |-> ?|@ ?)(?P<host>{_ANY})"
 )
+#: `The node n1 has joined round 0 of the rendezvous as rank 0`: the number is the node's.
+_JOINED = re.compile(
+    rf"(?i)\b(?:node|host|agent) (?P<host>{_ANY}) (?:has )?joined\b.{{0,120}}? rank[ :=]{{1,2}}(?P<index>\d{{1,4}})\b"
+)
+#: `n1 (0-3) n2 (4-7)`: ranges that follow each other from 0 on are those of ranks, with no word of them.
+_RANGE = re.compile(rf"(?P<host>{_NAME})[\"']?[ :=(\[]{{1,3}}(?P<ranks>\d{{1,5}} ?(?:-|\.\.) ?\d{{1,5}})(?![\w.:-])")
+#: `pods: w-1=n2`, `pod w-1 on node n2`, `Successfully assigned ns/w-1 to n2`: the node's name after another one.
+_ALIAS = re.compile(
+    rf"(?P<alias>{_NAME})[\"']?(?: ?= ?| ?-> ?| (?:is |runs |running |scheduled )?(?:on|to) (?:node |host )?)[\"']?"
+    rf"(?P<host>{_NAME})"
+)
 #: What `srun -l hostname` prints.
 _TASK_ROW = re.compile(rf"\s*(?P<task>\d{{1,5}}): (?P<host>{_NAME})\s*")
 _LOCAL = re.compile(r"(?i)\blocal(?:[ _-]?rank)?[\"']?[ :=]{1,3}(?P<local_rank>\d{1,3})\b(?! ?of)")
 _LIST = re.compile(
-    r"(?i)(?:\b|_)(?:node_?list|node names|nodes|hosts|hostnames|host_?list|host names|machines|NODELIST)"
+    r"(?i)(?:\b|_)(?:node[_ ]?list|node names|nodes|hosts|hostnames|host_?list|host names|machines|NODELIST)"
     r"[\"']? ?(?:are|is|:|=|\(|\[|on|->)? ?(?:list)?[ :=(]{0,2}(?P<list>\S.*)?$"
 )
 _RUNS_ON = re.compile(
@@ -118,9 +129,10 @@ NO_OPENING = Opening()
 def read_opening(lines: Sequence[str]) -> Opening:
     """Return the nodes and ranks that `lines`, the first of a log, name."""
     lines = [line[:_LONGEST_LINE] for line in lines if line.strip()]
-    told, addresses = list(_tables(lines)), dict(_addresses(lines))
+    told, addresses = list(_tables(lines)), {**dict(_addresses(lines)), **dict(_aliases(lines))}
     nodes, column = _nodes(lines), _column(lines)
-    hosts = {*nodes, *_running(lines), *(one.node for one in told), *addresses.values(), *column}
+    aliases = {name for name in addresses if not name[:1].isdigit()}
+    hosts = {*nodes, *_running(lines), *(one.node for one in told), *addresses.values(), *aliases, *column}
     return Opening(
         nodes=nodes,
         hosts=frozenset(hosts),
@@ -148,7 +160,8 @@ def _tables(lines: Sequence[str]) -> Iterator[Told]:
     yield from (Told(row["host"], task=int(row["task"])) for row in tasks if len(tasks) > 1)
     for line in lines:
         low = line.lower()
-        if "rank" not in low and "proc" not in low:
+        yield from _ranges(line)
+        if ("rank" not in low and "proc" not in low) or _JOINED.search(line):
             continue
         labelled = [*_RANK_THEN_LABEL.finditer(line), *_LABEL_THEN_RANK.finditer(line)]
         named = [row for row in _RANK_THEN_NAME.finditer(line) if _is_node(row["host"])] if not labelled else []
@@ -161,6 +174,14 @@ def _tables(lines: Sequence[str]) -> Iterator[Told]:
             for rank in ranks:
                 is_one = local is not None and len(ranks) == 1
                 yield Told(row["host"], rank, int(local["local_rank"]) if local and is_one else None)
+
+
+def _ranges(line: str) -> Iterator[Told]:
+    """Read hosts with ranges of ranks, two or more, where each range begins after the one before it, the first at 0."""
+    rows = [(row["host"], list(_numbers(row["ranks"]))) for row in _RANGE.finditer(line) if _is_node(row["host"])]
+    following = [rank for _, ranks in rows for rank in ranks]
+    if len(rows) > 1 and following == list(range(len(following))):
+        yield from (Told(host, rank) for host, ranks in rows for rank in ranks)
 
 
 def _columns(lines: Sequence[str]) -> Iterator[Told]:
@@ -202,7 +223,7 @@ def _numbered(lines: Iterable[str]) -> list[str]:
     """Return the nodes by their number among the nodes, where each number has one name and none is missing."""
     found: dict[int, set[str]] = {}
     for line in lines:
-        for match in _NODE_RANK.finditer(line) if "rank" in line.lower() else ():
+        for match in (*_NODE_RANK.finditer(line), *_JOINED.finditer(line)) if "rank" in line.lower() else ():
             found.setdefault(int(match["index"]), set()).add(match["host"])
     is_whole = sorted(found) == list(range(len(found))) and all(len(names) == 1 for names in found.values())
     return [found[index].copy().pop() for index in sorted(found)] if is_whole else []
@@ -265,6 +286,14 @@ def _addresses(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             name = match["host"]
             if re.search(r"\d|-", name) and _is_node(name) and "." not in name:
                 yield match["address"], name
+
+
+def _aliases(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Return (name, node) of pods that have a name of their own."""
+    for line in lines:
+        if "pod" in line.lower():
+            rows = (row for row in _ALIAS.finditer(line) if row["alias"] != row["host"])
+            yield from ((row["alias"], row["host"]) for row in rows if _is_node(row["alias"]) and _is_node(row["host"]))
 
 
 def _column(lines: Sequence[str]) -> set[str]:

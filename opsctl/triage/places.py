@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -15,11 +15,18 @@ from opsctl.triage.opening import NO_OPENING, Opening, Told
 from trainer.formats.attempt_records import Failure, RankPlace
 
 #: Stand in lines that tell of places, though they say nothing of a failure.
-PLACE_MARKS = (b"global_rank_mapping", b"process rank ", b"RUNNING AT ", b"Init COMPLETE", b"NCCL INFO Bootstrap")
+PLACE_MARKS = (
+    b"global_rank_mapping",
+    b"process rank ",
+    b"RUNNING AT ",
+    b"Init COMPLETE",
+    b"NCCL INFO Bootstrap",
+    b"NCCL INFO NET/",
+)
 _HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 #: NCCL numbers the ranks of a communicator: those of the largest are the job's.
 _NCCL_RANK = re.compile(r"NCCL INFO .*\brank (?P<rank>\d+) nranks (?P<of>\d+)")
-_NCCL_ADDRESS = re.compile(r"NCCL INFO Bootstrap ?: Using [^\s:]+:(?P<address>[\d.]+)<")
+_NCCL_ADDRESS = re.compile(r"NCCL INFO (?:Bootstrap|NET/\w+) ?: Using .{0,300}?[^\s:<>]+:(?P<address>\d+(?:\.\d+){3})<")
 _MPI_RANK = re.compile(
     rf"process rank (?P<rank>\d+) .*\bon node (?P<node>{_HOST})"
     rf"|RANK (?P<rank_2>\d+) PID \d+ RUNNING AT (?P<node_2>{_HOST})"
@@ -29,6 +36,9 @@ _DEEPSPEED = re.compile(rf"'(?P<node>{_HOST})': \[(?P<ranks>[\d, ]+)\]")
 _FRONT = re.compile(r"(?:\s*(?:\[[^\]]{0,40}\]:?|\([^)]{0,60}\)|[\d:TZ.,/+-]{1,40}|\|))*\s*[\w.-]{0,64}")
 _LONGEST_FRONT = 160
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+#: Of a name, what stands for an interface of the host.
+_OF_AN_INTERFACE = re.compile(r"(?:-|_)?(?:ib|hsn|opa|roce|bond|eth|eno|hs|mlx5_)\d*$")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 #: What nodes have of GPUs.
 _RANKS_PER_NODE = (1, 2, 4, 6, 8, 16)
 
@@ -98,6 +108,10 @@ class Places:
             return self.nodes.index(node) * self.ranks_per_node + local_rank
         return local_rank if self.nodes == (node,) else None
 
+    def name(self, node: str) -> str:
+        """The node's usual name, for an address or another name of it too."""
+        return usual_name(self.addresses.get(node, node), self.nodes, self.hosts)
+
     def at_front(self, line: str) -> str:
         """The node whose name stands in front of the line, among time stamps and what is in brackets."""
         front = _FRONT.match(line[:_LONGEST_FRONT])
@@ -126,7 +140,13 @@ def learn(
     told = [*told, *opening.told]
     hosts = opening.hosts | {one.node for one in told if one.node}
     nodes = tuple(nodes) or (opening.nodes if len(opening.nodes) > 1 or hosts == set(opening.nodes) else ())
-    told = [_named(one, nodes) for one in told]
+    addresses = {**opening.addresses, **{one.address: one.node for one in told if one.address}}
+    addresses.update(_addresses_of_ranks(told))
+
+    def named(one: Told) -> Told:
+        return replace(one, node=usual_name(addresses.get(one.node, one.node), nodes, hosts))
+
+    told = [named(one) for one in told]
     largest = max((one.of for one in told), default=0)
     told = [one if not one.of or one.of == largest else replace(one, rank=None) for one in told]
     votes: dict[int, Counter[str]] = defaultdict(Counter)
@@ -134,7 +154,7 @@ def learn(
     rank_of: dict[tuple[str, int], int] = {}
     for failure in failures:
         if failure.node and failure.rank >= 0:
-            told.append(_named(Told(failure.node, failure.rank, failure.local_rank), nodes))
+            told.append(named(Told(failure.node, failure.rank, failure.local_rank)))
     for one in told:
         if one.node and one.rank is not None:
             votes[one.rank][one.node] += 1
@@ -142,14 +162,14 @@ def learn(
                 rank_of.setdefault((one.node, one.local_rank), one.rank)
         if one.node and one.task is not None:
             task_votes[one.task][one.node] += 1
-    node_of_rank = {rank: named.most_common(1)[0][0] for rank, named in votes.items()}
+    node_of_rank = {rank: of.most_common(1)[0][0] for rank, of in votes.items()}
     for node, first in _first_ranks(rank_of).items():
         beyond = 1 + max(rank for (one_node, _), rank in rank_of.items() if one_node == node)
         node_of_rank = {**dict.fromkeys(range(first, beyond), node), **node_of_rank}
     node_of_rank.update({place.rank: place.node for place in ranks if place.node})
     rank_of.update({(one.node, one.local_rank): one.rank for one in ranks if one.node and one.local_rank is not None})
     tasks = {one.task for one in told if one.task is not None}
-    node_of_task = {task: named.most_common(1)[0][0] for task, named in task_votes.items()}
+    node_of_task = {task: of.most_common(1)[0][0] for task, of in task_votes.items()}
     if max(tasks, default=-1) < len(nodes):
         node_of_task = {**dict(enumerate(nodes)), **node_of_task}
     same = _tasks_are_ranks(told, node_of_task, tasks, nodes or sorted({one.node for one in opening.told}))
@@ -165,18 +185,37 @@ def learn(
         launchers=len(tasks),
         ranks_per_node=_stated(opening, heard, known, nodes) or _ranks_per_node(told, heard, known, nodes, same),
         hosts=hosts | {*nodes},
-        addresses={**opening.addresses, **{one.address: one.node for one in told if one.address}},
+        addresses=addresses,
     )
 
 
-def _named(one: Told, nodes: Sequence[str]) -> Told:
-    return replace(one, node=short_name(one.node, nodes))
+def _addresses_of_ranks(told: Iterable[Told]) -> dict[str, str]:
+    """Return address -> name where some lines give a rank's node by its address, and others by the one name."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for one in told:
+        if one.rank is not None and one.node and not one.of:
+            found[one.rank].add(one.node)
+    pairs: dict[str, set[str]] = defaultdict(set)
+    for all_names in found.values():
+        names = {name for name in all_names if not _ADDRESS.fullmatch(name)}
+        for address in all_names - names:
+            pairs[address] |= names
+    return {address: next(iter(names)) for address, names in pairs.items() if len(names) == 1}
 
 
-def short_name(node: str, nodes: Sequence[str]) -> str:
-    """As Slurm calls it, where a host gives its name with its domain."""
+def usual_name(node: str, nodes: Sequence[str], hosts: Collection[str] = ()) -> str:
+    """Return the name that the list of nodes has, else the shortest that the log has.
+
+    A host gives its name with its domain, or with that of the interface that it talks through (`n1.ib`, `n1-ib0`).
+    """
+    if node in nodes:
+        return node
     short = node.partition(".")[0]
-    return short if node not in nodes and short in nodes else node
+    for one in (short, _OF_AN_INTERFACE.sub("", short)):
+        if one in nodes or (one in hosts and one != node):
+            return one
+    long = [name for name in nodes if name.partition(".")[0] == node]
+    return long[0] if len(long) == 1 else node
 
 
 def _tasks_are_ranks(
@@ -241,7 +280,8 @@ def with_places(findings: Iterable[Finding], places: Places, known: Mapping[tupl
 
 
 def _with_place(one: Finding, places: Places, known: Mapping[tuple[int, str], str]) -> Finding:
-    node = short_name(places.addresses.get(one.node, one.node), places.nodes)
+    one = replace(one, peer=places.name(one.peer)) if one.peer else one
+    node = places.name(one.node)
     if not one.rule.placed:
         return replace(one, node=node)
     rank = one.rank

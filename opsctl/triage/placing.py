@@ -19,6 +19,10 @@ _OF_A_NODE = (Cause.SHM, Cause.HOST_OOM)
 _OF_A_GPU = (Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST)
 #: In what a network's library says of its own end of a connection.
 _OWN_END = re.compile("NCCL WARN|Transport retry count exceeded")
+#: A line is as good as the winner's from this share of its weight on.
+_NEAR = 0.7
+#: Of ranks that say the same so few are not all, where the job has so many times as many.
+_FEW, _TIMES_AS_MANY = 3, 4
 #: What differs between lines of several ranks that say the same.
 _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 
@@ -26,19 +30,24 @@ _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | None, facts: Facts) -> Candidate:
     """The winner, or the candidate of its cause that says where it struck: what failed first, else the earliest."""
     same = [one for one in candidates if one.cause is winner.cause]
+    if winner.is_pointed_at and winner.node:
+        return winner
     if not _is_about_ranks(winner.cause):
         return winner if winner.node else max(same, key=lambda one: bool(one.node))
     if not winner.names_place and not (place := _one_end(same, winner)):
         return replace(winner, node="", rank=None)
     if not winner.names_place and place:
         return replace(winner, node=place.node, rank=place.rank)
+    pointed = [one for one in same if one.is_pointed_at and one.weight >= winner.weight * _NEAR]
+    if len({one.rank for one in pointed}) == 1:
+        return replace(winner, node=pointed[0].node or _node_of(pointed[0].rank, facts), rank=pointed[0].rank)
     if _all_say_it(same, facts):
         nodes = {one.node for one in same}
         shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE or _others_are_well(nodes, facts)
         return replace(winner, node=nodes.pop() if len(nodes) == 1 and shared else "", rank=None)
     if first is not None and first.rank >= 0 and any(first.rank == one.rank for one in same):
         return replace(winner, node=first.node or winner.node, rank=first.rank, at=first.failed_at or winner.at)
-    known = [one for one in same if one.weight >= winner.weight * 0.7 and (one.node or one.rank is not None)]
+    known = [one for one in same if one.weight >= winner.weight * _NEAR and (one.node or one.rank is not None)]
     found = min(known, key=lambda one: one.order, default=winner)
     if found.rank is None:
         found = replace(found, rank=_rank_there(candidates, found))
@@ -90,11 +99,33 @@ def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
     ranks = Counter(shape for shape, _ in said)
     heard = {one.rank for one in facts.findings if one.rank is not None}
     most = max(ranks.values(), default=0)
-    return most >= 2 and most * 2 > len(heard)
+    if most < 2 or most * 2 <= len(heard):
+        return False
+    size = max(len(facts.ranks), max(heard) + 1)
+    if most <= _FEW and most * _TIMES_AS_MANY <= size:
+        return False
+    return not _is_of_one_late_node(same, facts)
 
 
-def of_one_node(winner: Candidate, place: Candidate, facts: Facts, alone: Cause | None) -> Candidate:
-    """Return the winner, as the node's fault where its rule has a cause for that and the other nodes work."""
+def _is_of_one_late_node(same: Sequence[Candidate], facts: Facts) -> bool:
+    """Return True where ranks of one node say it that is not the first: of the first a log may show no other."""
+    heaviest = max(one.weight for one in same)
+    nodes = {one.node for one in same if one.rank is not None and one.weight >= heaviest * _NEAR}
+    first = next((place.node for place in facts.ranks if place.rank == 0), facts.nodes[0] if facts.nodes else "")
+    known = {*facts.nodes, *(place.node for place in facts.ranks)}
+    return len(nodes) == 1 and len(known) > 1 and not nodes & {"", first}
+
+
+def of_one_node(
+    winner: Candidate, place: Candidate, facts: Facts, alone: Cause | None, candidates: Sequence[Candidate]
+) -> Candidate:
+    """Return the winner, as the node's fault where its rule has a cause for that and the other nodes work.
+
+    Lines that name the node themselves have to name the one alone.
+    """
+    named = {one.node for one in candidates if one.rule == winner.rule and one.node}
+    if alone is not None and not winner.names_place and len(named) == 1:
+        return replace(winner, cause=alone, fault=Fault.NODE, node=named.pop())
     if alone is None or not place.node or not _others_are_well({place.node}, facts):
         return winner
     return replace(winner, cause=alone, fault=Fault.NODE)

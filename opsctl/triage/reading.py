@@ -16,7 +16,7 @@ from opsctl.records.attempt_folder import node_clocks, noted_failures, rank_map
 from opsctl.records.state_files import read_text
 from opsctl.triage.findings import Facts, SlurmWord, words_of_failures
 from opsctl.triage.log_part import LogPart, Read, read_part, share_of
-from opsctl.triage.places import learn, with_places
+from opsctl.triage.places import Places, learn, with_places
 from opsctl.triage.rank_outputs import rank_outputs
 from opsctl.triage.rules import Rules
 from trainer.formats.attempt_records import Failure
@@ -34,7 +34,7 @@ def read_log(part: LogPart, rules: Rules, seconds: float) -> Facts:
     except OSError as error:
         raise OpsctlError(f"cannot read {part.path}: {error.strerror or error}") from None
     places = learn(read.told, read.failures, (), (), read.opening)
-    nodes = _nodes_named(read, [*places.nodes, *(one.node for one in read.findings)])
+    nodes = _nodes_named(read, [*places.nodes, *(one.node for one in read.findings)], places)
     findings = with_places(read.findings, places, {})
     if len(nodes) == 1 and places.launchers > 1 and not places.tasks_are_ranks:
         nodes = ()  # the log names one of several
@@ -71,7 +71,7 @@ def read_attempt(
     nodes = tuple(nodes) or tuple(dict.fromkeys(place.node for place in ranks))
     places = learn(read.told, read.failures, ranks, nodes, read.opening)
     if not nodes:
-        nodes = _nodes_named(read, [])
+        nodes = _nodes_named(read, [], places)
         places = replace(places, nodes=nodes) if len(nodes) == 1 else places
     findings = with_places(read.findings, places, known)
     said = {(one.rank, one.text.rpartition("]:")[2].strip()) for one in findings}
@@ -122,6 +122,6 @@ def _one_each(failures: Sequence[Failure]) -> list[Failure]:
     return list(found.values())
 
 
-def _nodes_named(read: Read, more: Sequence[str]) -> tuple[str, ...]:
+def _nodes_named(read: Read, more: Sequence[str], places: Places) -> tuple[str, ...]:
     names = [*(one.node for one in read.told), *more, *(one.node for one in read.failures)]
-    return tuple(dict.fromkeys(filter(None, names)))
+    return tuple(dict.fromkeys(places.name(name) for name in names if name))
