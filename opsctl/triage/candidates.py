@@ -245,9 +245,8 @@ def of_peers(facts: Facts) -> list[Candidate]:
     late = [one for one in facts.findings if one.peer and not one.is_before_progress and one.node != one.peer]
     peers = {one.peer for one in late}
     tellers = {one.node or one.rank for one in late}
-    known = {*facts.nodes, *(place.node for place in facts.ranks)}
     has_words = any(one.node in peers and one.rule.role is not Role.TEARDOWN for one in facts.findings)
-    if len(peers) != 1 or len(tellers - {None}) < 2 or not peers <= known or has_words:
+    if len(peers) != 1 or len(tellers - {None}) < 2 or has_words:
         return []
     said, node = late[0], late[0].peer
     text = f"{len(tellers)} nodes or ranks lost their connections to {node}: {said.text}"

@@ -41,7 +41,7 @@ _COUNT_NUMBERS_S = 2.0
 #: Torch's launcher of a node, of a signal that it got itself, or that killed a rank.
 _WAS_ENDED = re.compile(r"Received 15 death signal|failed \(exitcode: -9\)")
 #: The end of a line that names ranks on the next one.
-_GOES_ON_BELOW, _BEFORE_RANKS = (" ranks:", " names:"), re.compile(r"^.{0,60}?(?=\d+: \[)")
+_GOES_ON_BELOW, _BEFORE_RANKS = (" ranks:", " names:", " heartbeats):"), re.compile(r"^.{0,60}?(?=\d+: \[)")
 _HOST_LABEL = re.compile(r"(?i)\b(?:host|node)(?:name)?\b|\(global: \d|NCCL INFO NET/")
 _SILENCE = (SILENT.encode(), GOES_ON.encode())
 #: How much of the time the search through a log may take; what it finds is judged in the rest.

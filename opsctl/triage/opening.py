@@ -291,7 +291,7 @@ def _addresses(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 def _aliases(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Return (name, node) of pods that have a name of their own."""
     for line in lines:
-        if "pod" in line.lower():
+        if "pod" in line.lower() or "assigned" in line:
             rows = (row for row in _ALIAS.finditer(line) if row["alias"] != row["host"])
             yield from ((row["alias"], row["host"]) for row in rows if _is_node(row["alias"]) and _is_node(row["host"]))
 

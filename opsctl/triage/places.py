@@ -280,7 +280,8 @@ def with_places(findings: Iterable[Finding], places: Places, known: Mapping[tupl
 
 
 def _with_place(one: Finding, places: Places, known: Mapping[tuple[int, str], str]) -> Finding:
-    one = replace(one, peer=places.name(one.peer)) if one.peer else one
+    peer = places.name(one.peer)
+    one = replace(one, peer=peer if peer in places.hosts else "")
     node = places.name(one.node)
     if not one.rule.placed:
         return replace(one, node=node)

@@ -83,6 +83,8 @@ def test_numbers_that_do_not_follow_each_other_are_no_table_of_ranks() -> None:
 def test_a_pod_and_an_address_have_the_name_of_their_node(tmp_path: Path) -> None:
     pods = "pods: w-0=gke-7c22 w-1=gke-7c41\n" + STEPS
     assert verdict(tmp_path, f"{pods}w-1 [rank9]: ValueError: x").node == "gke-7c41"
+    assigned = pods.replace("pods: w-0=gke-7c22 w-1=", "Successfully assigned ml/w-1 to ")
+    assert verdict(tmp_path, f"{assigned}w-1 [rank9]: ValueError: x").node == "gke-7c41"
     nccl = "[1,4]<stdout>:c-44:1:2 [0] NCCL WARN NET/IB : async event: port error"
     mpi = f"{nccl}\nmpirun noticed that process rank 4 with PID 7 on node 10.0.0.9 exited"
     assert verdict(tmp_path, f"{mpi} on signal 11 (Segmentation fault).").node == "c-44"
@@ -117,6 +119,8 @@ def test_the_silent_node_that_several_others_do_not_reach_is_the_one(
     ("log", "cause", "node", "rank"),
     [
         ("rank 9 on n2\nSome timed out task names:\n/job:jax_worker/replica:0/task:9", Cause.HANG, "n2", 9),
+        ("rank 9 on n2\ntasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:9",
+         Cause.HANG, "n2", 9),
         ("rank 9 on n2\n  Rank 9 -- GPU 1 managed by process 77 on node n2", Cause.HANG, "n2", 9),
         ("rank 9 on n2\n[rank0]: api.CheckpointException: CheckpointException ranks:dict_keys([9])\n[rank1]: "
          "api.CheckpointException: CheckpointException ranks:dict_keys([9])", Cause.CHECKPOINT, "n2", 9),
@@ -134,7 +138,8 @@ def test_the_silent_node_that_several_others_do_not_reach_is_the_one(
         (f"{NODES}ORTE has lost communication with a remote daemon.\n  Remote daemon: [[2,0],4] on node n2",
          Cause.NODE_FAILURE, "n2", None),
     ],
-    ids=["JAX", "RAS", "a part of a checkpoint", "others point to it", "a network check", "a launch", "launches",
+    ids=["JAX", "heartbeats", "RAS", "a part of a checkpoint", "others point to it", "a network check", "a launch",
+         "launches",
          "ssh", "pdsh", "Open MPI"],
 )  # fmt: skip
 def test_a_line_that_names_another_than_who_prints_it_is_about_that_one(
