@@ -2,7 +2,8 @@
 
 Whatever the policy says, these are never pruned: the latest, the two newest complete ones, what a training may be
 loading from, what somebody is sending, what is pinned, what is later than the latest, and what is not complete. A
-checkpoint that a check of its bytes found damaged is not complete.
+checkpoint that a check of its bytes found damaged is not complete. One with NaN or infinity never takes the place of a
+finite one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Kept:
     is_full: bool = True  # with optimizer states
     is_pinned: bool = False  # as its manifest says
     problem: str = ""  # why it is not complete, or not to be judged; empty when it is complete
+    is_finite: bool = True  # False: its manifest reports NaN or infinity
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,10 @@ def verdicts(
     """What becomes of each, oldest first. why_not_backed_up: why nothing elsewhere can be relied on; empty: one can."""
     in_order = sorted(found, key=lambda one: one.iteration)
     complete = [one for one in in_order if not one.problem and one.iteration <= progress.latest]
-    newest = [one.iteration for one in complete[-max(policy.last, LEAST) :]]
-    spaced = _spaced(complete, policy, progress)
+    finite = [one for one in complete if one.is_finite]
+    count = max(policy.last, LEAST)
+    newest = {one.iteration for one in (*complete[-count:], *finite[-count:])}
+    spaced = _spaced(finite, policy, progress)
 
     def reasons(one: Kept) -> list[str]:
         number = one.iteration

@@ -166,7 +166,8 @@ def _kept(iteration: int, problem: str | None, manifest: Manifest | None) -> Kep
     if manifest is None:
         return Kept(iteration, 0, problem=problem or "no manifest")
     is_full = manifest.layout.get("optimizer") != NO_OPTIMIZER
-    return Kept(iteration, manifest.consumed_train_samples, is_full, manifest.pinned)
+    is_finite = manifest.not_finite is None
+    return Kept(iteration, manifest.consumed_train_samples, is_full, manifest.pinned, is_finite=is_finite)
 
 
 def _bytes(manifest: Manifest | None) -> int:

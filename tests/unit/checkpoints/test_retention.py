@@ -78,6 +78,13 @@ def test_where_the_length_is_not_known_every_full_one_stays_and_those_of_weights
     assert kept(found, replace(LEAST, full_percent=10), samples=None) == [100, 200, 300, 800, 900]
 
 
+def test_one_that_is_not_finite_takes_the_place_of_no_finite_one() -> None:
+    bad = every(100, 1000, is_finite=False)
+    assert kept([*every(100, 800), *bad[8:]], LEAST) == [700, 800, 900, 1000]
+    spaced = [*every(100, 300), *bad[3:4], *every(100, 1000)[4:]]
+    assert kept(spaced, replace(LEAST, full_percent=45)) == [300, 700, 900, 1000]
+
+
 POLICIES = st.builds(
     RetentionTable,
     last=st.integers(0, 6),

@@ -109,6 +109,13 @@ def test_what_is_not_complete_or_a_link_stays_and_counts_for_none(folder: Path) 
     )
 
 
+def test_two_checkpoints_with_nan_do_not_let_the_last_finite_ones_go(folder: Path) -> None:
+    for iteration in (70, 80):
+        save(folder, iteration, not_finite="rank 0 holds weights that are not finite")
+    prune_now(folder)
+    assert there(folder) == [50, 60, 70, 80]
+
+
 def test_a_link_inside_a_checkpoint_leads_nobody_out_of_it(folder: Path) -> None:
     outside = folder / "outside"
     outside.mkdir()
