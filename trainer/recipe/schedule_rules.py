@@ -13,6 +13,7 @@ from trainer.recipe.learning_rate import (
     samples_to_warm_up,
 )
 from trainer.recipe.lengths import BEGINNING, End
+from trainer.recipe.only_evaluating import only_evaluates
 from trainer.recipe.schedule import BatchRamp, samples_to_train
 
 #: The options that give one length, of which one may be given.
@@ -135,8 +136,8 @@ def schedule_notices(options: Mapping[str, Any]) -> list[str]:
 
 
 def _length_errors(options: Mapping[str, Any]) -> list[str]:
-    """Of a training that is at its end before its first step."""
-    if options["global_batch_size"] is None:
+    """Return an error for a training that is at its end before its first step; an evaluation alone takes none."""
+    if options["global_batch_size"] is None or only_evaluates(options):
         return []
     try:
         end = End.of(options)

@@ -279,6 +279,7 @@ def test_a_training_shorter_than_its_first_batch_is_refused(changes: dict[str, A
     assert "--train-samples 7 " in refusal(train_iters=None, **changes)
     parse(small(train_iters=None, **{**changes, "train_samples": 8}))
     parse(small(train_iters=None, **{**changes, "train_samples": None, "train_tokens": 1}))  # rounded up to a step
+    parse(small(train_iters=None, **changes, eval_only=True, load="checkpoints"))
 
 
 @pytest.mark.parametrize(
