@@ -93,11 +93,8 @@ def _set_aside_beyond(folder: Path, at: Progress) -> None:
     """No curve is worth a training that would continue: print a line if a file cannot be changed."""
     try:
         set_aside_beyond(folder, Point(at.iteration, at.consumed_train_samples, at.consumed_train_tokens))
-    except OSError as error:
-        complain(
-            f"trainer: TensorBoard shows iterations after {at.iteration} twice: {error.filename or folder}: "
-            f"{error.strerror}"
-        )
+    except Exception as error:  # also tensorboard's own, for a file that another process removes meanwhile
+        complain(f"trainer: TensorBoard shows iterations after {at.iteration} twice: {folder}: {error}")
 
 
 class Curves(Observer):

@@ -17,12 +17,13 @@ from trainer.checkpoint.under_way import SaveTimes
 from trainer.data.build import Datasets
 from trainer.formats.progress import Progress
 from trainer.formats.training_line import parse_training_line
+from trainer.loop import rewind
 from trainer.loop.contents import LastLoss
 from trainer.loop.evaluate import Evaluation, Evaluations
 from trainer.loop.finite import NotFinite
 from trainer.loop.log import Log
 from trainer.loop.save import Saves
-from trainer.loop.tensorboard import Curves, open_writer
+from trainer.loop.tensorboard import Curves, open_writer, open_writers
 from trainer.recipe.options import Options, parse, to_arguments
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
 from trainer.recipe.throughput import Speed
@@ -359,6 +360,16 @@ def test_curves_go_on_in_a_file_of_their_own_after_going_back(tmp_path: Path) ->
     reader = EventAccumulator(str(tmp_path / "curves"))
     reader.Reload()
     assert [point.step for point in reader.Scalars("grad-norm/grad-norm")] == [2], "3 was trained again"
+
+
+def test_an_event_file_that_vanishes_while_it_is_read_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "events.out.tfevents.1.node"
+    monkeypatch.setattr(rewind, "event_files", lambda _folder: [gone])
+    writer = open_writers(options_with(tensorboard_dir=str(tmp_path)), step_at(1).progress)
+    assert writer is not None and gone.name in capfd.readouterr().err
+    writer.close()
 
 
 def test_a_training_that_went_back_goes_on_where_no_curve_can_be_written(
