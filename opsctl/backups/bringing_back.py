@@ -35,8 +35,9 @@ from opsctl.runs.paths import RunPaths
 from opsctl.stores.flow import Flow
 from opsctl.stores.store import Store
 from opsctl.stores.types import Expected
+from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import Moment
-from trainer.formats.manifest import LATEST, tag_of
+from trainer.formats.manifest import LATEST, fault_of, latest_folder, tag_of
 from trainer.formats.rollbacks import Rollback
 from trainer.formats.verification import digest_of
 
@@ -147,12 +148,30 @@ def _told(folder: Path, note: RestoredNote, warnings: tuple[str, ...] = (), was_
 
 
 def _finished(store: Store, folder: Path, asked: Asked) -> RestoredNote | None:
-    """Return the note of a finished restore of the same to `folder`; None without."""
+    """Return the note of a finished restore of the same to `folder`; None without.
+
+    Raises OpsctlError where the run has lost its latest checkpoint since.
+    """
     if not folder.is_dir():
         return None
     paths = RunPaths(folder / _OUTPUT)
     note = read_state(paths.output, paths.restored, RestoredNote)
-    return note if note is not None and (note.source, note.asked) == (store.where, asked) else None
+    if note is None or (note.source, note.asked) != (store.where, asked):
+        return None
+    if note.checkpoint is not None and (fault := _latest_fault(paths.checkpoints)):
+        raise OpsctlError(
+            f"{folder} was restored, but {fault}; in {folder}, opsctl checkpoints restore --from {store.where} "
+            f"--step {note.checkpoint} brings it back"
+        )
+    return note
+
+
+def _latest_fault(checkpoints: Path) -> str | None:
+    try:
+        latest = latest_folder(checkpoints)
+    except CheckpointError as error:
+        return str(error)
+    return fault_of(latest) if latest else f"{checkpoints} has no checkpoint now"
 
 
 def _checkpoint(store: Store, asked: Asked) -> Chosen | None:

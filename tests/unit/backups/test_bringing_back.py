@@ -118,6 +118,17 @@ def test_a_finished_restore_that_is_typed_again_changes_nothing(folder: Path, di
         back(disk, tmp_path / "here", Asked(with_checkpoint=False))  # it is not what is there
 
 
+@pytest.mark.parametrize("lost", ["global_step20", "global_step20/manifest.json", "."])
+def test_a_restored_run_that_lost_its_checkpoint_is_not_called_complete(
+    folder: Path, disk: Path, tmp_path: Path, lost: str
+) -> None:
+    back(disk, tmp_path / "here")
+    gone = tmp_path / "here" / "output" / "checkpoints" / lost
+    gone.unlink() if gone.is_file() else shutil.rmtree(gone)
+    with pytest.raises(OpsctlError, match="checkpoints restore --from "):
+        back(disk, tmp_path / "here")
+
+
 def test_a_restored_run_is_backed_up_without_the_note_of_its_restore(folder: Path, disk: Path, tmp_path: Path) -> None:
     shutil.rmtree(folder / "output")
     back(disk, tmp_path / "here")
