@@ -179,7 +179,10 @@ def _checkpoint(store: Store, asked: Asked) -> Chosen | None:
         return choose(store, asked.step, asked.weights_only)
     found, _ = find_all(store)
     fitting = [one for one in found if asked.weights_only or one.note.what is What.FULL]
-    newest: Found | None = max(fitting, key=lambda one: one.note.iteration, default=None)
+    # One with NaN or infinity only where there is no other: a training does not recover from it.
+    newest: Found | None = max(
+        fitting, key=lambda one: (one.manifest.not_finite is None, one.note.iteration), default=None
+    )
     return None if newest is None else choose(store, newest.note.iteration, asked.weights_only)
 
 

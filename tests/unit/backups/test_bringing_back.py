@@ -21,7 +21,7 @@ from opsctl.stores.opening import open_store
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.backups import backed_up_runs
 from tests.unit.backups.backed_up_runs import a_run, back_up_now, contents, destination
-from tests.unit.control.checkpoint_runs import latest, seen, there
+from tests.unit.control.checkpoint_runs import latest, save, seen, there
 
 disk = backed_up_runs.disk
 
@@ -65,6 +65,15 @@ def test_it_is_the_same_run_with_its_newest_whole_checkpoint_in_another_place(
     assert read_rollbacks(paths)[-1].why == f"restored from {disk}"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "there"]
     assert sorted(one.name for one in here.iterdir()) == ["output", "run.toml"]
+
+
+def test_a_checkpoint_with_nan_comes_along_only_where_it_is_named_or_there_is_no_other(
+    folder: Path, disk: Path, tmp_path: Path
+) -> None:
+    save(folder, 40, not_finite="rank 0 holds weights that are not finite")
+    back_up_now(folder, disk)
+    assert back(disk, tmp_path / "here").checkpoint == 20
+    assert back(disk, tmp_path / "named", Asked(step=40, stands_as="copy")).checkpoint == 40
 
 
 def test_beside_the_original_it_is_a_run_of_its_own(folder: Path, disk: Path, tmp_path: Path) -> None:
