@@ -12,11 +12,11 @@ from trainer.formats.manifest import (
     Found,
     Manifest,
     checkpoint_folders,
-    fault_of,
     is_sound,
     iteration_of,
     latest_folder,
     read_manifest,
+    start_fault_of,
 )
 
 OPTION = "--load-fallback"
@@ -57,7 +57,7 @@ def fall_back(root: Path, damaged: Mapping[str, str]) -> FellBack | None:
     """
 
     def fault(folder: Path) -> str | None:
-        return damaged.get(folder.name) or fault_of(folder)
+        return damaged.get(folder.name) or start_fault_of(folder)
 
     latest = latest_folder(root)
     reached = iteration_of(latest.name) if latest else None

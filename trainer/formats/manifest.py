@@ -191,16 +191,27 @@ def fault_of(folder: Path) -> str | None:
     """Return why a checkpoint is not complete, in a clause; None when it is.
 
     The manifest has to be the checkpoint's own and every size has to be right. The newest check of the bytes must not
-    have found damage.
+    have found damage, and its record has to be readable.
+    """
+    try:
+        return start_fault_of(folder) or recorded_damage(folder)
+    except CheckpointError as error:
+        return str(error)
+
+
+def start_fault_of(folder: Path) -> str | None:
+    """As `fault_of`, for a training that starts: a record that cannot be read proves nothing.
+
+    The training reads every byte itself, and such a record must not stop it or send it back.
     """
     try:
         manifest = _read_manifest(folder)
-        check_sizes(folder, manifest)
-        if tag_of(manifest.iteration) != folder.name:
-            return f"{folder / MANIFEST} is that of {tag_of(manifest.iteration)}"
-        return recorded_damage(folder)
+        check_files(folder, manifest)
     except CheckpointError as error:
         return str(error)
+    if tag_of(manifest.iteration) != folder.name:
+        return f"{folder / MANIFEST} is that of {tag_of(manifest.iteration)}"
+    return None
 
 
 def is_sound(folder: Path) -> bool:
@@ -268,7 +279,16 @@ def latest_checkpoint(root: Path) -> Found | None:
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Raise CheckpointError where a size is wrong, or where the newest check of the bytes found damage."""
     check_sizes(folder, manifest)
-    if damage := recorded_damage(folder):
+    _refuse_damage(folder)
+
+
+def _refuse_damage(folder: Path) -> None:
+    """Raise CheckpointError where `recorded_damage` finds any. A record that cannot be read proves nothing."""
+    try:
+        damage = recorded_damage(folder)
+    except CheckpointError:
+        return
+    if damage:
         raise CheckpointError(damage)
 
 
@@ -295,8 +315,7 @@ def recorded_damage(folder: Path) -> str | None:
 def check_recorded_damage(folder: Path) -> None:
     """Raise CheckpointError, with the way out, where `recorded_damage` finds any."""
     with _saying_the_way_out(folder.parent):
-        if damage := recorded_damage(folder):
-            raise CheckpointError(damage)
+        _refuse_damage(folder)
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.checkpoints.inventory import latest_problem
 from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.control.checkpoint_runs import care_run, latest, save, seen, there
 from trainer.formats.errors import CheckpointError
+from trainer.formats.fallback import fall_back
 from trainer.formats.manifest import newest_complete
 from trainer.formats.starting import found_at_start, named_checkpoint
 from trainer.formats.verification import VERIFIED
@@ -142,3 +144,19 @@ def test_damage_that_could_not_be_put_on_record_is_reported(run: Path, capsys: p
     assert 80 not in complete(capsys), "what cannot be read does not pass for sound"
     shutil.rmtree(weights(run, 80).parent / VERIFIED)
     assert RunPaths(run / "output").checkpoints == seen(run).paths.checkpoints
+
+
+def test_a_record_that_cannot_be_read_stops_no_training(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    care_run(folder)
+    record = save(folder, 10) / VERIFIED
+    checkpoints = folder / "output" / "checkpoints"
+    options = {"load": str(checkpoints), "save": str(checkpoints), "load_step": None, "load_fallback": False}
+    for put in (record.mkdir, lambda: record.symlink_to(record), lambda: record.write_bytes(b"\0" * (2 << 20))):
+        put()
+        found = found_at_start(options)
+        assert found is not None and found.folder == record.parent
+        assert named_checkpoint(checkpoints, 10).folder == record.parent
+        assert latest_problem(checkpoints) is None and fall_back(checkpoints, {}) is None
+        record.rmdir() if record.is_dir() else record.unlink()
