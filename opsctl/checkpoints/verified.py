@@ -26,7 +26,8 @@ class VerifiedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Annotated[int, Meta(description="Size of those together.")]
     problems: Annotated[list[str], Meta(description="What is wrong, a sentence for each file; empty when it is whole.")]
     damage: Annotated[
-        list[str], Meta(description="The problems that prove damage: all but files that this account may not read.")
+        list[str],
+        Meta(description="The problems that prove damage: none of permissions or of a silent server."),
     ] = []
     manifest_xxh64: Annotated[
         str | None, Meta(description="Checksum of the manifest that the files were compared with; null: not readable.")

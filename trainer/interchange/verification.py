@@ -7,6 +7,7 @@ sentence for every file that is missing, short or not what was written.
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,15 @@ from trainer.formats.manifest import (
 from trainer.formats.verification import digest_of
 from trainer.interchange.workers import default_workers, each
 
+#: Errors of this account, this process or a server that does not answer. They say nothing about a file's contents.
+_NO_DAMAGE = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN),
+        *(errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET, errno.EREMOTEIO),
+    }
+)
+
 
 class File(NamedTuple):
     """A file of a checkpoint, with what its manifest says of it."""
@@ -42,7 +52,7 @@ class Problem(NamedTuple):
     """One thing that is wrong with a checkpoint."""
 
     text: str  # a clause with the file's name
-    is_damage: bool = True  # False: this account may not read the file, which says nothing about its contents
+    is_damage: bool = True  # False: the file could not be read, which says nothing about its contents
 
 
 @dataclass
@@ -77,7 +87,7 @@ def problem_of(file: File) -> Problem | None:
     except FileNotFoundError:
         return Problem(f"{file.name} is missing")
     except OSError as error:
-        return Problem(f"{file.name} cannot be read: {error.strerror}", not isinstance(error, PermissionError))
+        return Problem(f"{file.name} cannot be read: {error.strerror}", error.errno not in _NO_DAMAGE)
     if found == file.saved.xxh64:
         return None
     return Problem(f"{file.name} has checksum {found} instead of {file.saved.xxh64}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -12,6 +13,7 @@ import pytest
 
 from tests.unit.control.checkpoint_runs import save
 from tests.users import as_user
+from trainer.interchange import verification
 from trainer.interchange.verification import main, verify
 
 WEIGHTS, SHARD = "layer_01-model_00-model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"
@@ -62,3 +64,15 @@ def test_a_file_that_the_user_may_not_read_is_a_problem_and_no_damage() -> None:
     assert [len(cast(list[str], one["problems"])) for one in found] == [1, 2]
     proven = [cast(list[str], one["damage"]) for one in found]
     assert proven[0] == [] and len(proven[1]) == 1 and proven[1][0].startswith(f"{SHARD} has 5 bytes")
+
+
+@pytest.mark.parametrize(("code", "is_damage"), [(errno.EIO, True), (errno.ESTALE, False), (errno.ENOTCONN, False)])
+def test_a_server_that_does_not_answer_proves_no_damage_and_a_bad_sector_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_damage: bool
+) -> None:
+    def unreadable(path: Path) -> str:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(verification, "checksum", unreadable)
+    (found,) = verify([save(tmp_path, 10)], 1)
+    assert len(found.problems) == 2 and {one.is_damage for one in found.problems} == {is_damage}
