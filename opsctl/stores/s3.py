@@ -190,4 +190,5 @@ def _far(one: dict[str, Any]) -> FarFile:
 
 def _far_file(one: dict[str, Any], size: int) -> FarFile:
     changed_at = one["LastModified"].timestamp()
-    return FarFile(size, changed_at, f"{one['ETag']}.{changed_at:.0f}")
+    etag = one.get("ETag")
+    return FarFile(size, changed_at, f"{etag}.{changed_at:.0f}" if etag else "")

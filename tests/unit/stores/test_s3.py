@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import xxhash
 from opsctl.stores import etag, s3_upload
 from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.opening import open_store
-from opsctl.stores.types import ANYTHING, Access, Expected, FileFault, StoreError
+from opsctl.stores.types import ANYTHING, Access, Expected, FarFile, FileFault, StoreError
 from tests.s3_server import KEY, SECRET, Fault, Proxy, environment
 from tests.unit.stores.test_folder import files_of, flip, names_in, replaced, same
 
@@ -564,3 +565,11 @@ def test_an_interruption_ends_it_and_the_next_goes_on(large: Path, proxy: Proxy,
     with open_store(f"s3://{bucket}") as store:
         store.put(large, {"states.pt": ANYTHING}).raise_faults()
     assert proxy.count(UPLOADS) < 3 and not unfinished(s3, bucket)
+
+
+def test_a_listing_without_etags_has_sizes_and_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {"Contents": [{"Key": "run/a", "Size": 3, "LastModified": datetime.fromtimestamp(9, UTC)}]}
+    with open_store("s3://some/run") as store:
+        monkeypatch.setattr(store.backend, "_calls", lambda *_arguments, **_more: listed)
+        monkeypatch.setattr(store.backend, "close", lambda: None)
+        assert store.list() == {"a": FarFile(3, 9.0, mark="")}
