@@ -125,9 +125,13 @@ def _set_aside(path: Path, found: Split) -> None:
         return
     shorter = path.with_name(f".tmp-{whole.name}")
     shorter.unlink(missing_ok=True)  # of a process that was killed here
-    write(shorter, found.records)
-    os.link(path, whole)
-    shorter.replace(path)
+    try:
+        write(shorter, found.records)
+        os.link(path, whole)
+        shorter.replace(path)
+    except BaseException:
+        shorter.unlink(missing_ok=True)
+        raise
 
 
 def main(arguments: Sequence[str]) -> int:

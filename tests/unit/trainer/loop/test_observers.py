@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -370,6 +371,24 @@ def test_an_event_file_that_vanishes_while_it_is_read_ends_no_training(
     writer = open_writers(options_with(tensorboard_dir=str(tmp_path)), step_at(1).progress)
     assert writer is not None and gone.name in capfd.readouterr().err
     writer.close()
+
+
+def test_curves_that_cannot_be_cut_stay_as_they_are_with_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(options_with(tensorboard_dir=str(tmp_path)))
+    for iteration in (1, 3):
+        writer.add_scalar("grad-norm/grad-norm", 1.0, iteration)
+    writer.close()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def no_links(*_names: Path) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr("os.link", no_links)
+    with pytest.raises(OSError, match="no hard links"):
+        rewind.set_aside_beyond(tmp_path, rewind.Point(1, 8, 128))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_training_that_went_back_goes_on_where_no_curve_can_be_written(
