@@ -38,3 +38,10 @@ class Ending(StrEnum):
 
 #: Those of a task that trained nothing and read no checkpoint: what is at its start and end, another's training made.
 STARTED_NOTHING = frozenset({Ending.HELD, Ending.BRAKE})
+#: Those of an attempt that trained as long as it was to train.
+AS_PLANNED = frozenset(
+    {
+        *(Ending.FINISHED, Ending.EXIT_DURATION, Ending.EXIT_INTERVAL, Ending.EXIT_SAMPLES, Ending.STOP_REQUEST),
+        *(Ending.KILL_SWITCH, Ending.TIME_LIMIT, Ending.COMPLETED),
+    }
+)

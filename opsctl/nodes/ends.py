@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.attempts.cause import describe
-from opsctl.attempts.ending import Ending
+from opsctl.attempts.ending import AS_PLANNED, Ending
 from opsctl.attempts.events import Attempt
 from opsctl.nodes.policy import WEIGHTS
 
 _BAD = frozenset({Ending.FAILED, Ending.SIGNAL, Ending.HANG, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
-_GOOD = frozenset(
-    {
-        *(Ending.FINISHED, Ending.EXIT_DURATION, Ending.EXIT_INTERVAL, Ending.EXIT_SAMPLES, Ending.STOP_REQUEST),
-        *(Ending.KILL_SWITCH, Ending.TIME_LIMIT, Ending.COMPLETED),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ def ends_of(attempts: Iterable[Attempt]) -> list[End]:
             continue
         blamed = _blamed(attempt) if attempt.reason in _BAD else frozenset()
         words = f"attempt {attempt.number}, job {attempt.display_id}: {_how(attempt)}" if blamed else ""
-        found.append(End(at, frozenset(attempt.nodes), blamed, attempt.reason in _GOOD, words))
+        found.append(End(at, frozenset(attempt.nodes), blamed, attempt.reason in AS_PLANNED, words))
     return found
 
 

@@ -21,7 +21,7 @@ from opsctl.runs.paths import RunPaths
 from trainer.formats.json_text import Moment
 
 #: A job's end and the word that ended it are told by the clocks of two hosts.
-_CLOCKS_DIFFER = timedelta(minutes=1)
+CLOCKS_DIFFER = timedelta(minutes=1)
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ def cancelling(cancels: Sequence[Cancel], job: str, began: datetime, ended: date
 
     The same id may have been another job's before or since, where a cluster's ids start over. Pure.
     """
-    first, last = began.replace(microsecond=0), ended + _CLOCKS_DIFFER
+    first, last = began.replace(microsecond=0), ended + CLOCKS_DIFFER
     return next((one for one in reversed(cancels) if job in one.jobs and first <= one.at <= last), None)
 
 

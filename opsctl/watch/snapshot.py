@@ -120,7 +120,7 @@ class Snapshot:
     lease: Lease = field(default_factory=Lease)  # free also where it cannot be seen
     # Part.KILL_SWITCH
     kill_switch: KillSwitchState | None = None  # None: it cannot be seen
-    cancelled: Cancel | None = None  # what a person cancelled last, if nobody has submitted since
+    cancelled: Cancel | None = None  # what a person cancelled, if nothing trains because of it
     # Part.RUN_FILE
     published: Published | None = None  # None: nothing is
     # Part.PARTITION

@@ -14,9 +14,9 @@ CHECK = "training"
 HELP = """Is the training running or scheduled?
 
 0: it runs, waits, or is finished. 1: something held behind it, it is suspended, or a person stopped it on purpose with
-the kill switch or opsctl cancel. 2: held, waiting for what can
-never come, or not there. 3: Slurm does not answer or hides the jobs of others, somebody trains it whom the queue does
-not show, or the run was never submitted. Each line also goes into the training log.
+the kill switch or opsctl cancel. 2: held, waiting for what can never come, or not there, also if it continued after a
+cancel and then died. 3: Slurm does not answer or hides the jobs of others, somebody trains it whom the queue does not
+show, or the run was never submitted. Each line also goes into the training log.
 """
 #: What to type about a job in trouble, by its form.
 _TODO = {

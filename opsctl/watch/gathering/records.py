@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from opsctl.attempts import events as attempts_file
 from opsctl.attempts.brake import learned_nothing, without_progress
+from opsctl.attempts.ending import AS_PLANNED, Ending
+from opsctl.attempts.events import Attempt
 from opsctl.errors import OpsctlError
 from opsctl.records import kill_switch as kill_switch_file
 from opsctl.records import lease as lease_file
-from opsctl.records.cancels import read_cancels, resting
+from opsctl.records.cancels import CLOCKS_DIFFER, Cancel, read_cancels, resting
 from opsctl.records.chains import last_word
 from opsctl.records.revisions import differs_from_published
 from opsctl.watch.gathering.asked import Asked
@@ -39,11 +41,31 @@ def lease(seen: Snapshot, asked: Asked) -> Snapshot:
 def kill_switch(seen: Snapshot, asked: Asked) -> Snapshot:
     """Part.KILL_SWITCH, and what else says that a person wants the training to rest."""
     with contextlib.suppress(OSError):
-        seen = replace(seen, cancelled=resting(asked.known.chains, read_cancels(asked.paths)))
+        seen = replace(seen, cancelled=_cancelled(asked))
     try:
         return replace(seen, kill_switch=kill_switch_file.state(asked.paths))
     except OpsctlError:
         return seen
+
+
+def _cancelled(asked: Asked) -> Cancel | None:
+    """Return what a person cancelled last, if that is why nothing trains. Raises OSError.
+
+    A colleague's chain, and with `queued_only` the running job, continue after a cancel. What they die of is news.
+    """
+    cancel = resting(asked.known.chains, read_cancels(asked.paths))
+    found = attempts_file.read(asked.paths) if cancel is not None else []
+    return cancel if cancel is not None and (not found or _explains(cancel, found[-1])) else None
+
+
+def _explains(cancel: Cancel, last: Attempt) -> bool:
+    """Return whether `cancel` ended `last`, the newest attempt, or let it end as planned. Pure."""
+    if last.closed_at is not None and last.closed_at <= cancel.at + CLOCKS_DIFFER:
+        return True
+    if cancel.queued_only:
+        return last.reason in AS_PLANNED or last.reason == Ending.CANCELLED
+    array = str(last.array_job_id or last.job_id)
+    return any(job.partition("_")[0] == array for job in cancel.jobs)
 
 
 def run_file(seen: Snapshot, asked: Asked) -> Snapshot:

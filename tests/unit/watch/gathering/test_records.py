@@ -3,11 +3,18 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+from msgspec import structs
+
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.moments import now
+from opsctl.records.cancels import Cancel
 from opsctl.records.chains import REFILL, SUBMIT, Chain, append_chain
 from opsctl.records.run_view import view
-from opsctl.watch.runner import gather
+from opsctl.records.state_files import append_state
+from opsctl.watch.detectors import training
+from opsctl.watch.finding import Severity
+from opsctl.watch.runner import gather, settings_of
 from opsctl.watch.snapshot import Part
 from tests.tiny_run import write_run
 from tests.unit.watch.run_folder import slurm
@@ -36,3 +43,46 @@ def test_what_refill_submits_does_not_set_the_brakes_count_back(tmp_path: Path) 
     assert gather(run, slurm([]), Part.ATTEMPTS).attempts_without_progress == 3
     submitted(22, 5, SUBMIT)
     assert gather(run, slurm([]), Part.ATTEMPTS).attempts_without_progress == 0
+
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("queued_only", "job", "reason", "ended_after", "is_missed"),
+    [
+        (False, "12_1", "cancelled", MINUTE, False),
+        (False, "12_1", None, None, False),  # its end is not on record yet
+        (False, "12_2", "signal", 5 * MINUTE, False),  # of the same array, it had just started
+        (False, "13_1", "signal", -HOUR, False),  # it had ended before
+        (False, "13_1", "signal", DAY, True),  # a colleague's chain, which was not cancelled
+        (False, "13_1", None, None, True),
+        (True, "12_1", "time-limit", DAY, False),
+        (True, "12_1", "finished", DAY, False),
+        (True, "12_1", "signal", DAY, True),
+        (True, "12_1", "node-failure", DAY, True),
+        (True, "12_1", None, None, True),
+        (True, "12_1", "signal", -HOUR, False),
+    ],
+)
+def test_a_training_that_continued_after_a_cancel_and_then_died_is_missed(
+    tmp_path: Path, queued_only: bool, job: str, reason: str | None, ended_after: timedelta | None, is_missed: bool
+) -> None:
+    run = view(str(write_run(tmp_path)))
+    run.paths.state.mkdir(parents=True)
+    at = now() - 2 * DAY
+    for chain in (12, 13):
+        append_chain(run.paths, Chain(chain=chain, submitted_at=at - DAY, user="ann", array="1-3%1", how=SUBMIT))
+    array, _, task = job.partition("_")
+    attempt = Attempt(
+        number=1, id="a", job_id=900, array_job_id=int(array), array_task=task, opened_at=at - DAY, user="ann"
+    )
+    append_opened(run.paths, attempt)
+    if ended_after is not None:
+        append_closed(run.paths, structs.replace(attempt, closed_at=at + ended_after, reason=reason))
+    jobs = ("12_[2-3%1]",) if queued_only else ("12_1", "12_[2-3%1]")
+    append_state(
+        run.paths.output, run.paths.cancels, Cancel(at=at, by="ann", jobs=jobs, queued_only=queued_only, chains=2)
+    )
+    (finding,) = training.find(gather(run, slurm([]), training.DETECTOR.needs), settings_of(run))
+    assert finding.severity is (Severity.CRITICAL if is_missed else Severity.WARNING)
