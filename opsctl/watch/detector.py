@@ -27,6 +27,7 @@ class Settings:
     time_limit_s: int | None = None  # of each job
     saves: SaveSchedule | None = None  # after which iterations there is a checkpoint
     evaluates_every: int | None = None  # iterations between evaluations; 0: there are none
+    log_interval: int | None = None  # iterations to a line of the training log
     global_batch_size: int | None = None  # samples of an iteration, after the ramp
     array: str = ""  # the tasks of a chain, as sbatch takes them; empty: not known
 

@@ -76,6 +76,7 @@ def settings_of(run: RunView) -> Settings:
         time_limit_s=parse_duration_s(file.slurm.time) if file else None,
         saves=SaveSchedule.of(options) if options else None,
         evaluates_every=(options["eval_interval"] if options["eval_iters"] else 0) if options else None,
+        log_interval=options.log_interval if options else None,
         global_batch_size=options.global_batch_size if options else None,
         array=file.array.tasks if file else "",
     )

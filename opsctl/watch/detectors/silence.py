@@ -104,7 +104,7 @@ def _limit(snapshot: Snapshot, settings: Settings, typical_s: float, is_starting
     may_pause = (not save_s and _may_save(measured, settings)) or (
         not evaluation_s and _may_evaluate(measured, settings)
     )
-    interval = measured.iterations_per_line
+    interval = _iterations_per_line(measured, settings)
     return timedelta(seconds=standstill_s(typical_s, told_s, pauses_s, is_starting, interval, may_pause))
 
 
@@ -114,7 +114,7 @@ def _may_save(measured: Measured, settings: Settings) -> bool:
     if measured.is_saving or settings.saves is None or last is None:
         return True
     due = settings.saves.next_after(last.iteration - 1)
-    return due is not None and due < last.iteration + measured.iterations_per_line
+    return due is not None and due < last.iteration + _iterations_per_line(measured, settings)
 
 
 def _may_evaluate(measured: Measured, settings: Settings) -> bool:
@@ -122,7 +122,12 @@ def _may_evaluate(measured: Measured, settings: Settings) -> bool:
     last, interval = measured.last_iteration, settings.evaluates_every
     if interval is None or last is None:
         return True
-    return bool(interval) and -last.iteration % interval < measured.iterations_per_line
+    return bool(interval) and -last.iteration % interval < _iterations_per_line(measured, settings)
+
+
+def _iterations_per_line(measured: Measured, settings: Settings) -> int:
+    """Return of how many iterations the next line tells at most; the first line after a start does not show it."""
+    return max(measured.iterations_per_line, settings.log_interval or 1)
 
 
 def _is_starting(snapshot: Snapshot, job: Job, logged_at: datetime) -> bool:

@@ -53,6 +53,16 @@ def test_a_training_of_fast_iterations_that_stands_still_is_found_after_a_minute
     assert not silent(4.9, 1.0, settings=rare, iterations_per_line=100)
 
 
+def test_the_first_lines_of_a_training_that_logs_rarely_are_no_standstill() -> None:
+    # Of a single line nobody knows how many iterations it stands for; the run file does.
+    rare = replace(SETTINGS, saves=SaveSchedule((SavePhase(1000),)), evaluates_every=0, log_interval=100)
+    assert not silent(4.9, 1.0, settings=rare, iteration=100) and silent(5.1, 1.0, settings=rare, iteration=100)
+    # A save that comes before the next line.
+    early = replace(rare, saves=SaveSchedule((SavePhase(150),)))
+    assert not silent(9, 1.0, settings=early, iteration=100)
+    assert not silent(9, 1.0, settings=replace(rare, evaluates_every=150), iteration=100)
+
+
 def test_a_pause_of_a_length_that_nobody_knows_yet_is_no_standstill() -> None:
     assert not silent(9, 0.01, iteration=500) and silent(11, 0.01, iteration=500)  # its first save
     assert not silent(9, 0.01, iteration=490) and silent(11, 0.01, iteration=490)  # its first evaluation
