@@ -98,7 +98,9 @@ def desk_environment(folder: Path) -> dict[str, str]:
     for name, rows in (("squeue", [job]), ("sinfo", nodes)):
         text = "".join(row.replace(",", "\x1f") + "\x1e" for row in rows)
         (programs / f"{name}.txt").write_text(text)
-        (programs / name).write_text(f"#!/bin/sh\nexec cat {programs}/{name}.txt\n")
+        # As the programs do, it ends rows as it is asked to.
+        end = "for word; do case $word in --Format=*) end=${word##*:} ;; esac; done"
+        (programs / name).write_text(f'#!/bin/sh\n{end}\nexec sed "s/\x1e/$end/g" {programs}/{name}.txt\n')
         (programs / name).chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OPSCTL"))}
     own = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("STATE", "CONFIG", "CACHE")}

@@ -26,6 +26,7 @@ from opsctl.slurm.rows import (
     RowReader,
     ends_of,
     job_of,
+    new_row_end,
     parse_accounting,
     parse_energy,
     preemptions_of,
@@ -222,23 +223,17 @@ class CommandClient:
             # With a single unknown id squeue fails, with several it just lists the others.
             narrowed.append("--jobs=" + ",".join(str(i) for i in ids))
         # In a federation another cluster's jobs would be taken for this one's. By number they are sorted the quickest.
-        command = [
-            "squeue",
-            "--local",
-            "--noheader",
-            "--all",
-            "--sort=i",
-            f"--Format={queue_format(fields)}",
-            *narrowed,
-        ]
+        command = ["squeue", "--local", "--noheader", "--all", "--sort=i"]
         # In UTC and not as seconds since the epoch, or times cost it half of its time: a look at the zone for each.
         environment = {**self.environment, "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
         reader = RowReader(fields, make)
 
         def ask(time_s: float) -> Answer:
             nonlocal reader
-            reader = RowReader(fields, make)  # nothing of an answer that broke off
-            answer = run_slurm(command, environment, time_s, take=reader.feed)
+            row_end = new_row_end()
+            reader = RowReader(fields, make, row_end)  # nothing of an answer that broke off
+            form = f"--Format={queue_format(fields, row_end)}"
+            answer = run_slurm([*command, form, *narrowed], environment, time_s, take=reader.feed)
             if answer.code == 0 and reader.breaks_off:
                 raise unreachable("squeue", "its list of jobs ends in the middle of a row")
             return answer

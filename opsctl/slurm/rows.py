@@ -1,13 +1,15 @@
 """Slurm's tables as text into values.
 
-Fields end with a unit separator and rows with a record separator, because job names and comments may hold anything
-else, newlines included.
+Fields end with a unit separator and rows with a record separator, because job names and comments contain newlines.
+Anybody can put separators into a job's name as well, and so make up rows of other users' jobs. Where rows are of jobs,
+each question therefore has an end of rows of its own (`new_row_end`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
@@ -18,7 +20,6 @@ from opsctl.slurm.types import Job, JobEnd
 
 FIELD_END = "\x1f"
 ROW_END = "\x1e"
-_ROW_END = ROW_END.encode()
 T = TypeVar("T")
 
 #: squeue's own names, in the order in which `parse_queue` reads them. Without a width after the colon no field is cut.
@@ -58,29 +59,30 @@ _MOST_JOULES = 1e18
 _NOTHING = {"", "(null)", "N/A", "NONE", "Unknown", "None", "None assigned"}
 
 
-def queue_format(fields: Sequence[str]) -> str:
-    """The argument of `squeue --Format`, and of sinfo's."""
-    return ",".join(f"{field}:{FIELD_END}" for field in fields[:-1]) + f",{fields[-1]}:{ROW_END}"
+def new_row_end() -> str:
+    """Return an end of rows that is in no job's name yet."""
+    return ROW_END + secrets.token_hex(8)
+
+
+def queue_format(fields: Sequence[str], row_end: str = ROW_END) -> str:
+    """Return the argument of `squeue --Format`, and of sinfo's."""
+    return ",".join(f"{field}:{FIELD_END}" for field in fields[:-1]) + f",{fields[-1]}:{row_end}"
 
 
 class RowReader(Generic[T]):
     """Makes values of rows while they are printed: those of 100,000 jobs take as long to read as to print."""
 
-    def __init__(self, fields: Sequence[str], make: Callable[[Sequence[str]], T]) -> None:
+    def __init__(self, fields: Sequence[str], make: Callable[[Sequence[str]], T], row_end: str = ROW_END) -> None:
         """fields: of each row. make: a value of the texts of one."""
         self.found: list[T] = []
-        self._number, self._make, self._rest = len(fields), make, b""
+        self._number, self._make, self._row_end, self._rest = len(fields), make, row_end, b""
 
     def feed(self, data: bytes) -> None:
         """The next piece of what is printed; what is whole of it becomes values."""
-        whole, end, rest = data.rpartition(_ROW_END)
+        whole, end, self._rest = (self._rest + data).rpartition(self._row_end.encode())
         if end:
             # Job names are anybody's bytes.
-            text = (self._rest + whole).decode(errors="replace")
-            self.found += map(self._make, rows(text, self._number))
-            self._rest = rest
-        else:
-            self._rest += rest
+            self.found += map(self._make, rows(whole.decode(errors="replace"), self._number, self._row_end))
 
     @property
     def breaks_off(self) -> bool:
@@ -191,9 +193,9 @@ def _exit_status(text: str) -> tuple[int, int]:
     return status >> 8, status & 0x7F
 
 
-def rows(text: str, number: int) -> Iterator[list[str]]:
+def rows(text: str, number: int, row_end: str = ROW_END) -> Iterator[list[str]]:
     """Each row's `number` fields, as text of `queue_format` has them; rows with another number are left out."""
-    for raw in text.split(ROW_END):
+    for raw in text.split(row_end):
         # The newline after a record belongs to squeue, not to the next row's first field.
         row = raw.removeprefix("\n")
         if row:

@@ -9,6 +9,7 @@ from opsctl.errors import SlurmError
 from opsctl.render.quoting import directive_word, filename_pattern
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
+from opsctl.slurm.rows import FIELD_END, QUEUE_FIELDS, ROW_END
 from tests.cluster.commands import open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 
@@ -18,6 +19,15 @@ PUNCTUATION = string.punctuation + " é"
 @pytest.fixture
 def client(local_cluster: RunningCluster) -> SlurmClient:
     return client_for(local_cluster.cluster, 60)
+
+
+def test_nobody_can_make_up_jobs_of_others_in_the_name_of_a_job(local_cluster: RunningCluster) -> None:
+    values = {"JobID": "777", "ArrayJobID": "777", "UserName": "root", "State": "RUNNING", "Comment": "opsctl run=5eed"}
+    victim = FIELD_END.join(values.get(field, "0") for field in QUEUE_FIELDS)
+    name = FIELD_END.join(["a", *["0"] * (len(QUEUE_FIELDS) - 4)]) + ROW_END + victim + ROW_END + "1" + 3 * FIELD_END
+    local_cluster.sbatch("sleep 600", "--hold", f"--job-name={name}")
+    shown = {job.job_id for job in client_for(local_cluster.cluster).jobs()}
+    assert 777 not in shown
 
 
 def test_hostile_names_and_comments_come_back_whole(local_cluster: RunningCluster, client: SlurmClient) -> None:

@@ -16,6 +16,7 @@ from unittest import mock
 
 from opsctl.slurm import backends, commands
 from opsctl.slurm.process import Answer, run_slurm
+from opsctl.slurm.rows import ROW_END
 from tests.contract.scene import make_scene
 from tests.contract.sentences import SENTENCES
 from tests.contract.slurms import Slurm, running
@@ -48,7 +49,8 @@ def record(prefix: str | None, release: str | None) -> Path:
     with running(Slurm(prefix)) as cluster:
         scene = make_scene(cluster)
         client = backends.client_for(cluster.cluster, 120)
-        with mock.patch.object(commands, "run_slurm", noting):
+        known_end = mock.patch.object(commands, "new_row_end", return_value=ROW_END)
+        with mock.patch.object(commands, "run_slurm", noting), known_end:
             for sentence in SENTENCES:
                 sentence(client, scene)
         version = cluster.run("sinfo", "--version").stdout.split()[-1]

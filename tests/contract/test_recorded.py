@@ -13,6 +13,7 @@ from opsctl.slurm.client import Deadline
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.commands import CommandClient
 from opsctl.slurm.process import Answer, judged
+from opsctl.slurm.rows import ROW_END
 from tests.contract.record import RECORDED, key_of
 from tests.contract.scene import Scene
 from tests.contract.sentences import SENTENCES, Sentence
@@ -42,6 +43,7 @@ def test_a_sentence_holds_of_what_a_release_said(
         return judged(Answer(**answer), command[0])
 
     monkeypatch.setattr(commands, "run_slurm", said)
+    monkeypatch.setattr(commands, "new_row_end", lambda: ROW_END)
     sentence(CommandClient(Cluster(), Deadline(60)), Scene(**record["scene"]))
 
 

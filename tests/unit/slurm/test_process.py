@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
+from opsctl.slurm import commands
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
 from opsctl.slurm.process import Answer, run_slurm
 from opsctl.slurm.rows import FIELD_END, QUEUE_FIELDS, ROW_END
+
+
+@pytest.fixture(autouse=True)
+def known_row_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-ins print rows that end like this."""
+    monkeypatch.setattr(commands, "new_row_end", lambda: ROW_END)
 
 
 def fake(folder: Path, name: str, body: str) -> None:

@@ -13,6 +13,7 @@ from opsctl.slurm.rows import (
     RowReader,
     ends_of,
     job_of,
+    new_row_end,
     parse_accounting,
     queue_format,
     rows,
@@ -89,6 +90,18 @@ def test_no_name_or_comment_shifts_a_field(hostile: str) -> None:
     assert first.name == hostile
     assert first.work_dir == "/home/alice"
     assert second.job_id == 40
+
+
+def test_a_row_that_somebody_wrote_into_a_name_is_no_job() -> None:
+    row_end = new_row_end()
+    victim = FIELD_END.join({**RUNNING, "JobID": "777"}[field] for field in END_FIELDS)
+    name = FIELD_END.join(["a", *["0"] * len(END_FIELDS)]) + ROW_END + victim + ROW_END + FIELD_END.join(["1"] * 3)
+    printed = (row(Name=name) + row(JobID="40")).replace(ROW_END + "\n", row_end + "\n")
+    reader = RowReader(END_FIELDS, job_of, row_end)
+    for start in range(0, len(printed), 7):
+        reader.feed(printed[start : start + 7].encode())
+    assert [job.job_id for job in reader.found] == [40]
+    assert new_row_end() != row_end and queue_format(END_FIELDS, row_end).endswith(row_end)
 
 
 @given(st.integers(1, 400))
