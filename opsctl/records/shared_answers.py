@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.records.own_cache import cache_folder, cache_place, is_the_accounts
 from opsctl.records.state_files import read_text, write_atomically
 from opsctl.records.trusted import open_file
@@ -44,7 +44,7 @@ _NODES_TIMES = 3
 CONFIGURATION_AGE_S = 86400.0
 #: An outage is not asked about by ten processes at once, and not believed for longer.
 ERROR_AGE_S = 5.0
-_ERRORS: dict[str, type[SlurmError]] = {one.__name__: one for one in (SlurmUnreachable, SlurmError)}
+_ERRORS: dict[str, type[SlurmError]] = {one.__name__: one for one in (SlurmUnasked, SlurmUnreachable, SlurmError)}
 
 
 class Answer(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.errors import SlurmError, SlurmMissing, SlurmUnreachable
+from opsctl.errors import SlurmError, SlurmMissing, SlurmUnasked, SlurmUnreachable
 from opsctl.records import shared_answers
 from opsctl.records.shared_answers import SharedAnswers, forget, looking_at
 from opsctl.slurm.cluster import Cluster
@@ -189,6 +189,17 @@ def test_an_outage_is_remembered_for_seconds_only(slurm: Slurm, cache: Path, clo
     clock.go_on(6)
     slurm.error = None
     assert look(slurm, cache).jobs() and slurm.asked == 2
+
+
+def test_a_shared_error_is_of_the_class_that_was_raised(slurm: Slurm, cache: Path) -> None:
+    for error in (SlurmUnasked("no slurm.conf"), SlurmUnreachable("no answer"), SlurmError("refused")):
+        forget()
+        slurm.error = error
+        for _ in range(2):
+            with pytest.raises(SlurmError) as seen:
+                SharedAnswers(slurm, cache, 40.0).jobs()  # type: ignore[arg-type]
+            assert type(seen.value) is type(error)
+    assert slurm.asked == 3
 
 
 def test_a_missing_slurm_is_not_remembered(slurm: Slurm, cache: Path) -> None:
