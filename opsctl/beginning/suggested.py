@@ -11,6 +11,7 @@ from opsctl.errors import UsageError
 from opsctl.planning.gpus import gpu_of
 from opsctl.planning.planned_search import FittingLayout
 from opsctl.planning.search_part import layout_search
+from opsctl.planning.section import billions
 from opsctl.runs.schema import ExpectTable, GpuTable, SlurmTable
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.options import from_tables
@@ -50,8 +51,8 @@ class Size:
         return self.layers * block + 2 * _VOCABULARY * self.hidden + self.hidden
 
 
-#: A shape is near a wanted number of parameters within this share.
-_NEAR = 0.015
+#: A shape is near a wanted number of parameters within this share; one that is further off than the next is refused.
+_NEAR, _FURTHEST = 0.015, 0.02
 _SIZES = (
     Size(12, 768, 12, 256, 6e-4),
     Size(24, 1024, 16, 256, 3e-4),
@@ -137,9 +138,9 @@ def gpus_for(parameters: float, tokens: float, gpu: str, per_node: int, nodes: i
 
 
 def suggested(name: str, wanted: Wanted) -> tuple[Begun, FittingLayout, float]:
-    """The run, the layout that was chosen, and the days that it takes by stated speeds.
+    """Return the run, the chosen layout, and the days that it takes at the speeds of data sheets.
 
-    Raises UsageError where no layout fits the GPUs, or these are not known.
+    Raises UsageError where no layout fits the GPUs, these are not known, or no shape has about the wanted size.
     """
     if wanted.gpus % wanted.gpus_per_node:
         raise UsageError(
@@ -147,6 +148,12 @@ def suggested(name: str, wanted: Wanted) -> tuple[Begun, FittingLayout, float]:
             f"say {max(1, round(wanted.gpus / wanted.gpus_per_node)) * wanted.gpus_per_node}"
         )
     size, table = size_near(wanted.parameters), _gpu_table(wanted.gpu, wanted.gpus_per_node)
+    if abs(size.parameters / wanted.parameters - 1) > _FURTHEST:
+        raise UsageError(
+            f"no shape with {billions(wanted.parameters)} parameters is known, the nearest has "
+            f"{billions(size.parameters)}: give --params {billions(size.parameters)}, then set num_layers and "
+            "hidden_size under [trainer] in run.toml"
+        )
     samples = max(size.batch, int(wanted.tokens / _LENGTH))
     begun = Begun()
     _slurm(begun, name, wanted)

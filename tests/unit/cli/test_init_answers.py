@@ -104,6 +104,8 @@ def test_options_take_the_place_of_answers_and_the_rest_is_what_enter_would_take
     ("words", "expected"),
     [
         (("--params", "175B", "--gpu", "V100-16", "--gpus", "8"), "nothing fits 8 GPUs of 16 GB"),
+        (("--params", "1T", "--gpus", "2048"), "174.73B"),
+        (("--params", "10M"), "134.11M"),
         (("--gpus", "12"), "12 GPUs are no whole nodes of 8"),
         (("--gpu", "K80"), "no memory_gb and peak_tflops is known"),
         (("--gpus", "8", "--time", "soon"), "--time soon: not a Slurm duration"),
