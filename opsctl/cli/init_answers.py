@@ -30,6 +30,8 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
     from opsctl.cli.new_run import make_run, say_next
     from opsctl.errors import OpsctlError, UsageError
     from opsctl.output import message
+    from opsctl.planning.cost_part import days_text
+    from opsctl.planning.section import billions
     from opsctl.runs.load import load_run_file
 
     if folder.exists():
@@ -50,14 +52,15 @@ def make_from_answers(folder: Path, run_name: str, cluster: str | None, said: di
             message("")
             message(f"{error}. Once more:")
     head = (
-        f"{run_name}: made by opsctl init from a few answers: {wanted.parameters:,.4g} parameters, "
-        f"{wanted.tokens:,.4g} tokens, {wanted.gpus} GPUs.",
+        f"{run_name}: made by opsctl init from a few answers: {billions(wanted.parameters)} parameters, "
+        f"{billions(wanted.tokens)} tokens, {wanted.gpus} GPUs.",
         "docs/run-file.md has all that may stand here; opsctl plan says what it comes to.",
     )
     make_run(folder, run_name, run_text(begun, head), check=load_run_file)
     message(
         f"{wanted.gpus} GPUs ({wanted.gpu}) as TP {layout.tensor} x PP {layout.pipeline} x DP {layout.data}, "
-        f"{layout.seconds_per_iteration:.3g} s a step: about {days:.3g} days by stated speeds"
+        f"{layout.seconds_per_iteration:.3g} s a step: about {days_text(days, wanted.gpus)}, estimated "
+        "from data sheets; opsctl plan assumes a usual share of the peak"
     )
     if asks:
         _examine(folder, cluster)
