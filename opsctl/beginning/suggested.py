@@ -18,7 +18,7 @@ from trainer.recipe.options import from_tables
 from trainer.recipe.recomputation import NONE
 
 #: Kinds of GPU whose memory and speed are known, as people call them.
-GPU_KINDS = ("V100-16", "V100-32", "A100-40", "A100-80", "H100", "H200", "B200", "GB200", "MI300X", "L40S")
+GPU_KINDS = ("V100-16", "V100-32", "A100-40", "A100-80", "H100", "H200", "GH200", "B200", "GB200", "MI300X", "L40S")
 #: Tokens for each parameter where nobody says otherwise: Hoffmann et al., arXiv 2203.15556.
 TOKENS_PER_PARAMETER = 20
 #: Share of the stated peak that a training usually reaches, and the days that the first suggestion aims at.

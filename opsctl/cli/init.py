@@ -51,7 +51,7 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option(
     "--gpu",
     metavar="KIND",
-    help="V100-16, V100-32, A100-40, A100-80, H100, H200, B200, GB200, MI300X, L40S [default: as Slurm says].",
+    help="V100-16, V100-32, A100-40, A100-80, H100, H200, GH200, B200, GB200, MI300X, L40S [default: Slurm's].",
 )
 @click.option("--nodes", type=click.IntRange(1, 100_000), metavar="N", help="With --from-script: on so many nodes.")
 @click.option("--gpus-per-node", type=GPUS_PER_NODE, metavar="N", help="GPUs of each node.")

@@ -24,16 +24,21 @@ class KnownGpu:
     source: str
 
 
+_A100_PCIE = "A100 PCIe data sheet: PCIe 4.0 x16; NVLink connects pairs alone"
 #: Peaks are in `trainer.recipe.throughput`. The first pattern that fits counts.
 KNOWN: tuple[KnownGpu, ...] = (
     KnownGpu("V100", "v100[^,&|]*32", 32.0, 150.0, 120.0, 12.5, 0.30, "Tesla V100 data sheet; DGX-1: 4 x 100 Gb/s"),
     KnownGpu("V100", "v100", 16.0, 150.0, 120.0, 12.5, 0.30, "Tesla V100 data sheet; DGX-1: 4 x 100 Gb/s"),
+    KnownGpu("A100", "a100[^,&|]*40[^,&|]*pcie|a100.?pcie[^,&|]*40", 40.0, 32.0, 25.0, 25.0, 0.40, _A100_PCIE),
+    KnownGpu("A100", "a100[^,&|]*pcie", 80.0, 32.0, 25.0, 25.0, 0.40, _A100_PCIE),
     KnownGpu("A100", "a100[^,&|]*40", 40.0, 300.0, 230.0, 25.0, 0.40, "A100 data sheet; DGX A100: 8 x 200 Gb/s"),
     KnownGpu("A100", "a100", 80.0, 300.0, 230.0, 25.0, 0.40, "A100 data sheet; DGX A100: 8 x 200 Gb/s"),
     KnownGpu("H100 NVL", "h100.?nvl", 94.0, 300.0, 240.0, 50.0, 0.35, "H100 data sheet, NVL column"),
     KnownGpu("H100 PCIe", "h100.?pcie", 80.0, 64.0, 50.0, 50.0, 0.35, "H100 PCIe data sheet: PCIe 5.0 x16"),
     KnownGpu("H100", "h100", 80.0, 450.0, 360.0, 50.0, 0.40, "H100 data sheet; DGX H100: 8 x 400 Gb/s"),
-    KnownGpu("H200", "g?h200", 141.0, 450.0, 360.0, 50.0, 0.40, "H200 data sheet; DGX H200: 8 x 400 Gb/s"),
+    KnownGpu("GH200", "gh200[^,&|]*144", 144.0, 450.0, 360.0, 25.0, 0.40, "GH200 data sheet; 200 Gb/s for each GPU"),
+    KnownGpu("GH200", "gh200", 96.0, 450.0, 360.0, 25.0, 0.40, "GH200 data sheet; 200 Gb/s for each GPU"),
+    KnownGpu("H200", "h200", 141.0, 450.0, 360.0, 50.0, 0.40, "H200 data sheet; DGX H200: 8 x 400 Gb/s"),
     KnownGpu("GB200", "gb200", 186.0, 900.0, 720.0, 50.0, 0.35, "GB200 NVL72 data sheet; 400 Gb/s for each GPU"),
     KnownGpu("B200", "b200", 180.0, 900.0, 720.0, 50.0, 0.35, "DGX B200 data sheet: 8 x 400 Gb/s"),
     KnownGpu("MI300X", "mi300x", 192.0, 448.0, 358.0, 50.0, 0.30, "Instinct MI300X data sheet: 7 links of 64 GB/s"),
@@ -138,4 +143,6 @@ def _asked_for(slurm: SlurmTable) -> str:
 def _known(asked: str) -> KnownGpu | None:
     if _PART.search(asked):
         return None
-    return next((one for one in KNOWN if re.search(rf"(?<![a-z0-9]){one.pattern}(?!\d)", asked, re.IGNORECASE)), None)
+    return next(
+        (one for one in KNOWN if re.search(rf"(?<![a-z0-9])(?:{one.pattern})(?!\d)", asked, re.IGNORECASE)), None
+    )

@@ -24,6 +24,8 @@ def asks(name: str, per_node: int = 8) -> SlurmTable:
         ("h100_nvl", "H100 NVL", 94, 835, 400),
         ("nvidia_h100_pcie", "H100 PCIe", 80, 756, 400),
         ("gpu:h200:8", "H200", 141, 989.4, 400),
+        ("nvidia_gh200_480gb", "GH200", 96, 989.4, 200),
+        ("gh200_144gb_hbm3e", "GH200", 144, 989.4, 200),
         ("nvidia_b200", "B200", 180, 2250, 400),
         ("gb200", "GB200", 186, 2500, 400),
         ("mi300x", "MI300X", 192, 1307.4, 400),
@@ -40,6 +42,12 @@ def test_names_as_slurm_writes_them_are_known(
 
 def test_a_node_of_four_has_the_adapters_of_four() -> None:
     assert gpu_of(GpuTable(), asks("gb200", 4), "bf16").between_nodes_gbs == 200
+
+
+@pytest.mark.parametrize("gres", ["nvidia_a100-pcie-40gb", "nvidia_a100_80gb_pcie"])
+def test_an_a100_on_pcie_has_no_nvlink_to_all_gpus_of_its_node(gres: str) -> None:
+    assert gpu_of(GpuTable(), asks(gres), "bf16").within_node_gbs <= 32
+    assert gpu_of(GpuTable(), asks("nvidia_a100-sxm4-80gb"), "bf16").within_node_gbs > 200
 
 
 def test_what_the_run_file_gives_counts_before_what_is_known() -> None:
