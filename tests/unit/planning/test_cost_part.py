@@ -9,7 +9,7 @@ from opsctl.planning.gpus import assumed_speed
 from opsctl.planning.plan import PlannedJob, PlannedTime
 from opsctl.planning.schedule_part import ramp_of
 from opsctl.runs.schema import ExpectTable, GpuTable, SlurmTable
-from tests.unit.trainer.recipe.test_throughput import BATCH, BLOOM, GPUS, PRINTED, SECONDS, bloom
+from tests.unit.trainer.recipe.test_throughput import BATCH, BLOOM, GPUS, MODEL, SECONDS, bloom
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import parse
 
@@ -47,10 +47,10 @@ def planned_time(expect: ExpectTable, gpu_type: str | None) -> PlannedTime | Non
 
 
 def test_a_plan_without_a_measured_speed_assumes_a_share_of_the_gpus_peak() -> None:
-    """BLOOM's log has the seconds and hardware TFLOPs of a step, three quarters of which are the model's."""
+    """BLOOM's log has the seconds of a step, the papers its model FLOPs."""
     found = planned_time(ExpectTable(), "gpu:a100:8")
     assert found is not None and found.assumed_mfu == 0.4
-    days = 220_000_000 / BATCH * SECONDS * (PRINTED * 3 / 4) / (0.4 * 312) / 86400
+    days = 220_000_000 / BATCH * SECONDS * MODEL / (0.4 * 312) / 86400
     assert found.days_at_assumed_mfu == pytest.approx(days, rel=1e-3)
     assert found.gpu_hours_at_assumed_mfu == pytest.approx(days * 24 * GPUS, rel=1e-3)
 
