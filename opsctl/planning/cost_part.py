@@ -120,10 +120,9 @@ def time_sections(
         values = PlannedTime(
             assumed_mfu=assumed.mfu, days_at_assumed_mfu=days, gpu_hours_at_assumed_mfu=days * 24 * gpus
         )
-        rows.append((f"assuming {100 * assumed.mfu:g} % MFU on {assumed.gpu}", days_text(days, gpus)))
-        rows.append(
-            ("not measured yet", "[expect] seconds_per_iteration, or the training log, replaces this assumption")
-        )
+        rows.append((f"assuming {100 * assumed.mfu:g} % MFU", days_text(days, gpus)))
+        peak = f"{assumed.mfu * assumed.peak_tflops:.0f} of {assumed.peak_tflops:g} TFLOP/s on {assumed.gpu}"
+        rows.append(("which is", f"{peak}; [expect] seconds_per_iteration or the training log replaces it"))
     if rows:
         yield Section("time", "Time to train, without waits between jobs", values, tuple(rows))
     if expect.seconds_per_iteration:

@@ -38,7 +38,7 @@ def bullet_lines(title: str, texts: Sequence[str]) -> Iterator[str]:
 def _row(label: str, text: str) -> Iterator[str]:
     indent = " " * (_LABEL_WIDTH + 2)
     wrapped = textwrap.wrap(text, _WIDTH - len(indent), break_long_words=False, break_on_hyphens=False) or [""]
-    yield f"  {label:<{_LABEL_WIDTH}}{wrapped[0]}"
+    yield f"  {label:<{_LABEL_WIDTH - 2}}  {wrapped[0]}"
     yield from (indent + line for line in wrapped[1:])
 
 
