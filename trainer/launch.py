@@ -36,7 +36,7 @@ from trainer.environment_record import start_recording
 from trainer.files import be_as_open_as_its_folder, make_folder
 from trainer.first_failure import DeathWatch
 from trainer.flight_dumps import record_in
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 from trainer.formats.node_samples import PIPE_VARIABLE
 from trainer.node_sampler import start_sampler
 from trainer.preload import begin_anew_with_allocator, import_engine, set_process_defaults
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         complain(
             f"trainer.launch: {error.name} is not installed for {sys.executable} on {node.node_name}: "
-            f"python -m pip install {requirement('trainer')}, or name in [run] environment the script that sets up "
+            f"{install_command('trainer')}, or name in [run] environment the script that sets up "
             "Python"
         )
         return 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from opsctl.errors import OpsctlError, UsageError
 from opsctl.runs.schema import CarbonTable
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 
 _MIXES = Path("data") / "private_infra" / "global_energy_mix.json"
 
@@ -22,8 +22,8 @@ def of_country(country: str) -> float:
     found = importlib.util.find_spec("codecarbon")
     if found is None or found.origin is None:
         raise OpsctlError(
-            f"what electricity in {country} comes to is in codecarbon's table, which is not installed here: python -m "
-            f"pip install {requirement('carbon')}, or give --intensity"
+            f"what electricity in {country} comes to is in codecarbon's table, which is not installed here: "
+            f"{install_command('carbon')}, or give --intensity"
         )
     try:
         mixes: dict[str, dict[str, Any]] = json.loads((Path(found.origin).parent / _MIXES).read_text())

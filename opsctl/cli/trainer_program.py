@@ -77,8 +77,6 @@ def refuse_missing(needed: Sequence[str]) -> None:
     """Raises OpsctlError naming those of the packages `needed` that this Python does not have."""
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        from trainer.formats.distribution import requirement
+        from trainer.formats.distribution import install_command
 
-        raise OpsctlError(
-            f"{', '.join(missing)} not installed in {sys.prefix}: python -m pip install {requirement('trainer')}"
-        )
+        raise OpsctlError(f"{', '.join(missing)} not installed in {sys.prefix}: {install_command('trainer')}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from opsctl.errors import OpsctlError
 from opsctl.hub.answers import LOG_IN, Refused
 from opsctl.hub.patience import Patience
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def import_client() -> Any:
         import huggingface_hub
         from huggingface_hub import constants, errors, utils  # noqa: F401 - a name of the package once imported
     except ImportError:
-        raise OpsctlError(f"huggingface_hub is not installed here: pip install {requirement('hub')}") from None
+        raise OpsctlError(f"huggingface_hub is not installed here: {install_command('hub')}") from None
     if not constants.HF_HUB_DISABLE_XET:
         raise OpsctlError("huggingface_hub was imported with Xet before: set HF_HUB_DISABLE_XET=1 and start again")
     utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.keys import key_of, name_of
 from opsctl.stores.sources import CHUNK_BYTES, Source, check_digest, digest_of, new_digest
 from opsctl.stores.types import PART, Access, FarFile, FileFault, StoreError
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class FsspecStore:
         except NoAnswer as error:
             raise StoreError(f"{where}: {error}; try again later") from None
         except ImportError as error:
-            package = f"pip install {requirement(_EXTRAS[scheme])}" if scheme in _EXTRAS else str(error)
+            package = install_command(_EXTRAS[scheme]) if scheme in _EXTRAS else str(error)
             raise StoreError(f"{where} needs a package that is not here: {package}") from None
         except ValueError:
             raise StoreError(f"{where}: fsspec knows no store {scheme}://") from None

@@ -7,7 +7,7 @@ from typing import Any
 from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.patience import Passing, Patience
 from opsctl.stores.types import Access, FileFault, StoreError
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 
 #: Codes that pass, beside every 429 and 5xx.
 _PASSING = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -111,7 +111,7 @@ def _make_client(where: str, access: Access, connections: int) -> Any:
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
     except ImportError:
-        raise StoreError(f"{where} needs a package that is not here: pip install {requirement('s3')}") from None
+        raise StoreError(f"{where} needs a package that is not here: {install_command('s3')}") from None
     config = Config(
         connect_timeout=access.connect_timeout_s,
         read_timeout=access.answer_timeout_s,

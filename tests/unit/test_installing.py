@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -36,7 +37,9 @@ def test_nothing_advises_to_install_the_other_project_of_that_name() -> None:
 
 def test_every_extra_that_a_page_or_message_names_exists() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    named = re.compile(r"(?:opsctl-slurm|['\"]\.|\.whl)\[(?P<extras>[a-z0-9,-]+)\]|requirement\((?P<words>[^)]*)\)")
+    named = re.compile(
+        r"(?:opsctl-slurm|['\"]\.|\.whl)\[(?P<extras>[a-z0-9,-]+)\]|(?:requirement|install_command)\((?P<words>[^)]*)\)"
+    )
     seen = {
         extra.strip(" \"'")
         for path in texts()
@@ -49,6 +52,18 @@ def test_every_extra_that_a_page_or_message_names_exists() -> None:
 
 #: Started without what is installed: as a checkout on PYTHONPATH.
 _WITHOUT_METADATA = (sys.executable, "-I", "-S", "-c")
+
+
+def test_a_python_without_pip_is_told_to_install_an_extra_by_uv() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom trainer.formats.distribution import install_command\n"
+    code += "print(install_command('hub'))"
+    said = [
+        shlex.split(subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True).stdout)
+        for options in (("-I", "-S"), ())
+    ]
+    assert said[0][:5] == ["uv", "pip", "install", "--python", sys.executable]
+    assert said[1][:4] == [sys.executable, "-m", "pip", "install"]
+    assert all("[hub]" in words[-1] for words in said)
 
 
 @pytest.mark.parametrize("program", ["version()", "requirement('hub')"])

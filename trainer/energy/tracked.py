@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trainer
 from trainer.energy.orders import FLUSH, STOP, Order, order_line
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 
 #: Longest time that a rank that leaves waits for the last total to be written.
 LAST_TOTAL_S = 3.0
@@ -24,10 +24,7 @@ def missing() -> str | None:
     """What is missing here for measuring, with what to type; None where nothing is."""
     if importlib.util.find_spec("codecarbon") is not None:
         return None
-    return (
-        f"codecarbon is not installed for {sys.executable}: python -m pip install {requirement('carbon')}, or leave "
-        "the option out"
-    )
+    return f"codecarbon is not installed for {sys.executable}: {install_command('carbon')}, or leave the option out"
 
 
 class Tracker:

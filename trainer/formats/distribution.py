@@ -7,6 +7,9 @@ command and the packages that are imported keep theirs.
 from __future__ import annotations
 
 import re
+import shlex
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 NAME = "opsctl-slurm"
@@ -31,6 +34,17 @@ def requirement(*extras: str) -> str:
     if _installed(NAME) is None and _of_checkout() is not None:
         return f"-e '{_PROJECT.parent}[{','.join(extras)}]'"
     return f"'{NAME}[{','.join(extras)}]'"
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that adds `extras` to this installation."""
+    return f"{pip_command('install')} {requirement(*extras)}"
+
+
+def pip_command(verb: str) -> str:
+    """Return `pip VERB` for this Python; of an environment without pip, which uv makes, as uv's command."""
+    python = shlex.quote(sys.executable)
+    return f"{python} -m pip {verb}" if find_spec("pip") is not None else f"uv pip {verb} --python {python}"
 
 
 def _installed(name: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.files import make_folder
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 from trainer.recipe.options import Options, OptionsError
 
 
@@ -19,7 +19,7 @@ class WandbWriter:
     def __init__(self, options: Options) -> None:
         """Raises OptionsError where the package, the folder or, to send at once, a key is missing. Nobody is asked."""
         if importlib.util.find_spec("wandb") is None:
-            raise OptionsError(f"--wandb-project: wandb is not installed here: pip install {requirement('wandb')}")
+            raise OptionsError(f"--wandb-project: wandb is not installed here: {install_command('wandb')}")
         folder = options.wandb_save_dir or options.tensorboard_dir or options.save
         if not folder:
             raise OptionsError("--wandb-project without --wandb-save-dir: give the folder that its files go to")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from opsctl.doctor.check import Check, Result, missing, ok, optional
 from opsctl.doctor.seen import Seen
-from trainer.formats.distribution import FORMER_NAME, NAME, requirement, version
+from trainer.formats.distribution import FORMER_NAME, NAME, install_command, pip_command, version
 
 _OLDEST = (3, 11)
 _OF_TRAINER = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers", "xxhash")
-_INSTALL = f"{sys.executable} -m pip install"
 
 
 def _python(seen: Seen) -> Result | None:
@@ -31,7 +29,7 @@ def _distribution(seen: Seen) -> Result | None:
         return None
     if (former := seen.software.former_version) is None:
         return ok(f"{NAME} {version()}")
-    todo = f"{_INSTALL.removesuffix('install')}uninstall {NAME} {FORMER_NAME}, then install this project again"
+    todo = f"{pip_command('uninstall')} {NAME} {FORMER_NAME}, then install this project again"
     said = f"a distribution {FORMER_NAME} {former} is installed too: another project, or this one of an early version"
     return missing(f"{said}; both have the package opsctl", todo)
 
@@ -43,7 +41,7 @@ def _trainer(seen: Seen) -> Result | None:
     lacking = [name for name in _OF_TRAINER if not found.packages[name]]
     if not lacking:
         return ok("torch, DeepSpeed and the rest are here")
-    said, todo = f"{', '.join(lacking)} not installed in this Python", f"{_INSTALL} {requirement('trainer')}"
+    said, todo = f"{', '.join(lacking)} not installed in this Python", install_command("trainer")
     if seen.run is None or seen.run.run.environment is not None:
         return optional(f"{said}: converting and preparing data need them here", todo)
     return missing(f"{said}, and the run has no environment script", todo)
@@ -65,7 +63,7 @@ def _goes_by_git(seen: Seen) -> bool:
 
 def _uv(seen: Seen) -> Result | None:
     table = None if seen.run is None else seen.run.environment
-    return _program(seen, "uv", wanted=table is not None and table.tool == "uv", todo=f"{_INSTALL} uv")
+    return _program(seen, "uv", wanted=table is not None and table.tool == "uv", todo=f"{pip_command('install')} uv")
 
 
 def _compiler(seen: Seen) -> Result | None:
@@ -98,7 +96,7 @@ def _hub_client(seen: Seen) -> Result | None:
         return None
     if seen.software.packages["huggingface_hub"]:
         return ok("huggingface_hub is here")
-    said, todo = "huggingface_hub is not installed", f"{_INSTALL} {requirement('hub')}"
+    said, todo = "huggingface_hub is not installed", install_command("hub")
     return missing(f"{said}, and [hub] names a repository", todo) if seen.tables.get("hub") else optional(said, todo)
 
 
@@ -111,7 +109,7 @@ def _backup_extras(seen: Seen) -> Result | None:
     if not schemes:
         return optional("nothing is backed up: the only copy is on one disk", 'to = ["..."] under [backup]')
     if lacking:
-        todo = f"{_INSTALL} {requirement(*({'s3fs': 's3', 'gcsfs': 'gcs'}[one] for one in lacking))}"
+        todo = install_command(*({"s3fs": "s3", "gcsfs": "gcs"}[one] for one in lacking))
         return missing(f"{', '.join(lacking)} not installed, to which backups go", todo)
     return ok("what backups go to can be reached with what is installed")
 

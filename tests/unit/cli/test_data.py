@@ -19,7 +19,7 @@ from opsctl.cli import data, main
 from opsctl.cli.long_command import JOB_OPTIONS
 from tests.printed_json import printed
 from trainer.data import prepare as trainer_prepare
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 
 OPSCTL = [sys.executable, "-m", "opsctl", "data", "prepare"]
 
@@ -100,9 +100,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
         main(["data", "prepare", str(tmp_path), "--output-prefix", str(tmp_path / "c")])
     assert end.value.code == 1
     said = capsys.readouterr().err
-    assert re.fullmatch(
-        rf"opsctl: tokenizers not installed in .*: python -m pip install {re.escape(requirement('trainer'))}\n", said
-    )
+    assert re.fullmatch(rf"opsctl: tokenizers not installed in .*: {re.escape(install_command('trainer'))}\n", said)
 
 
 def test_the_command_imports_neither_numpy_nor_tokenizers() -> None:

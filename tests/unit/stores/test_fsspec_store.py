@@ -21,7 +21,7 @@ from opsctl.stores.types import ANYTHING, PART, Access, Expected, FileFault, Sto
 from tests.free_port import free_port
 from tests.s3_server import Fault, Proxy, proxied
 from tests.unit.stores.test_folder import files_of, names_in, same
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 
 _EMULATOR = """
 import sys
@@ -153,8 +153,8 @@ open_store(sys.argv[1])
 @pytest.mark.parametrize(
     ("url", "package", "told"),
     [
-        ("s3://b/x", "botocore", f"pip install {requirement('s3')}"),
-        ("gs://b/x", "gcsfs", f"pip install {requirement('gcs')}"),
+        ("s3://b/x", "botocore", install_command("s3")),
+        ("gs://b/x", "gcsfs", install_command("gcs")),
     ],
 )
 def test_a_missing_extra_is_refused_by_name(url: str, package: str, told: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.texts.piece import PIECE_BYTES, FileFacts, Skipped, shown
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
 #: By what the files of each kind begin. `stream` is what `datasets` writes.
@@ -99,7 +99,7 @@ def _columns(table: Table) -> Iterator[tuple[float, memoryview, NDArray[np.int64
     try:
         import pyarrow
     except ImportError:
-        raise DataError(f"{where} needs pyarrow, which is not installed: pip install {requirement('data')}") from None
+        raise DataError(f"{where} needs pyarrow, which is not installed: {install_command('data')}") from None
     rows = 0
     try:
         with open(table.path, "rb") as file:  # noqa: PTH123

@@ -12,7 +12,7 @@ import msgspec
 
 from trainer.data.texts.lines import texts_of_lines
 from trainer.data.texts.piece import PIECE_BYTES, FileFacts, Skipped, shown
-from trainer.formats.distribution import requirement
+from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -113,7 +113,7 @@ def _unpackers(kind: str, path: str) -> Callable[[], Any]:
         from zstandard import ZstdDecompressor
     except ImportError:
         raise DataError(
-            f"{shown(path)} is compressed with zstd, and zstandard is not installed: pip install {requirement('data')}"
+            f"{shown(path)} is compressed with zstd, and zstandard is not installed: {install_command('data')}"
         ) from None
     # The largest window there is, as of `zstd --long=31`.
     return lambda: ZstdDecompressor(max_window_size=1 << 31).decompressobj()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import struct
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.unit.trainer.loop.steps import step_at
 from tests.unit.trainer.loop.test_observers import options_with
+from trainer.formats.distribution import install_command
 from trainer.loop.tensorboard import Curves, open_writers
 from trainer.loop.wandb_writer import WandbWriter
 from trainer.recipe.options import OptionsError
@@ -65,7 +67,7 @@ def test_what_is_missing_is_named_before_the_first_step(tmp_path: Path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(OptionsError, match=r"wandb is not installed here: pip install 'opsctl\[wandb\]'"):
+    with pytest.raises(OptionsError, match=re.escape(f"wandb is not installed here: {install_command('wandb')}")):
         WandbWriter(options_with(wandb_project="p", wandb_save_dir=str(tmp_path)))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     with pytest.raises(OptionsError, match="--wandb-mode online: no WANDB_API_KEY"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.unit.trainer.data.texts.test_lines import cut, texts
 from trainer.data.corpus import Corpus
 from trainer.data.texts.inputs import Choice
 from trainer.data.texts.piece import Skipped
+from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
 ROWS = [f"row {number} é" * (number % 7) if number % 11 else None for number in range(300)]
@@ -136,5 +138,5 @@ def test_a_folder_of_datasets_that_cannot_be_read_as_it_is_is_refused(
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "c", "parquet", table())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"needs pyarrow, which is not installed: pip install 'opsctl\[data\]'"):
+    with pytest.raises(DataError, match=re.escape(f"needs pyarrow, which is not installed: {install_command('data')}")):
         texts(tmp_path / "c")

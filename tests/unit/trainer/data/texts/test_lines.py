@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trainer.data.corpus import Corpus, Position
 from trainer.data.texts import lines
 from trainer.data.texts.inputs import Choice
 from trainer.data.texts.piece import Skipped
+from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
 MODULES = ("lines", "compressed", "columns", "documents")
@@ -145,5 +147,5 @@ def test_a_key_may_be_any_text_and_a_file_have_any_name(tmp_path: Path) -> None:
 def test_zstd_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c").write_bytes(zstandard.compress(b"{}"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(DataError, match=r"zstandard is not installed: pip install 'opsctl\[data\]'"):
+    with pytest.raises(DataError, match=re.escape(f"zstandard is not installed: {install_command('data')}")):
         texts(tmp_path / "c")
