@@ -22,6 +22,10 @@ _SECRET = re.compile(r"\btoken\b|secret|passw|_key\b|credential|://", re.IGNOREC
 _LONGEST_LINE = 100
 #: Of a longer file no line is tried that the parser has not named.
 _MOST_LINES = 300
+#: Words of `tomllib` for a key that it has read already.
+_TWICE = "Cannot overwrite a value"
+#: What other languages write for a value that is not there.
+_NO_VALUE = ("none", "null", "nil")
 #: What word processors make of quotes.
 _CURLY = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
 
@@ -73,9 +77,19 @@ def _line_words(error: str, text: str) -> str:
     table = next((one.strip() for one in reversed(lines[:number]) if one.lstrip().startswith("[")), "")
     if table.startswith("[alerts") or _SECRET.search(line):
         return ": a text goes in quotes, with both of them on its line"
-    meant = next((one for one in _as_meant(line) if _is_toml(one)), None) if not _is_toml(line) else None
     where = "" if found else f"line {number}: "
-    return f": {where}{shortened(line, _LONGEST_LINE)}" + (f"; write {meant}" if meant else "")
+    return f": {where}{shortened(line, _LONGEST_LINE)}{_advice(error, line)}"
+
+
+def _advice(error: str, line: str) -> str:
+    """Return what to change in the line, empty where that is not known."""
+    key, _, value = line.partition("=")
+    if _is_toml(line):
+        return f"; {key.strip()} is in this table twice: remove one" if error.startswith(_TWICE) and value else ""
+    if value.partition("#")[0].strip().lower() in _NO_VALUE:
+        return f"; TOML has no such value: leave {key.strip()} out, or give a number or a text in quotes"
+    meant = next((one for one in _as_meant(line) if _is_toml(one)), None)
+    return f"; write {meant}" if meant else ""
 
 
 def _line_left_open(lines: list[str]) -> int:
