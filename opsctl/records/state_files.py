@@ -158,7 +158,8 @@ def write_atomically(root: Path, path: Path, data: str | bytes, mode: int | None
 def replace_named_file(path: Path, text: str, mode: int | None = None) -> None:
     """Write beside and rename over a file that the user named, which is no state: its folder may be anybody's.
 
-    A reader gets the file before or the one after. mode: None, as open as the umask says. Raises OSError.
+    A reader gets the file before or the one after. mode: None, as open as the umask says. Raises OSError, which names
+    `path`.
     """
     beside = path.with_name(f".{path.name}.{_own_name()}.tmp")
     try:
@@ -169,8 +170,11 @@ def replace_named_file(path: Path, text: str, mode: int | None = None) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

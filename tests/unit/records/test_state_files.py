@@ -43,6 +43,17 @@ class Thing(msgspec.Struct, frozen=True):
     size: int = 0
 
 
+@pytest.mark.parametrize("name", ["folder", "missing/x.prom"])
+def test_a_named_file_that_cannot_be_written_is_named_in_the_error_and_not_its_temporary_file(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError) as refused:
+        files.replace_named_file(tmp_path / name, "text")
+    assert refused.value.filename == str(tmp_path / name)
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
+
+
 def test_what_is_not_there_is_none_or_no_lines(tmp_path: Path) -> None:
     nothing = tmp_path / "nothing"
     assert files.read_state(nothing.parent, nothing, Thing) is None
