@@ -12,9 +12,9 @@ _OTHER_LOSS = "the loss is the mean over all tokens, without --eod-mask-loss: le
 _OFFLOAD = "states stay on the device and are sharded over DP: leave the option out"
 _ENGINES_OWN = "DeepSpeed's pipeline engine does this in its own way: leave the option out"
 REFUSED: dict[str, str] = {
-    "--batch-size": "gone from Megatron too: give --micro-batch-size",
-    "--warmup": "gone from Megatron too: give --lr-warmup-fraction",
-    "--model-parallel-size": "gone from Megatron too: give --tensor-model-parallel-size",
+    "--batch-size": "Megatron has removed it: give --global-batch-size, or --micro-batch-size for that of one replica",
+    "--warmup": "Megatron has removed it: give --lr-warmup-samples or --lr-warmup-fraction",
+    "--model-parallel-size": "Megatron has removed it: give --tensor-model-parallel-size",
     "--num-layers-per-virtual-pipeline-stage": "DeepSpeed's pipeline has no interleaved stages: leave the option out",
     "--recompute-activations": "give --recompute attention",
     "--recompute-granularity": "give --recompute attention for selective, --recompute block for full",
@@ -23,7 +23,7 @@ REFUSED: dict[str, str] = {
     "--checkpoint-in-cpu": "recomputation keeps each block's input on the device: leave the option out",
     "--cpu-optimizer": "optimizer states stay on the device and are sharded over DP: leave the option out",
     "--use-bnb-optimizer": "there is no 8-bit optimizer here: give --optimizer adam",
-    "--use-rotary-position-embeddings": "gone from Megatron too: give --position-embedding-type rope",
+    "--use-rotary-position-embeddings": "Megatron has removed it: give --position-embedding-type rope",
     "--rotary-interleaved": "a turned pair lies half a head apart, as in Llama: leave the option out",
     "--rotary-seq-len-interpolation-factor": "positions are not stretched: give --rotary-base",
     "--fp32-residual-connection": "the residual stream has the weights' type: leave the option out",

@@ -407,6 +407,11 @@ def test_mappings_come_back_from_arguments_unchanged(mapping: dict[str, Any]) ->
     assert {key: options[key] for key in mapping} == mapping
 
 
+@pytest.mark.parametrize(("key", "named"), [("batch_size", "--global-batch-size"), ("warmup", "--lr-warmup-samples")])
+def test_a_removed_option_names_every_option_that_may_have_been_meant(key: str, named: str) -> None:
+    assert any(named in problem for problem in check_mapping({key: 256}, None))
+
+
 def test_every_option_is_described_and_belongs_to_a_table() -> None:
     assert len({option.key for option in OPTIONS}) == len(OPTIONS) == len(BY_KEY)
     for option in OPTIONS:
