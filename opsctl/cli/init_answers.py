@@ -226,7 +226,7 @@ def _one_of(names: Sequence[str]) -> Callable[[Any], str]:
     def convert(answer: Any) -> str:
         found = [name for name in names if name == answer] or [name for name in names if name.startswith(str(answer))]
         if len(found) != 1:
-            raise click.UsageError(f"{answer!r}: it is one of {', '.join(names)}")
+            raise click.UsageError(f"{answer!r}: type one of {', '.join(names)}")
         return found[0]
 
     return convert
@@ -243,7 +243,11 @@ def _gpu_kind(answer: Any) -> str:
 def _gpus_of_a_node(answer: Any) -> int:
     from opsctl.cli.init import GPUS_PER_NODE
 
-    count: int = GPUS_PER_NODE(str(answer).strip())
+    try:
+        count: int = GPUS_PER_NODE(str(answer).strip())
+    except click.BadParameter:
+        least, most = GPUS_PER_NODE.min, GPUS_PER_NODE.max
+        raise click.UsageError(f"{answer!r}: type a whole number from {least} to {most}") from None
     return count
 
 

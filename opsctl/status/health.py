@@ -106,7 +106,7 @@ def refill_line(chains: Sequence[Chain], desk: Desk) -> str:
     cancel = resting(chains, desk.cancels)
     if cancel is None:
         return ""
-    return f"rests: {cancel.describe()}; opsctl submit lifts that"
+    return f"paused: {cancel.describe()}; opsctl submit lets it continue"
 
 
 def alerts_line(channels: Sequence[Channel], desk: Desk, now: datetime) -> str:

@@ -54,6 +54,7 @@ def at_a_terminal(folder: Path, *answers: str | signal.Signals) -> tuple[int, st
 def test_every_question_has_an_answer_that_enter_takes_and_a_wrong_one_is_asked_again(here: Path) -> None:
     code, shown = at_a_terminal(here, "own", "1.3B", "0", "", "K80", "H100", "350M", "", "12", "²", "16", "", "")
     assert code == 0, shown
+    assert "'1.3B': type a whole number from 1 to 64" in shown and "integer range" not in shown
     assert "'K80': known are V100-16" in shown
     assert "12: jobs get whole nodes of 8" in shown
     assert shown.count("GPUs of each node") == 3 and "Traceback" not in shown

@@ -64,7 +64,7 @@ def test_a_run_that_rests_says_for_whose_word() -> None:
         for number, how in ((1, SUBMIT), (2, REFILL))
     )
     desk = Desk(cancels=(Cancel(at=NOW, by="ann", chains=1),))
-    assert refill_line((typed, kept), desk).startswith("rests: ann cancelled its jobs at ")
+    assert refill_line((typed, kept), desk).startswith("paused: ann cancelled its jobs at ")
     assert refill_line((typed, typed), desk) == "" and refill_line((typed,), Desk()) == ""
 
 
