@@ -89,7 +89,7 @@ def remove(nodes: tuple[str, ...], run: str | None, cluster: str | None) -> None
 @cluster_option
 @json_option
 def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) -> None:
-    """List the excluded nodes: until when, by whom, why, and which of them the run uses all the same.
+    """List the excluded nodes: until when, by whom, why, and which of them the run still uses.
 
     Slurm is asked only if a node is excluded. Without an answer the list is shown as it is.
     """
@@ -117,7 +117,7 @@ def list_(with_past: bool, run: str | None, cluster: str | None, as_json: bool) 
 
 
 def _used(run: str | None, cluster: str | None) -> dict[str, str]:
-    """Return the listed nodes that the run uses all the same, and why; what keeps that from being known is printed."""
+    """Return the listed nodes that the run still uses, and why; print what prevents an answer."""
     from opsctl.errors import OpsctlError
     from opsctl.nodes.keeping import used_now
     from opsctl.output import message
@@ -137,7 +137,7 @@ def _lines(one: ListedExclusion) -> list[str]:
     if one.removed_at is not None:
         how = f"ended {iso(one.removed_at, 'minutes')} by {one.removed_by}"
     elif one.kept_in:
-        how = f"listed until {until}, but used all the same: {one.kept_in};"
+        how = f"listed until {until}, but the run still uses it: {one.kept_in};"
     else:
         how = f"excluded until {until}" if one.stands(now()) else f"ended {until}"
     times = f", the {one.times}. time" if one.times > 1 else ""

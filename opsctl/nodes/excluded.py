@@ -72,7 +72,7 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
 class ListedExclusion(Exclusion, frozen=True, kw_only=True):
     """A node of the list, and what the run makes of it."""
 
-    kept_in: Annotated[str, Meta(description="Why the run uses it all the same; empty where it does not.")] = ""
+    kept_in: Annotated[str, Meta(description="Why the run still uses it; empty if it does not.")] = ""
 
 
 class ExcludedNodes(msgspec.Struct, frozen=True, kw_only=True):

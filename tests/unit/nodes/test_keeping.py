@@ -325,7 +325,7 @@ def test_a_run_that_uses_an_excluded_node_for_want_of_others_shows_why(paths: Ru
     (line,) = keep_and_apply(paths, in_memory(), Wanted(None, 4))
     assert "is used all the same: the run needs 4" in line and excluded_now(paths, in_memory(), Wanted(None, 4)) == ()
     (shown,) = look(paths, in_memory(), Wanted(None, 4), ["n2"], now())
-    assert "used all the same: the run needs 4" in node_lines([shown])[1]
+    assert "the run still uses it: the run needs 4" in node_lines([shown])[1]
     assert excluded_now(paths, in_memory(), WANTED) == ("n2",)
 
 
