@@ -34,6 +34,7 @@ def _alive_bytes() -> int:
     """Of all storages that Python can reach, each counted once."""
     import torch
 
+    gc.collect()  # what only waits for the collector is not held
     storages = {}
     for one in gc.get_objects():
         if isinstance(one, torch.Tensor):
