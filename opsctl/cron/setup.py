@@ -40,7 +40,7 @@ def prepare(cron: Cron) -> list[str]:
     if is_fresh:
         for kind in ("hourly", "daily"):
             for source in sorted((shipped_jobs() / kind).glob(f"*{SUFFIX}")):
-                add_job(cron, None, source.stem, False, None, False, False)
+                add_job(cron, None, source.stem, False, None, True, False)  # another start may be at it
     return [*warnings, *_unseen(cron)]
 
 
