@@ -93,6 +93,10 @@ def the_controllers_memory_says_how_jobs_ended(slurm: SlurmControl, scene: Scene
     assert slurm.ends([]) == {} and slurm.ends([NOBODYS_ID]) == {}
 
 
+def a_job_that_nobody_preempted_has_no_time_of_it(slurm: SlurmControl, scene: Scene) -> None:
+    assert slurm.preempted([scene.lives, scene.done, scene.killed, NOBODYS_ID]) == {} == slurm.preempted([])
+
+
 def no_energy_is_counted_where_there_is_no_accounting(slurm: SlurmControl, scene: Scene) -> None:
     assert slurm.energy_j([scene.done]) == {} == slurm.energy_j([])
 
@@ -160,6 +164,7 @@ SENTENCES: tuple[Sentence, ...] = (
     users_narrow_the_queue,
     ids_narrow_the_queue_and_what_slurm_forgot_has_no_row,
     the_controllers_memory_says_how_jobs_ended,
+    a_job_that_nobody_preempted_has_no_time_of_it,
     no_energy_is_counted_where_there_is_no_accounting,
     nodes_have_state_reason_and_partitions,
     a_node_list_narrows_them_and_an_unknown_name_is_left_out,
