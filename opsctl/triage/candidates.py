@@ -245,7 +245,9 @@ def of_peers(facts: Facts) -> list[Candidate]:
     late = [one for one in facts.findings if one.peer and not one.is_before_progress and one.node != one.peer]
     peers = {one.peer for one in late}
     tellers = {one.node or one.rank for one in late}
-    has_words = any(one.node in peers and one.rule.role is not Role.TEARDOWN for one in facts.findings)
+    has_words = any(
+        one.node in peers and one.peer != one.node and one.rule.role is not Role.TEARDOWN for one in facts.findings
+    )
     if len(peers) != 1 or len(tellers - {None}) < 2 or has_words:
         return []
     said, node = late[0], late[0].peer

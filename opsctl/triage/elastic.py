@@ -11,7 +11,14 @@ from opsctl.triage.lines import read_line
 from trainer.formats.attempt_records import Failure
 
 #: In the first line of each block that is read, and in every line of srun that is.
-MARKS = (b"  time      : ", b"  time : ", b"srun: error: ", b"noticed that process rank ")
+MARKS = (
+    b"  time      : ",
+    b"  time : ",
+    b"srun: error: ",
+    b"noticed that process rank ",
+    b" crashed with exit code ",
+    b") exited with code ",
+)
 _ROW = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _RANK = re.compile(r"(\d+)(?: \(local_rank: (\d+)\))?")
 _CODE = re.compile(r"(-?\d+)")
@@ -21,6 +28,9 @@ _SRUN = re.compile(
 )
 _MPI = re.compile(
     r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?P<signal>\d+)"
+)
+_COMPOSER = re.compile(
+    r"\b[Rr]ank (?P<rank>\d{1,8}) (?:\(PID \d+\) exited with|crashed with exit) code (?P<code>-?\d{1,3})\b"
 )
 _SRUN_TASKS = re.compile(r"^srun: error: (?P<node>[A-Za-z0-9][A-Za-z0-9._-]*): tasks? (?P<tasks>\d[\d,-]*): ")
 _MOST_TASKS = 1 << 16
@@ -66,10 +76,20 @@ def failure_of_block(lines: Sequence[str], reference: datetime) -> Failure | Non
     )
 
 
-def failure_of_mpi(line: str) -> Failure | None:
-    """The rank that mpirun says a signal ended; None for any other line."""
-    match = _MPI.search(line)
-    return match and Failure(rank=int(match["rank"]), node=match["node"], signal=int(match["signal"]))
+def failure_of_line(line: str, reference: datetime) -> Failure | None:
+    """The rank that mpirun or Composer's launcher says has failed; None for any other line."""
+    if match := _MPI.search(line):
+        return Failure(rank=int(match["rank"]), node=match["node"], signal=int(match["signal"]))
+    match = _COMPOSER.search(line)
+    if match is None:
+        return None
+    code = int(match["code"])
+    return Failure(
+        rank=int(match["rank"]),
+        node=read_line(line, reference).node,
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+    )
 
 
 def task_of_srun(line: str) -> tuple[str, int, int | None] | None:

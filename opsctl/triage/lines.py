@@ -15,7 +15,8 @@ _SYSLOG_ENDS = r"(?=(?:kernel|systemd|slurmd|slurmctld|nvidia-[a-z]+|NVRM|dmesg)
 _FILE_ENDS = r"(?!\S*\.(?:py|cpp|cc|cu|cuh|c|h|sh|so|log|txt|json|yaml)\b)"
 _NOT_TIME = r"(?!\d{4}-)"
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
-_STAMP = r"\d{4}-\d\d-\d\d[ T,_]\d\d:\d\d:\d\d[.,\dZ+]*"
+#: A moment as most programs print it.
+STAMP = r"\d{4}-\d\d-\d\d[ T,_]\d\d:\d\d:\d\d[.,\dZ+]*"
 _LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
 #: Each is taken from the front of what is left, as often as one fits. Groups: node, rank, local_rank, task.
 _PREFIXES = tuple(
@@ -23,10 +24,11 @@ _PREFIXES = tuple(
     for text in (
         r"\s*\[(?:default|trainer|worker)_?(?P<local_rank>\d+)\]:\s?",
         r"\s*\[?[Rr]ank ?(?P<rank>\d+)(?:/\d+)?\]?:\s?",
-        r"\s*\[rank(?P<rank>\d+)\]\s?",
+        r"\s*\[(?i:(?:global[ _])?rank)[ :=]{0,2}(?P<rank>\d+)(?:/\d+)?\]:?\s?",
+        rf"\[pod/(?P<node>{_NODE})(?:/[\w.-]+)?\]:?\s",
         r"(?:(?:[A-Z][a-z]{2} ){2}[ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,(?P<rank>\d+)\]<std(?:err|out|diag)>:\s?",
-        rf"\[?{_STAMP}\]?:?\s(?=\S+:\d+:\d+ |\[\d+,\d+\]<std|\[[Rr]ank ?\d|{_NODE} \[[Rr]ank ?\d)",
-        rf"\[?{_STAMP}\]?[ |-]{{1,4}}\[?(?P<node>(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9-]*)\]?[ |-]{{1,4}}(?=\[?{_LEVEL})",
+        rf"\[?{STAMP}\]?:?\s(?=\S+:\d+:\d+ |\[\d+,\d+\]<std|\[[Rr]ank ?\d|{_NODE} \[[Rr]ank ?\d)",
+        rf"\[?{STAMP}\]?[ |-]{{1,4}}\[?(?P<node>(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9-]*)\]?[ |-]{{1,4}}(?=\[?{_LEVEL})",
         r"\[?(?:ERROR|CRITICAL|FATAL)\]?[ |:-]{1,3}(?=\S|  File )",
         rf"(?P<node>{_NODE}) (?=\[[Rr]ank ?\d+\])",
         rf"(?P<node>{_ADDRESS}): (?=\S|  )",
@@ -38,6 +40,12 @@ _PREFIXES = tuple(
         rf"\[(?P<node>{_NODE})\] (?=\[[Rr]ank ?\d+\]|Traceback |  File |[\w.]+(?:Error|Exception)\b)",
         rf"srun: error: (?P<node>{_HOST}): tasks? (?P<task>\d+)[^:]*:\s",
         rf"slurmstepd-(?P<node>{_HOST}): ",
+        rf"(?P<node>{_NODE}) \[(?P<local_rank>\d+)\] (?=NCCL |\S+\.(?:cc|h):\d+ NCCL )",
+        rf"\[?[Rr]ank[ :=]?(?P<rank>\d+) ?[|,;/@ ] ?(?:host[ :=]|node[ :=])?(?P<node>{_NODE})\]:?\s",
+        rf"\[(?:host[ :=]|node[ :=])?(?P<node>{_NODE}) ?[|,;/ ] ?[Rr]ank[ :=]?(?P<rank>\d+)\]:?\s",
+        rf"\[(?P<node>{_NODE})\] (?=\S*bash: |\S+\.sh: line \d|/\S+: line \d|[\w.]+:(?: |$))",
+        rf"(?:{_LEVEL} *\| *)?[\w.]+:[\w<>]+:\d+ - (?=\S)",
+        rf"\[?{STAMP}\]? ?\|? ?(?:ERROR|CRITICAL|FATAL) *\| *",
         rf"{_SYSLOG_TIME}?\[?(?P<syslog>{_NODE})\]? {_SYSLOG_ENDS}",
         rf"{_SYSLOG_TIME}(?P<syslog>{_HOST}) {_SYSLOG_ENDS}",
         rf"{_FILE_ENDS}{_NOT_TIME}(?P<node>{_NODE}): ",
@@ -46,6 +54,7 @@ _PREFIXES = tuple(
         rf"\[[A-Za-z][\w.-]{{0,30}}\]:?\s(?={_NODE}: )",
         r"\([\w.-]+, rank=(?P<rank>\d+)(?:, \w+=\w+)*\)\s",
         r"\((?:\w+ pid=\d+|raylet)(?:, ip=(?P<node>[\d.]+))?\)\s?",
+        rf"\[?{STAMP}\]?:?\s(?!\|)",
     )
 )
 _WITHIN = (
@@ -55,7 +64,22 @@ _WITHIN = (
     re.compile(r"\bON (?P<node>[A-Za-z0-9.-]+) CANCELLED"),
     re.compile(rf"\b(?:host(?:name)?|node)[=: ]+(?P<node>{_NODE})\b"),
 )
-_MOST_PREFIXES = 5
+_MOST_PREFIXES = 7
+#: A field that loggers and collectors put in front: a moment, a level, a name with a number, a pair, brackets.
+_FIELD = re.compile(
+    r"(?:\[(?![^\]]*\b(?:W|WARN\w*|I|INFO|DEBUG)\b)[^\]]{1,80}\]"
+    r"|\([^()]{1,60}\)|<[^<>]{1,40}>|(?:msg|message|text)=\""
+    r"|[A-Za-z_.]{1,30}=[^\s\"]{1,80}|(?:ERROR|CRITICAL|FATAL|root|__main__|trainer|worker)\b"
+    r"|std(?:err|out) [FP]\b|[EF]\d{4}\b"
+    r"|\w+\.py:\d+\]?|\d[\d:.,TZ/+-]{0,40}(?=[ \]:|])|[|:-](?= )"
+    r"|(?=[A-Za-z-]*\d)[A-Za-z][\w-]{0,62}(?::\d+)?(?=[ :>|])[:>]?) ?"
+)
+_MOST_FIELDS = 10
+#: What only a program itself prints: the parts of a traceback, and an error by its name.
+_OWN_WORDS = re.compile(
+    r"(?:[a-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception)(?::|$)|Traceback \(most recent|  File \"|    (?=\S)"
+)
+_RANK_IN_FRONT = re.compile(r"(?i)\brank[ :=_]{0,2}(?P<rank>\d{1,8})\b")
 _NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 _MONTHS = {name: at for at, name in enumerate(_NAMES.split(), start=1)}
 _FULL = re.compile(
@@ -94,6 +118,11 @@ def read_line(line: str, reference: datetime) -> Said:
             break
         found.update({key: value for key, value in match.groupdict().items() if value and key not in found})
         rest = rest[match.end() :]
+    fields = _end_of_fields(rest)
+    if fields and _OWN_WORDS.match(rest, fields):
+        if rank := _RANK_IN_FRONT.search(rest, 0, fields):
+            found.setdefault("rank", rank["rank"])
+        rest = rest[fields:]
     if "syslog" in found:
         found = {"node": found["syslog"], "syslog": found["syslog"]}
     for pattern in _WITHIN:
@@ -108,6 +137,22 @@ def read_line(line: str, reference: datetime) -> Said:
         at=at,
         is_kernels="syslog" in found,
     )
+
+
+def _end_of_fields(text: str) -> int:
+    """Return where the fields in front of a program's own words end, or as many as there are."""
+    at = 0
+    for _ in range(_MOST_FIELDS):
+        match = _FIELD.match(text, at)
+        if match is None or (at and _OWN_WORDS.match(text, at)):
+            break
+        at = match.end()
+    return at
+
+
+def front_of(line: str) -> str:
+    """Return the fields in front of a line."""
+    return line[: _end_of_fields(line)]
 
 
 def number(text: str | None) -> int | None:

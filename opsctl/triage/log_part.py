@@ -8,7 +8,7 @@ import re
 import signal
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +21,9 @@ from opsctl.hangs.told import GOES_ON, SILENT
 from opsctl.logs.tail import last_lines
 from opsctl.output import printable
 from opsctl.records.trusted import open_file
-from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_mpi, task_of_srun, tasks_of_srun
+from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_line, task_of_srun, tasks_of_srun
 from opsctl.triage.findings import ENDING_RULES, STEP_CANCELLED, Finding, findings_of_line, frames_above, is_root
+from opsctl.triage.fronts import usual_line
 from opsctl.triage.lines import read_line
 from opsctl.triage.opening import OPENING_BYTES, Opening, Told, read_opening
 from opsctl.triage.places import PLACE_MARKS, Places, told_by
@@ -36,12 +37,14 @@ _AROUND_BYTES = 24 << 10
 _WAITING_BYTES = 256 << 10
 _MOST_AROUND = 400
 _LAST_LINES, _LONGEST_LAST = 12, 300
-_FRAMED = (b"Error", b"Exception")
+_FRAMED = (b"Error", b"Exception", b"BadZipFile")
 _COUNT_NUMBERS_S = 2.0
 #: Torch's launcher of a node, of a signal that it got itself, or that killed a rank.
-_WAS_ENDED = re.compile(r"Received 15 death signal|failed \(exitcode: -9\)")
+_WAS_ENDED = re.compile(r"Received 15 death signal|failed \(exitcode: -[79]\)|return code = -[79]\b")
 #: The end of a line that names ranks on the next one.
 _GOES_ON_BELOW, _BEFORE_RANKS = (" ranks:", " names:", " heartbeats):"), re.compile(r"^.{0,60}?(?=\d+: \[)")
+#: What syslogd writes on every terminal: a line with the host's name, then the kernel's.
+_SYSLOGD, _OF_SYSLOGD = re.compile(r"Message from syslogd@(?P<node>[\w.-]+)"), re.compile(r"\s*kernel: ?\[")
 _HOST_LABEL = re.compile(r"(?i)\b(?:host|node)(?:name)?\b|\(global: \d|NCCL INFO NET/")
 _SILENCE = (SILENT.encode(), GOES_ON.encode())
 #: How much of the time the search through a log may take; what it finds is judged in the rest.
@@ -197,7 +200,7 @@ def take(
     """Judge the lines, the newest first, and keep what they say in the log's order."""
     framed = (hit.begin for hit in hits if any(word in hit.line for word in _FRAMED))
     with_frames = set(itertools.islice(framed, _MOST_AROUND))
-    usual = _usual(read.opening)
+    usual = usual_line(read.opening.column)
     for number, hit in enumerate(reversed(hits)):
         if _is_over(ends_at):
             read.unread.append(f"{source}: {len(hits) - number} older lines that may say why were not judged")
@@ -207,7 +210,7 @@ def take(
         if any(mark in hit.line for mark in MARKS):
             if (task := task_of_srun(line)) is not None:
                 read.tasks.append(FailedTask(task[0], tasks_of_srun(line)[1], task[1], task[2], hit.begin))
-            elif (ended := failure_of_mpi(line)) is not None:
+            elif (ended := failure_of_line(line, reference)) is not None:
                 read.ends.append(PrintedEnd(ended, hit.begin))
             elif "srun" not in line:
                 _, lines = text_around(fd, hit.begin, 0, 4096)
@@ -217,6 +220,10 @@ def take(
         if line.rstrip().endswith(_GOES_ON_BELOW):
             _, lines = text_around(fd, hit.begin, 0, 4096)
             line = " ".join([line.rstrip(), *(_BEFORE_RANKS.sub("", below) for below in lines[1:2])])
+        if _OF_SYSLOGD.match(line):
+            before, _ = text_around(fd, hit.begin, 4096, 0)
+            told = _SYSLOGD.search(before[-1]) if before else None
+            line = f"{told['node']} {line.lstrip()}" if told else line
         frames: list[str] = []
         if hit.begin in with_frames:
             before, _ = text_around(fd, hit.begin, _AROUND_BYTES, 0)
@@ -227,15 +234,6 @@ def take(
             read.findings.append(replace(one, text=text, is_before_progress=hit.begin < progress))
     for found in (read.findings, read.ends, read.tasks):
         found.reverse()
-
-
-def _usual(opening: Opening) -> Callable[[str], str]:
-    """Return a function that writes the name in front of a line as launchers do, `name: `."""
-    if not opening.column:
-        return lambda line: line
-    names = "|".join(map(re.escape, sorted(opening.column, key=len, reverse=True)))
-    front = re.compile(rf"\[?({names})\]?(?: \||:)?[ \t]+(?=\S)")
-    return lambda line: front.sub(r"\1: ", line, count=1) if front.match(line) else line
 
 
 def _node_of(end: PrintedEnd, places: Places) -> str:

@@ -7,11 +7,11 @@ here is a label ("nodes", "rank", "host") and the values next to it; a name with
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opsctl.slurm.nodelists import expand_nodes
+from opsctl.triage.fronts import names_in_front
 
 #: Of a log, how much is read for these.
 OPENING_BYTES = 512 << 10
@@ -91,6 +91,11 @@ _PER_NODE = re.compile(
 _ALL_RANKS = re.compile(
     r"(?i)(?:\bworld[_ ]size|\bnum_processes|\bSLURM_NTASKS|\btotal ranks)[\"']?(?: is)?[ :=]{1,4}[\"']?(\d{1,5})\b"
 )
+_IN_FRONT = re.compile(rf"(?P<host>(?=[A-Za-z0-9]*-){_NAME}): (?=\S)")
+_HOSTNAME = re.compile(rf"(?i)^\W*(?:\w+: )?(?:running on )?host(?:name)?[ :=]{{1,3}}(?P<host>{_NAME})(?![\w:])")
+_HOW_MANY_NODES = re.compile(r"(?i)(?:\b|_)n(?:um)?[ _-]?nodes[\"']?[ :=]{1,4}[\"']?(\d{1,5})\b")
+#: With more ranks a log that names one node leaves out others.
+MOST_ON_ONE_NODE = 16
 _CELL = re.compile(r"[A-Za-z0-9][\w.:/-]*")
 _HOST_HEADS = ("host", "hostname", "node", "nodename", "node_name", "machine")
 _WIDEST_TABLE = 12
@@ -131,8 +136,10 @@ def read_opening(lines: Sequence[str]) -> Opening:
     lines = [line[:_LONGEST_LINE] for line in lines if line.strip()]
     told, addresses = list(_tables(lines)), {**dict(_addresses(lines)), **dict(_aliases(lines))}
     nodes, column = _nodes(lines), _column(lines)
+    nodes = nodes or (_only_host(lines) if not told and not column else ())
     aliases = {name for name in addresses if not name[:1].isdigit()}
-    hosts = {*nodes, *_running(lines), *(one.node for one in told), *addresses.values(), *aliases, *column}
+    in_front = {match["host"] for line in lines if (match := _IN_FRONT.match(line)) and _is_node(match["host"])}
+    hosts = {*in_front, *nodes, *_running(lines), *(one.node for one in told), *addresses.values(), *aliases, *column}
     return Opening(
         nodes=nodes,
         hosts=frozenset(hosts),
@@ -142,6 +149,14 @@ def read_opening(lines: Sequence[str]) -> Opening:
         ranks_per_node=_number(_PER_NODE, lines),
         ranks=_number(_ALL_RANKS, lines),
     )
+
+
+def _only_host(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the one name that lines like `Hostname: n1` give, where nothing says that there are more nodes."""
+    names = {match["host"] for line in lines if (match := _HOSTNAME.search(line)) is not None}
+    numbers = [int(match[1]) for line in lines for match in _HOW_MANY_NODES.finditer(line)]
+    is_one = len(names) == 1 and max(numbers, default=1) == 1 and _number(_ALL_RANKS, lines) <= MOST_ON_ONE_NODE
+    return tuple(names) if is_one else ()
 
 
 def _is_node(name: str) -> bool:
@@ -298,10 +313,4 @@ def _aliases(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _column(lines: Sequence[str]) -> set[str]:
     """Return the names, two or more, in front of most lines."""
-    first = Counter(line.split(maxsplit=1)[0].strip("[]:") for line in lines)
-    names = {
-        name: count
-        for name, count in first.items()
-        if count > 1 and "-" in name and re.fullmatch(_NAME, name) and _is_node(name)
-    }
-    return set(names) if len(names) > 1 and sum(names.values()) >= _COLUMN * len(lines) else set()
+    return names_in_front(lines, lambda name: bool(re.fullmatch(_NAME, name)) and _is_node(name), _COLUMN)

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from opsctl.triage.elastic import tasks_of_srun
 from opsctl.triage.findings import Finding
-from opsctl.triage.lines import read_line
-from opsctl.triage.opening import NO_OPENING, Opening, Told
+from opsctl.triage.lines import front_of, read_line
+from opsctl.triage.opening import MOST_ON_ONE_NODE, NO_OPENING, Opening, Told
 from trainer.formats.attempt_records import Failure, RankPlace
 
 #: Stand in lines that tell of places, though they say nothing of a failure.
@@ -38,6 +38,7 @@ _LONGEST_FRONT = 160
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Of a name, what stands for an interface of the host.
 _OF_AN_INTERFACE = re.compile(r"(?:-|_)?(?:ib|hsn|opa|roce|bond|eth|eno|hs|mlx5_)\d*$")
+_DIGITS = re.compile(r"\d+")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 #: What nodes have of GPUs.
 _RANKS_PER_NODE = (1, 2, 4, 6, 8, 16)
@@ -115,7 +116,8 @@ class Places:
     def at_front(self, line: str) -> str:
         """The node whose name stands in front of the line, among time stamps and what is in brackets."""
         front = _FRONT.match(line[:_LONGEST_FRONT])
-        return next((word for word in _WORD.findall(front[0]) if word in self.hosts), "") if front else ""
+        words = _WORD.findall(f"{front[0] if front else ''} {front_of(line[:_LONGEST_FRONT])}")
+        return next((word for word in words if word in self.hosts), "")
 
     def of_ranks(self) -> tuple[RankPlace, ...]:
         """Every rank whose node is known."""
@@ -169,6 +171,12 @@ def learn(
     node_of_rank.update({place.rank: place.node for place in ranks if place.node})
     rank_of.update({(one.node, one.local_rank): one.rank for one in ranks if one.node and one.local_rank is not None})
     tasks = {one.task for one in told if one.task is not None}
+    if (
+        nodes == opening.nodes
+        and len(nodes) == 1
+        and max((one.rank or 0 for one in told), default=0) >= MOST_ON_ONE_NODE
+    ):
+        nodes = ()
     node_of_task = {task: of.most_common(1)[0][0] for task, of in task_votes.items()}
     if max(tasks, default=-1) < len(nodes):
         node_of_task = {**dict(enumerate(nodes)), **node_of_task}
@@ -214,8 +222,15 @@ def usual_name(node: str, nodes: Sequence[str], hosts: Collection[str] = ()) -> 
     for one in (short, _OF_AN_INTERFACE.sub("", short)):
         if one in nodes or (one in hosts and one != node):
             return one
+    if "." in node and not _ADDRESS.fullmatch(node) and any(_is_like(short, one) for one in hosts):
+        return short
     long = [name for name in nodes if name.partition(".")[0] == node]
     return long[0] if len(long) == 1 else node
+
+
+def _is_like(short: str, other: str) -> bool:
+    """Return True where both names differ in their digits alone: the other nodes have no domain either."""
+    return short != other and _DIGITS.sub("0", short) == _DIGITS.sub("0", other)
 
 
 def _tasks_are_ranks(

@@ -19,6 +19,8 @@ _OF_A_NODE = (Cause.SHM, Cause.HOST_OOM)
 _OF_A_GPU = (Cause.GPU_ERROR, Cause.GPU_ECC, Cause.GPU_LOST)
 #: In what a network's library says of its own end of a connection.
 _OWN_END = re.compile("NCCL WARN|Transport retry count exceeded")
+#: A connection that does not come about has two ends.
+_TO_ANOTHER = re.compile(r"NCCL WARN .{0,80}\b[Cc]onnect to \S+ failed")
 #: A line is as good as the winner's from this share of its weight on.
 _NEAR = 0.7
 #: Of ranks that say the same so few are not all, where the job has so many times as many.
@@ -32,6 +34,10 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
     same = [one for one in candidates if one.cause is winner.cause]
     if winner.is_pointed_at and winner.node:
         return winner
+    if _TO_ANOTHER.search(winner.sentence) and any(
+        one.node not in ("", winner.node) and _TO_ANOTHER.search(one.text) for one in facts.findings
+    ):
+        return replace(winner, node="", rank=None)
     if not _is_about_ranks(winner.cause):
         return winner if winner.node else max(same, key=lambda one: bool(one.node))
     if not winner.names_place and not (place := _one_end(same, winner)):
@@ -99,12 +105,22 @@ def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
     ranks = Counter(shape for shape, _ in said)
     heard = {one.rank for one in facts.findings if one.rank is not None}
     most = max(ranks.values(), default=0)
-    if most < 2 or most * 2 <= len(heard):
+    if most < 2:
+        return _all_nodes_say_it(same, facts)
+    if most * 2 <= len(heard):
         return False
     size = max(len(facts.ranks), max(heard) + 1)
     if most <= _FEW and most * _TIMES_AS_MANY <= size:
         return False
     return not _is_of_one_late_node(same, facts)
+
+
+def _all_nodes_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
+    """Return True where lines that name no rank say the same on each of several nodes."""
+    said = {(_SHAPE.sub("", one.quote.text.replace(one.node, "")), one.node) for one in same if one.node}
+    nodes = Counter(shape for shape, _ in said)
+    heard = {one.node for one in facts.findings if one.node} | {*facts.nodes}
+    return max(nodes.values(), default=0) >= max(2, len(heard))
 
 
 def _is_of_one_late_node(same: Sequence[Candidate], facts: Facts) -> bool:
