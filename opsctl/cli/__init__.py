@@ -166,9 +166,10 @@ def grouped() -> dict[str, list[str]]:
 
 def _show_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
+        from opsctl.output import show
         from trainer.formats.distribution import version
 
-        click.echo(f"opsctl, version {version()}")
+        show(f"opsctl, version {version()}")
         ctx.exit()
 
 

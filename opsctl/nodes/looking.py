@@ -88,7 +88,7 @@ def node_lines(seen: Sequence[SeenNode]) -> list[str]:
         reason = f"  {one.reason}" if one.reason else ""
         lines.append(f"{one.node:<{width}}  {one.state:<{states}}  {jobs}{reason}".rstrip())
         if one.exclusion is not None:
-            out = f"used all the same: {one.kept_in}" if one.kept_in else "excluded"
+            out = f"the run still uses it: {one.kept_in}" if one.kept_in else "excluded"
             lines.append(f"    {out}, until {to_the_second(one.exclusion.until):%Y-%m-%d %H:%M}: {one.exclusion.why}")
         lines += [f"    {line}" for line in one.evidence]
     return [printable(line) for line in lines]

@@ -123,7 +123,7 @@ def test_what_is_left_is_said_and_is_an_error(here: Desk, capsys: pytest.Capture
     here.hub.faults = [Fault("preupload", status=429, headers={"Retry-After": "3000"})]
     assert opsctl("hub", "sync", "logs") == 1
     told = capsys.readouterr()
-    assert told.out == "tiny: left\n" and "tiny: not sent: 1 files of logs to lab/run: the hub: " in told.err
+    assert told.out == "tiny: 1 not sent\n" and "tiny: not sent: 1 files of logs to lab/run: the hub: " in told.err
 
 
 def test_status_waits_as_long_as_a_sync_may_take_and_no_longer(here: Desk, capsys: pytest.CaptureFixture[str]) -> None:
