@@ -73,3 +73,9 @@ def test_a_checkout_that_is_not_installed_knows_its_version_and_how_to_install_a
     assert done.returncode == 0, done.stderr
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert done.stdout.strip() == {"version()": version, "requirement('hub')": f"-e '{ROOT}[hub]'"}[program]
+
+
+def test_what_is_typed_for_an_extra_leaves_setuptools_usable_in_the_same_process() -> None:
+    asked = "from trainer.formats.distribution import install_command; install_command('hub'); import setuptools"
+    answer = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr

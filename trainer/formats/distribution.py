@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 NAME = "opsctl-slurm"
@@ -44,7 +44,8 @@ def install_command(*extras: str) -> str:
 def pip_command(verb: str) -> str:
     """Return `pip VERB` for this Python; of an environment without pip, which uv makes, as uv's command."""
     python = shlex.quote(sys.executable)
-    return f"{python} -m pip {verb}" if find_spec("pip") is not None else f"uv pip {verb} --python {python}"
+    # importlib.util.find_spec("pip") has setuptools' finder hand out the standard library's distutils from then on.
+    return f"{python} -m pip {verb}" if PathFinder.find_spec("pip") is not None else f"uv pip {verb} --python {python}"
 
 
 def _installed(name: str) -> str | None:
