@@ -22,7 +22,7 @@ def make_run(
     """
     from opsctl.errors import OpsctlError
     from opsctl.records.locate import RUN_FILE_NAME, remember_run
-    from opsctl.records.state_files import write_atomically
+    from opsctl.records.state_files import fsync_named_folder, write_atomically
 
     if os.path.lexists(folder):
         raise OpsctlError(f"{folder} already exists: choose another name, or edit {folder / RUN_FILE_NAME}")
@@ -35,20 +35,11 @@ def make_run(
         if check is not None:
             check(half / RUN_FILE_NAME)
         half.rename(folder)
-        _make_durable(folder.parent)
+        fsync_named_folder(folder.parent)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)
         raise
     remember_run(run_name, folder / RUN_FILE_NAME)
-
-
-def _make_durable(folder: Path) -> None:
-    """Make a rename in `folder`, which may be anybody's, survive a crash."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def say_next(folder: Path, steps: Iterable[tuple[str, str]]) -> None:

@@ -269,8 +269,13 @@ def fsync_folder(root: Path, folder: Path) -> None:
         _fsync_folder(fd)
 
 
-def _fsync_folder(folder: int) -> None:
-    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+def fsync_named_folder(folder: Path) -> None:
+    """Make renames durable inside a folder that the user named, which may be anybody's. Raises OSError."""
+    _fsync_folder(None, folder)
+
+
+def _fsync_folder(within: int | None, folder: str | Path = ".") -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=within)
     try:
         os.fsync(fd)
     finally:

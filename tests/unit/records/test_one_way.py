@@ -21,7 +21,6 @@ OTHERS = {
     "opsctl.cli.init": "an example that is shipped with the product",
     "opsctl.cli.init_script": "a launch script that a person names, and the file of DeepSpeed that it names",
     "opsctl.cli.json_promise": "the schemas on record, of a checkout",
-    "opsctl.cli.new_run": "the folder above a new run's, to make its rename durable",
     "opsctl.cron.setup": "a script that a person names, and those that are shipped",
     "opsctl.demo.stage": "what a command printed, and the log",
     "opsctl.doctor.sources": "/proc, and a file without a name that tries a file system",
