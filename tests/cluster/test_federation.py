@@ -55,6 +55,7 @@ def test_a_federations_job_is_cancelled_and_refused_by_name_on_either_of_its_clu
         wait_until(functools.partial(_has_ended, cluster, job), 60, "its end")
         # The twin on the other cluster, of the job before, ends when the clusters have told each other.
         wait_until(functools.partial(_is_idle, cluster), 60, "the end of all jobs")
+        client = client_for(cluster.cluster, 60)  # a new deadline: the waits may have used up the first one's
         assert [node.name for node in client.nodes()] == ["node1"]
         ends = client.ends([job])
         assert {end.state for end in ends.values()} <= {"CANCELLED", "REVOKED"}
