@@ -2,10 +2,12 @@
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help setup page-library pictures demo test coverage compiled lint evaluation sanitize sanitize-gpu matrix bench bench-gpu docs release clean
+.PHONY: help setup page-library pictures demo test nightly golden coverage compiled lint evaluation sanitize sanitize-gpu matrix bench bench-gpu docs release clean
 help:
 	@echo 'make demo    a real model trained through a real Slurm on this machine, in minutes (KEEP=1 leaves the cluster up)'
-	@echo 'make test    everything this machine can test'
+	@echo 'make test    lint and the tests that every change has to pass'
+	@echo 'make nightly everything that this machine can test'
+	@echo 'make golden  write the golden files again; read the difference before you commit it'
 	@echo 'make coverage  those tests, and which modules they ran little of; takes half as long again'
 	@echo 'make evaluation  the tests with EleutherAI'"'"'s lm-eval, in an environment of its own; minutes, and half a gigabyte'
 	@echo 'make sanitize  every CUDA kernel once more under sanitizers of memory and of races; some minutes'
@@ -39,7 +41,13 @@ demo:
 TESTS := $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
 
 test: setup lint compiled
-	@$(TESTS)
+	@$(TESTS) --durations 10 --durations-min 1
+
+nightly: setup lint compiled
+	@$(TESTS) -m '' --durations 30 --durations-min 1
+
+golden: setup
+	@$(TESTS) -m golden --write-golden
 
 coverage: setup compiled
 	@$(TESTS) -p tests.measure

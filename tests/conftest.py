@@ -18,6 +18,8 @@ from hypothesis import settings
 
 from tests.native_libraries import build_into_own_folder
 
+pytest_plugins = ("tests.golden",)
+
 TIERS = ("cluster", "distributed")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from opsctl.errors import RunFileError
 from opsctl.render.errand import WARNING_S, ErrandRequest, errand_script, warning_s
 from opsctl.slurm.cluster import Cluster
-from tests.unit.render.test_scripts import GOLDEN, LOCAL, shellcheck
+from tests.unit.render.test_scripts import LOCAL, shellcheck
 
 AWKWARD = '/home/o\'neil/100% "mine" $HOME/output.txt'
 
@@ -31,11 +31,11 @@ def request(**changes: object) -> ErrandRequest:
     return ErrandRequest(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_the_script_is_the_golden_one_and_shellcheck_accepts_it(tmp_path: Path) -> None:
-    text, golden = errand_script(request()), GOLDEN / "errand.sh"
-    if os.environ.get("WRITE_GOLDEN"):
-        golden.write_text(text)
-    assert text == golden.read_text(), "it changed; look at it, then WRITE_GOLDEN=1 writes it anew"
+def test_the_script_is_the_golden_one_and_shellcheck_accepts_it(
+    tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    text = errand_script(request())
+    golden("scripts/errand.sh", text)
     shellcheck(text, tmp_path)
     shellcheck(errand_script(request(cluster=Cluster(), locale="")), tmp_path)
 

@@ -22,7 +22,6 @@ from opsctl.shipped import templates_folder
 from opsctl.slurm.cluster import Cluster
 from tests.tiny_run import expand
 
-GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = sorted(path.stem for path in (templates_folder() / "examples").glob("*.toml"))
 OWN = Cluster()
 LOCAL = Cluster("lab", "/c/slurm.conf", ("/opt/slurm 22/bin",), ("/opt/slurm 22/lib",))
@@ -65,12 +64,11 @@ def shellcheck(text: str, tmp_path: Path, *options: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_examples_scripts_are_the_golden_ones(name: str, tmp_path: Path) -> None:
+def test_the_examples_scripts_are_the_golden_ones(
+    name: str, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
     for file, text in scripts(name, tmp_path).items():
-        golden = GOLDEN / file
-        if os.environ.get("WRITE_GOLDEN"):
-            golden.write_text(text)
-        assert text == golden.read_text(), f"{file} changed; look at it, then WRITE_GOLDEN=1 writes it anew"
+        golden(f"scripts/{file}", text)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
