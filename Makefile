@@ -44,7 +44,7 @@ test: setup lint compiled
 	@$(TESTS) --durations 10 --durations-min 1
 
 nightly: setup lint compiled
-	@$(TESTS) -m '' --durations 30 --durations-min 1
+	@$(TESTS) -m '' --hypothesis-profile nightly --durations 30 --durations-min 1
 
 golden: setup
 	@$(TESTS) -m golden --write-golden

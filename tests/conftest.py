@@ -23,9 +23,10 @@ pytest_plugins = ("tests.golden",)
 TIERS = ("cluster", "distributed")
 
 
-# How long one example takes says nothing on a machine with other work.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# How long one example takes says nothing on a machine with other work. `make nightly` chooses the second profile.
+settings.register_profile("gate", deadline=None, max_examples=30)
+settings.register_profile("nightly", deadline=None, max_examples=300)
+settings.load_profile("gate")
 
 
 def pytest_configure() -> None:
