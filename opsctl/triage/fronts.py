@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
-from opsctl.triage.lines import STAMP
+from opsctl.triage.host_names import is_node, looks_like_node, stem
+from opsctl.triage.lines import SYSLOG_ENDS
 
 #: What a program that logs in JSON calls its parts.
-_HOSTS = ("host", "hostname", "node", "node_name", "nodename", "host_name", "machine")
+_HOSTS = ("host", "hostname", "node", "node_name", "nodename", "host_name", "machine", "pod_name", "pod")
 _RANKS = ("rank", "global_rank", "process_index", "process_rank")
 _TEXTS = ("message", "msg", "text", "log", "event")
 _ERRORS = ("exc_info", "exception", "traceback", "stack_trace", "exc_text", "error", "err")
@@ -19,39 +23,119 @@ _TIMES = ("timestamp", "ts", "time", "asctime", "@timestamp")
 #: Within one of these they may stand one level further down.
 _INNER = ("extra", "fields", "context", "record", "kubernetes", "labels")
 _LONGEST_JSON = 64 << 10
-_FRONT = re.compile(
-    rf"(?:\[?{STAMP}\]?:?[ \t]+)?"
-    r"(?:\[(?P<in>[A-Za-z][\w.-]{0,62})\]:?|(?P<bare>[A-Za-z][\w.-]{0,62})(?P<mark> *\||:)?)(?=\s)"
-)
 _LEVELS = ("WARN", "WARNING", "INFO", "DEBUG")
+_WORD = re.compile(r"[A-Za-z0-9][\w.-]*")
+#: Fields that hold no name of a node: moments, numbers, brackets, levels.
+_FIELDS = re.compile(
+    r"(?:\d[\d:TZ.,/+-]*+(?=[\s|\]])|\[[^\[\]]{1,80}+\]:?|\([^()]{1,60}+\)|(?:DEBUG|INFO|WARN|WARNING|ERROR|FATAL)\b"
+    r"|[\s|-])*+[\[(<]?"
+)
+#: The end of a name in front of a line, by the bracket before it; the name of a kernel or a process may not follow.
+_ENDS = {
+    "[": re.compile(r"\]:?[ \t|-]*"),
+    "(": re.compile(r"\):?[ \t|-]*"),
+    "<": re.compile(r">:?[ \t|-]*"),
+    "": re.compile(rf"(?![ \t]+{SYSLOG_ENDS})(?::(?=\s|\[)|>|[ \t]*\||(?=[ \t]))[ \t-]*"),
+}
+_LONGEST_FRONT, _MOST_WORDS, _LONGEST_REST = 160, 14, 120
+_LINES_REMEMBERED = 2048
+#: From this share of the lines on, the names at one place are nodes' without further evidence.
+_MOST_LINES = 0.5
+_DIGITS = re.compile(r"[\d.]+")
+
+#: Where in a line a name stands: its number among the words, and the characters before and after it.
+Place = tuple[int, str, str]
 
 
-def names_in_front(lines: Sequence[str], is_node: Callable[[str], bool], share: float) -> set[str]:
-    """Return the names, two or more, in front of that share of the lines; without a mark behind it one has a `-`."""
-    count: Counter[str] = Counter()
+@dataclass(frozen=True)
+class Fronts:
+    """The names in front of a log's lines, and where in the line they stand."""
+
+    hosts: frozenset[str] = frozenset()
+    places: frozenset[Place] = frozenset()
+
+
+NO_FRONTS = Fronts()
+
+
+def fronts_of(lines: Sequence[str]) -> Fronts:
+    """Return the names of nodes that a launcher or a collector writes in front of `lines`.
+
+    These are two or more names at the same place in front of most lines, or in front of lines with the same words:
+    two loggers write different words, but two nodes write the same.
+    """
+    counts: dict[Place, Counter[str]] = defaultdict(Counter)
+    twins: dict[tuple[Place, str], set[str]] = defaultdict(set)
     for line in lines:
-        if front := _FRONT.match(line):
-            name = front["in"] or front["bare"]
-            if front["in"] or front["mark"] or "-" in name:
-                count[name] += 1
-    names = {name: number for name, number in count.items() if number > 1 and is_node(name)}
-    return set(names) if len(names) > 1 and sum(names.values()) >= share * len(lines) else set()
+        end = _FIELDS.match(line[:_LONGEST_FRONT])
+        for place, word in _words(line):
+            name = word[0]
+            counts[place][name] += 1
+            if end is not None and word.start() <= end.end() and name == name.lower():
+                twins[place, _DIGITS.sub("", line[word.end() : word.end() + _LONGEST_REST])].add(name)
+    alike: dict[Place, set[str]] = defaultdict(set)
+    for (place, _), names in twins.items():
+        alike[place] |= names if len(names) > 1 else set()
+    hosts: set[str] = set()
+    places: set[Place] = set()
+    for place, count in counts.items():
+        names = _nodes(
+            place,
+            {name: seen for name, seen in count.items() if seen > 1 or name in alike[place]},
+            alike[place],
+            len(lines),
+        )
+        hosts |= names
+        places |= {place} if names else set()
+    return Fronts(frozenset(hosts), frozenset(places))
 
 
-def usual_line(column: Collection[str]) -> Callable[[str], str]:
-    """Return a function that writes a line as launchers do. column: the names in front of most lines."""
-    names = "|".join(map(re.escape, sorted(column, key=len, reverse=True)))
-    front = (
-        re.compile(rf"(?P<at>\[?{STAMP}\]?:?[ \t]+)?\[?(?P<name>{names})(?:\]?(?: *\||:) ?|\]?[ \t]+)")
-        if names
-        else None
-    )
+def _words(line: str) -> Iterator[tuple[Place, re.Match[str]]]:
+    """Return the words at the beginning of a line that can be a node's name by the characters around them."""
+    for index, word in enumerate(islice(_WORD.finditer(line[:_LONGEST_FRONT]), _MOST_WORDS)):
+        before, after = line[word.start() - 1 : word.start()] if word.start() else "", line[word.end() : word.end() + 1]
+        if word[0][0].isalpha() and after and after in " :]|>)\t" and before in " [(<|\t":
+            yield (index, before.strip(), after.strip()), word
 
+
+def _nodes(place: Place, count: dict[str, int], alike: set[str], lines: int) -> set[str]:
+    """Return the names at one place that are nodes'. count: those that recur; alike: those with the same words."""
+    stems = Counter(stem(name) for name in count)
+    is_marked = bool(place[1] or place[2])
+    names = {
+        name
+        for name in count
+        if looks_like_node(name) or (is_node(name) and stems[stem(name)] > 1 and stem(name) != name)
+    }
+    names = {name for name in names if is_marked or "-" in name or name in alike}
+    share = sum(count[name] for name in names) / max(1, lines)
+    if len(names) > 1 and (share >= _MOST_LINES or (len(names & alike) > 1 and len(names) == len(count))):
+        return names
+    others = {name for name in alike if name in count and is_node(name)}
+    share = sum(count[name] for name in others) / max(1, lines)
+    return others if len(others) > 1 and is_marked and share >= _MOST_LINES else set()
+
+
+def usual_line(hosts: frozenset[str], places: Collection[Place] = ()) -> Callable[[str], str]:
+    """Return a function that writes a line with the node's name in front: `@name: text`.
+
+    hosts: the names of nodes; one counts behind fields that hold no name, and at one of `places` behind any.
+    """
+
+    @lru_cache(maxsize=_LINES_REMEMBERED)
     def usual(line: str) -> str:
         if line.startswith("{") and (said := _of_json(line)):
             return said
-        match = front.match(line) if front else None
-        return f"{match['name']}: {match['at'] or ''}{line[match.end() :]}" if match else line
+        if not hosts or hosts.isdisjoint(_WORD.findall(line[:_LONGEST_FRONT])):
+            return line
+        front = _FIELDS.match(line[:_LONGEST_FRONT])
+        for place, word in _words(line):
+            if word[0] in hosts and (place in places or (front is not None and word.start() <= front.end())):
+                begin, bracket = word.start(), place[1] if place[1] in _ENDS else ""
+                if end := _ENDS[bracket].match(line, word.end()):
+                    return f"@{word[0]}: {line[: begin - len(bracket)]}{line[end.end() :]}"
+                return line
+        return line
 
     return usual
 

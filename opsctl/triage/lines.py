@@ -11,7 +11,7 @@ _NODE = r"(?=[A-Za-z0-9.-]*\d)[A-Za-z][A-Za-z0-9.-]*[A-Za-z0-9]"
 #: Where the form leaves no doubt, any name is one.
 _HOST = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _SYSLOG_TIME = r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S* )"
-_SYSLOG_ENDS = r"(?=(?:kernel|systemd|slurmd|slurmctld|nvidia-[a-z]+|NVRM|dmesg)\b|\[ *\d+\.\d{2,6}\] )"
+SYSLOG_ENDS = r"(?=(?:kernel|systemd|slurmd|slurmctld|nvidia-[a-z]+|NVRM|dmesg)\b|\[ *\d+\.\d{2,6}\] )"
 _FILE_ENDS = r"(?!\S*\.(?:py|cpp|cc|cu|cuh|c|h|sh|so|log|txt|json|yaml)\b)"
 _NOT_TIME = r"(?!\d{4}-)"
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
@@ -22,11 +22,15 @@ _LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
+        rf"@(?P<node>{_HOST}): ",
         r"\s*\[(?:default|trainer|worker)_?(?P<local_rank>\d+)\]:\s?",
         r"\s*\[?[Rr]ank ?(?P<rank>\d+)(?:/\d+)?\]?:\s?",
         r"\s*\[(?i:(?:global[ _])?rank)[ :=]{0,2}(?P<rank>\d+)(?:/\d+)?\]:?\s?",
         rf"\[pod/(?P<node>{_NODE})(?:/[\w.-]+)?\]:?\s",
-        r"(?:(?:[A-Z][a-z]{2} ){2}[ \d]\d \d\d:\d\d:\d\d \d{4})?\[\d+,(?P<rank>\d+)\]<std(?:err|out|diag)>:\s?",
+        r"(?:(?:[A-Z][a-z]{2} ){2}[ \d]\d \d\d:\d\d:\d\d \d{4})?"
+        rf"\[(?:[\w.-]+@)?\d+,(?:mpirank:)?(?P<rank>\d+)(?:,(?P<node>{_HOST}))?\]<std(?:err|out|diag)>:\s?",
+        rf"(?P<rank>\d{{1,5}})@(?P<node>{_NODE}) ?[|:] ?",
+        r"\[(?P<rank>\d{1,5})/\d{1,5}\] (?=Traceback |  File |    |[\w.]+(?:Error|Exception)\b)",
         rf"\[?{STAMP}\]?:?\s(?=\S+:\d+:\d+ |\[\d+,\d+\]<std|\[[Rr]ank ?\d|{_NODE} \[[Rr]ank ?\d)",
         rf"\[?{STAMP}\]?[ |-]{{1,4}}\[?(?P<node>(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9-]*)\]?[ |-]{{1,4}}(?=\[?{_LEVEL})",
         r"\[?(?:ERROR|CRITICAL|FATAL)\]?[ |:-]{1,3}(?=\S|  File )",
@@ -46,11 +50,11 @@ _PREFIXES = tuple(
         rf"\[(?P<node>{_NODE})\] (?=\S*bash: |\S+\.sh: line \d|/\S+: line \d|[\w.]+:(?: |$))",
         rf"(?:{_LEVEL} *\| *)?[\w.]+:[\w<>]+:\d+ - (?=\S)",
         rf"\[?{STAMP}\]? ?\|? ?(?:ERROR|CRITICAL|FATAL) *\| *",
-        rf"{_SYSLOG_TIME}?\[?(?P<syslog>{_NODE})\]? {_SYSLOG_ENDS}",
-        rf"{_SYSLOG_TIME}(?P<syslog>{_HOST}) {_SYSLOG_ENDS}",
+        rf"{_SYSLOG_TIME}?\[?(?P<syslog>{_NODE})\]? {SYSLOG_ENDS}",
+        rf"{_SYSLOG_TIME}(?P<syslog>{_HOST}) {SYSLOG_ENDS}",
         rf"{_FILE_ENDS}{_NOT_TIME}(?P<node>{_NODE}): ",
         r" {0,5}(?P<task>\d{1,6}): ?(?![\d:])",
-        r"\[(?P<task>\d{1,5})\] (?=[EWIF]\d{4} |[A-Za-z_.]+(?:Error|Exception|Check)\b|Traceback |  File )",
+        r"\[(?P<task>\d{1,5})\] (?=[EWIF]\d{4} |[\w.]+(?:Error|Exception|Check)\b|Traceback |  File |\S+:\d+:\d+ )",
         rf"\[[A-Za-z][\w.-]{{0,30}}\]:?\s(?={_NODE}: )",
         r"\([\w.-]+, rank=(?P<rank>\d+)(?:, \w+=\w+)*\)\s",
         r"\((?:\w+ pid=\d+|raylet)(?:, ip=(?P<node>[\d.]+))?\)\s?",
@@ -63,6 +67,7 @@ _WITHIN = (
     re.compile(r"\(global: (?P<rank>\d+), local:? (?P<local_rank>\d+)\)"),
     re.compile(r"\bON (?P<node>[A-Za-z0-9.-]+) CANCELLED"),
     re.compile(rf"\b(?:host(?:name)?|node)[=: ]+(?P<node>{_NODE})\b"),
+    re.compile(rf"\b(?:ip|IP)(?:=|: ?)(?P<node>{_ADDRESS})\b"),
 )
 _MOST_PREFIXES = 7
 #: A field that loggers and collectors put in front: a moment, a level, a name with a number, a pair, brackets.
@@ -71,7 +76,7 @@ _FIELD = re.compile(
     r"|\([^()]{1,60}\)|<[^<>]{1,40}>|(?:msg|message|text)=\""
     r"|[A-Za-z_.]{1,30}=[^\s\"]{1,80}|(?:ERROR|CRITICAL|FATAL|root|__main__|trainer|worker)\b"
     r"|std(?:err|out) [FP]\b|[EF]\d{4}\b"
-    r"|\w+\.py:\d+\]?|\d[\d:.,TZ/+-]{0,40}(?=[ \]:|])|[|:-](?= )"
+    r"|\w+\.py:\d+\]?|\d[\d:.,TZ/+-]{0,40}(?=[ \]:|])|[|:-](?= )|\||(?!WARN|INFO|DEBUG)[\w.-]{1,40}\|"
     r"|(?=[A-Za-z-]*\d)[A-Za-z][\w-]{0,62}(?::\d+)?(?=[ :>|])[:>]?) ?"
 )
 _MOST_FIELDS = 10
@@ -118,7 +123,7 @@ def read_line(line: str, reference: datetime) -> Said:
             break
         found.update({key: value for key, value in match.groupdict().items() if value and key not in found})
         rest = rest[match.end() :]
-    fields = _end_of_fields(rest)
+    whole, fields = rest, _end_of_fields(rest)
     if fields and _OWN_WORDS.match(rest, fields):
         if rank := _RANK_IN_FRONT.search(rest, 0, fields):
             found.setdefault("rank", rank["rank"])
@@ -126,7 +131,7 @@ def read_line(line: str, reference: datetime) -> Said:
     if "syslog" in found:
         found = {"node": found["syslog"], "syslog": found["syslog"]}
     for pattern in _WITHIN:
-        if match := pattern.search(rest):
+        if match := pattern.search(whole):
             found.update({key: value for key, value in match.groupdict().items() if key not in found})
     return Said(
         text=rest,
@@ -148,11 +153,6 @@ def _end_of_fields(text: str) -> int:
             break
         at = match.end()
     return at
-
-
-def front_of(line: str) -> str:
-    """Return the fields in front of a line."""
-    return line[: _end_of_fields(line)]
 
 
 def number(text: str | None) -> int | None:

@@ -25,8 +25,9 @@ from opsctl.triage.elastic import MARKS, failure_of_block, failure_of_line, task
 from opsctl.triage.findings import ENDING_RULES, STEP_CANCELLED, Finding, findings_of_line, frames_above, is_root
 from opsctl.triage.fronts import usual_line
 from opsctl.triage.lines import read_line
-from opsctl.triage.opening import OPENING_BYTES, Opening, Told, read_opening
+from opsctl.triage.opening import OPENING_BYTES, Opening, read_opening
 from opsctl.triage.places import PLACE_MARKS, Places, told_by
+from opsctl.triage.rank_tables import Told
 from opsctl.triage.rules import Role, Rules
 from opsctl.triage.scanning import Hit, last_progress, line_numbers, scan, text_around
 from opsctl.triage.waiting import WAITED_MARK, other_work
@@ -45,7 +46,7 @@ _WAS_ENDED = re.compile(r"Received 15 death signal|failed \(exitcode: -[79]\)|re
 _GOES_ON_BELOW, _BEFORE_RANKS = (" ranks:", " names:", " heartbeats):"), re.compile(r"^.{0,60}?(?=\d+: \[)")
 #: What syslogd writes on every terminal: a line with the host's name, then the kernel's.
 _SYSLOGD, _OF_SYSLOGD = re.compile(r"Message from syslogd@(?P<node>[\w.-]+)"), re.compile(r"\s*kernel: ?\[")
-_HOST_LABEL = re.compile(r"(?i)\b(?:host|node)(?:name)?\b|\(global: \d|NCCL INFO NET/")
+_HOST_LABEL = re.compile(r"(?i)^@.{0,80}\brank|\]<std|\b(?:host|node)(?:name)?\b|\(global: \d|NCCL INFO NET/")
 _SILENCE = (SILENT.encode(), GOES_ON.encode())
 #: How much of the time the search through a log may take; what it finds is judged in the rest.
 _SEARCH_SHARE = 0.6
@@ -171,7 +172,9 @@ def read_part(part: LogPart, rules: Rules, ends_at: float) -> Read:
         progress, iteration = last_progress(fd, part.begin, end)
         reference = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
         read = Read(iteration=iteration, opening=read_opening(opening))
-        read.told += [one for line in opening if _HOST_LABEL.search(line) for one in told_by(line, reference)]
+        usual = usual_line(read.opening.hosts, read.opening.fronts.places)
+        labelled = (line for line in map(usual, opening) if _HOST_LABEL.search(line))
+        read.told += [one for line in labelled for one in told_by(line, reference)]
         said = [hit.line for hit in found.hits if hit.line.startswith(_SILENCE)]
         read.is_silent = bool(said) and said[-1].startswith(SILENT.encode())
         if not found.is_whole:
@@ -200,7 +203,7 @@ def take(
     """Judge the lines, the newest first, and keep what they say in the log's order."""
     framed = (hit.begin for hit in hits if any(word in hit.line for word in _FRAMED))
     with_frames = set(itertools.islice(framed, _MOST_AROUND))
-    usual = usual_line(read.opening.column)
+    usual = usual_line(read.opening.hosts, read.opening.fronts.places)
     for number, hit in enumerate(reversed(hits)):
         if _is_over(ends_at):
             read.unread.append(f"{source}: {len(hits) - number} older lines that may say why were not judged")
@@ -214,7 +217,7 @@ def take(
                 read.ends.append(PrintedEnd(ended, hit.begin))
             elif "srun" not in line:
                 _, lines = text_around(fd, hit.begin, 0, 4096)
-                if (failure := failure_of_block(lines, reference)) is not None:
+                if (failure := failure_of_block([*map(usual, lines)], reference)) is not None:
                     read.ends.append(PrintedEnd(failure, hit.begin, read_line(line, reference).task))
         read.told += told_by(line, reference)
         if line.rstrip().endswith(_GOES_ON_BELOW):

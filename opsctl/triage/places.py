@@ -10,8 +10,9 @@ from datetime import datetime
 
 from opsctl.triage.elastic import tasks_of_srun
 from opsctl.triage.findings import Finding
-from opsctl.triage.lines import front_of, read_line
-from opsctl.triage.opening import MOST_ON_ONE_NODE, NO_OPENING, Opening, Told
+from opsctl.triage.lines import read_line
+from opsctl.triage.opening import MOST_ON_ONE_NODE, NO_OPENING, Opening
+from opsctl.triage.rank_tables import Told
 from trainer.formats.attempt_records import Failure, RankPlace
 
 #: Stand in lines that tell of places, though they say nothing of a failure.
@@ -32,9 +33,6 @@ _MPI_RANK = re.compile(
     rf"|RANK (?P<rank_2>\d+) PID \d+ RUNNING AT (?P<node_2>{_HOST})"
 )
 _DEEPSPEED = re.compile(rf"'(?P<node>{_HOST})': \[(?P<ranks>[\d, ]+)\]")
-#: Where a line may have the name of who says it.
-_FRONT = re.compile(r"(?:\s*(?:\[[^\]]{0,40}\]:?|\([^)]{0,60}\)|[\d:TZ.,/+-]{1,40}|\|))*\s*[\w.-]{0,64}")
-_LONGEST_FRONT = 160
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Of a name, what stands for an interface of the host.
 _OF_AN_INTERFACE = re.compile(r"(?:-|_)?(?:ib|hsn|opa|roce|bond|eth|eno|hs|mlx5_)\d*$")
@@ -113,11 +111,10 @@ class Places:
         """The node's usual name, for an address or another name of it too."""
         return usual_name(self.addresses.get(node, node), self.nodes, self.hosts)
 
-    def at_front(self, line: str) -> str:
-        """The node whose name stands in front of the line, among time stamps and what is in brackets."""
-        front = _FRONT.match(line[:_LONGEST_FRONT])
-        words = _WORD.findall(f"{front[0] if front else ''} {front_of(line[:_LONGEST_FRONT])}")
-        return next((word for word in words if word in self.hosts), "")
+    def named_in(self, line: str) -> str:
+        """Return the one node of several that the line names anywhere."""
+        named = {self.name(word.strip(".")) for word in _WORD.findall(line)} & self.hosts
+        return named.pop() if len(named) == 1 and len(self.hosts) > 1 else ""
 
     def of_ranks(self) -> tuple[RankPlace, ...]:
         """Every rank whose node is known."""
@@ -305,5 +302,7 @@ def _with_place(one: Finding, places: Places, known: Mapping[tuple[int, str], st
         rank = one.task
     if not node and (rank is None or rank not in places.node_of_rank) and one.local_rank is not None:
         node = known.get((one.local_rank, one.text), "")
-    node = node or places.at_front(one.text) or places.node(rank, one.task)
+    node = node or places.node(rank, one.task)
+    if not node and rank is None and one.task is None and not one.peer:
+        node = places.named_in(one.text)
     return replace(one, node=node, rank=rank if rank is not None else places.rank(node, one.local_rank))

@@ -14,6 +14,7 @@ from opsctl.triage.deciding import decide
 from opsctl.triage.fronts import usual_line
 from opsctl.triage.lines import read_line
 from opsctl.triage.log_part import LogPart
+from opsctl.triage.opening import read_opening
 from opsctl.triage.reading import read_log
 from opsctl.triage.rules import shipped_rules
 
@@ -79,6 +80,11 @@ def as_json(**fields: object) -> str:
         (f"(RayTrainWorker pid=51, ip=n2) {ERROR}", None),
         (f"(TrainWorker pid=51) [rank9]: {ERROR}", 9),
         (f"<n2:9> {ERROR}", None),
+        (f"[prterun-n1-44@1,9]<stderr>: {ERROR}", 9),
+        (f"[1,mpirank:9,n2]<stderr>: {ERROR}", 9),
+        (f"9@n2 | {ERROR}", 9),
+        (f"[9/16] {ERROR}", 9),
+        (f'ts={AT} host=n2 level=error msg="{ERROR}"', None),
     ],
 )
 def test_an_error_is_found_behind_whatever_stands_in_front_of_it(tmp_path: Path, line: str, rank: int | None) -> None:
@@ -190,9 +196,39 @@ def test_a_log_tells_cause_and_node_in_many_forms(tmp_path: Path, log: str, caus
     assert (said.cause, said.node) == (cause, node)
 
 
+LOSS = " 10 loss 2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("front", "names"),
+    [
+        ("{}: ", ("frodo", "bilbo")),
+        ("[{}] ", ("mi-a", "mi-b")),
+        ("{} ", ("w-0", "w-1")),
+        ("ERROR [{}] ", ("pz1", "pz2")),
+        ("2026-09-01 12:00:05.310 [22/train/70 (pid 51)] [{}] ", ("w-1", "w-2")),
+        ("2026-09-01 12:00:05,001|ERROR|{}|train|", ("s5", "s6")),
+        ("{}  | ", ("w-1", "w-2")),
+        ("{}.example.org - ", ("l1", "l2")),
+    ],
+)
+def test_names_at_one_place_in_front_of_the_same_words_are_the_nodes(
+    tmp_path: Path, front: str, names: tuple[str, str]
+) -> None:
+    steps = "".join(f"{front.format(name)}step{LOSS}" for name in names * 2)
+    said = verdict(tmp_path, f"{steps}{front.format(names[1])}{ERROR}\n{front.format(names[0])}{LOST}")
+    assert (said.cause, said.node) == (Cause.USER_CODE, names[1] + front[2 : front.find(" ")] * ("org" in front))
+
+
+@pytest.mark.parametrize("names", [("loader", "model"), ("ckpt-1", "ckpt-2"), ("default1", "default2")])
+def test_names_that_no_node_has_are_no_nodes_in_front_of_lines(names: tuple[str, str]) -> None:
+    lines = [f"{name}: {name} is ready, step 1" if name.isalpha() else f"{name}: ready" for name in names * 3]
+    assert read_opening(lines).fronts.hosts == frozenset()
+
+
 @pytest.mark.parametrize("line", ["[n1] " * 400, "1:2 " * 500, "a=" * 1000, "{" * 2000, "n1:" * 700, '{"msg": ' * 250])
 def test_a_line_of_nothing_but_fields_is_read_in_milliseconds(line: str) -> None:
     begun = time.process_time()
     for _ in range(200):
-        read_line(usual_line(("n1", "n2"))(line), datetime(2026, 9, 1, tzinfo=UTC))
+        read_line(usual_line(frozenset({"n1", "n2"}))(line), datetime(2026, 9, 1, tzinfo=UTC))
     assert time.process_time() - begun < 5

@@ -54,6 +54,12 @@ def test_a_list_of_nodes_is_read_in_its_order(lines: list[str], nodes: tuple[str
         "Hello from rank 9 of 16 on n2 (local rank 1)",
         "global rank 9 / 16, local rank 1, host n2",
         "I am rank 9 on node n2",
+        "#  Rank  9 Group  0 Pid  99819 on     n2 device  1 [0x90] NVIDIA A100-SXM4-80GB",
+        "(TrainController pid=7) - (ip=10.0.0.2, pid=8) world_rank=9, local_rank=1, node_rank=1\nn2 10.0.0.2",
+        "[n1] NODE_RANK=0 GPUS_PER_NODE=8 MASTER_ADDR=n1\n[n2] NODE_RANK=1 GPUS_PER_NODE=8 MASTER_ADDR=n1",
+        "[n1] | distributed init (rank 0/16): tcp://n1:4000\n[n2] | distributed init (rank 9/16): tcp://n1:4000",
+        "+ nodes_array=(n1 n2)\n+ torchrun --nproc_per_node 8",
+        "n1 slots=8\nn2 slots=8",
         "| rank | host | gpu |\n|------|------|-----|\n| 1 | n1 | 1 |\n| 9 | n2 | 1 |",
         "SLURM_NODELIST=n[1-2]\nSLURM_NTASKS_PER_NODE=8",
         "Nodes: n1 n2\nworld_size: 16",
@@ -76,6 +82,8 @@ def test_lines_that_look_like_a_table_of_ranks_name_no_node() -> None:
         "Rank 3 on H100",
         "local rank 3 on n4",
         "rank 2 -> train.py3.log",
+        "comm 0x55fd10 rank 8 nranks 16",
+        "rank 0 step 10 training on gpt2",
     ]
     assert read_opening(lines).told == () and read_opening(lines).hosts == frozenset()
 

@@ -13,8 +13,8 @@ from opsctl.triage.elastic import tasks_of_srun
 from opsctl.triage.findings import SlurmWord
 from opsctl.triage.lines import read_line
 from opsctl.triage.log_part import LogPart
-from opsctl.triage.opening import Told
 from opsctl.triage.places import learn, told_by
+from opsctl.triage.rank_tables import Told
 from opsctl.triage.reading import read_attempt
 from opsctl.triage.rules import shipped_rules
 
