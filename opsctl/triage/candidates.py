@@ -241,14 +241,21 @@ def of_waiting(facts: Facts) -> list[Candidate]:
 
 
 def of_peers(facts: Facts) -> list[Candidate]:
-    """Return the one node that several report as the other end of lost connections, and that reports nothing itself."""
-    late = [one for one in facts.findings if one.peer and not one.is_before_progress and one.node != one.peer]
+    """Return the one node that several report as the other end of lost connections, and that reports nothing itself.
+
+    A node whose own ranks alone lose connections, to each other, is the one too.
+    """
+    late = [one for one in facts.findings if one.peer and not one.is_before_progress]
+    is_within = len(late) > 1 and all(one.node == one.peer for one in late)
+    late = [one for one in late if is_within or one.node != one.peer]
     peers = {one.peer for one in late}
-    tellers = {one.node or one.rank for one in late}
+    tellers = {
+        (one.rank if one.local_rank is None else one.local_rank) if is_within else one.node or one.rank for one in late
+    }
     has_words = any(
         one.node in peers and one.peer != one.node and one.rule.role is not Role.TEARDOWN for one in facts.findings
     )
-    if len(peers) != 1 or len(tellers - {None}) < 2 or has_words:
+    if len(peers) != 1 or len(tellers - {None}) < 2 or (has_words and not is_within):
         return []
     said, node = late[0], late[0].peer
     text = f"{len(tellers)} nodes or ranks lost their connections to {node}: {said.text}"

@@ -32,6 +32,9 @@ _SHAPE = re.compile(r"0x[0-9a-f]+|\d+")
 def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | None, facts: Facts) -> Candidate:
     """The winner, or the candidate of its cause that says where it struck: what failed first, else the earliest."""
     same = [one for one in candidates if one.cause is winner.cause]
+    pointed = [one for one in same if one.is_pointed_at and one.weight >= winner.weight * _NEAR]
+    if len({one.rank for one in pointed}) > 1 and len(nodes := {_node_of_one(one, facts) for one in pointed}) == 1:
+        return replace(winner, node=nodes.pop(), rank=None)
     if winner.is_pointed_at and winner.node:
         return winner
     if _TO_ANOTHER.search(winner.sentence) and any(
@@ -41,12 +44,12 @@ def placed(candidates: Sequence[Candidate], winner: Candidate, first: Failure | 
     if not _is_about_ranks(winner.cause):
         return winner if winner.node else max(same, key=lambda one: bool(one.node))
     if not winner.names_place and not (place := _one_end(same, winner)):
-        return replace(winner, node="", rank=None)
+        failed = set(facts.failed_tasks) if winner.cause is Cause.USER_CODE and len(facts.nodes) > 1 else set()
+        return replace(winner, node=failed.pop() if len(failed) == 1 else "", rank=None)
     if not winner.names_place and place:
         return replace(winner, node=place.node, rank=place.rank)
-    pointed = [one for one in same if one.is_pointed_at and one.weight >= winner.weight * _NEAR]
     if len({one.rank for one in pointed}) == 1:
-        return replace(winner, node=pointed[0].node or _node_of(pointed[0].rank, facts), rank=pointed[0].rank)
+        return replace(winner, node=_node_of_one(pointed[0], facts), rank=pointed[0].rank)
     if _all_say_it(same, facts):
         nodes = {one.node for one in same}
         shared = winner.cause in _OF_A_NODE or winner.fault is Fault.NODE or _others_are_well(nodes, facts)
@@ -88,6 +91,10 @@ def _one_end(same: Sequence[Candidate], winner: Candidate) -> Candidate | None:
     return alike[0] if len({one.rank for one in alike}) == 1 else replace(alike[0], rank=None)
 
 
+def _node_of_one(one: Candidate, facts: Facts) -> str:
+    return one.node or _node_of(one.rank, facts)
+
+
 def _node_of(rank: int | None, facts: Facts) -> str:
     known = next((place.node for place in facts.ranks if rank is not None and place.rank == rank), "")
     return known or _only_node(facts)
@@ -101,7 +108,7 @@ def _only_node(facts: Facts) -> str:
 
 def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
     """Whether so many ranks say the same that it is none of a single one's."""
-    said = {(_SHAPE.sub("", one.quote.text), one.rank) for one in same if one.rank is not None}
+    said = {(_shape(one), one.rank) for one in same if one.rank is not None}
     ranks = Counter(shape for shape, _ in said)
     heard = {one.rank for one in facts.findings if one.rank is not None}
     most = max(ranks.values(), default=0)
@@ -115,9 +122,14 @@ def _all_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
     return not _is_of_one_late_node(same, facts)
 
 
+def _shape(one: Candidate) -> str:
+    """Return the line without its numbers and its node's name."""
+    return _SHAPE.sub("", one.quote.text.replace(one.node, "") if one.node else one.quote.text)
+
+
 def _all_nodes_say_it(same: Sequence[Candidate], facts: Facts) -> bool:
     """Return True where lines that name no rank say the same on each of several nodes."""
-    said = {(_SHAPE.sub("", one.quote.text.replace(one.node, "")), one.node) for one in same if one.node}
+    said = {(_shape(one), one.node) for one in same if one.node}
     nodes = Counter(shape for shape, _ in said)
     heard = {one.node for one in facts.findings if one.node} | {*facts.nodes}
     return max(nodes.values(), default=0) >= max(2, len(heard))

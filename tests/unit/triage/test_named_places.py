@@ -105,8 +105,9 @@ USING = "".join(
         ([FROM.format(1, "10.0.0.2"), FROM.format(2, "10.0.0.1")], ""),
         ([FROM.format(1, "10.0.0.3"), FROM.format(2, "10.0.0.3"), FROM.format(3, "10.0.0.1")], ""),
         ([FROM.format(1, "10.9.9.9"), FROM.format(2, "10.9.9.9")], ""),
+        ([FROM.format(2, "10.0.0.2"), FROM.format(2, "10.0.0.2").replace("[0]", "[5]")], "n2"),
     ],
-    ids=["by address", "by interface", "one says it", "each other", "it says so too", "not known"],
+    ids=["by address", "by interface", "one says it", "each other", "it says so too", "not known", "within a node"],
 )
 def test_the_silent_node_that_several_others_do_not_reach_is_the_one(
     tmp_path: Path, lines: list[str], node: str
@@ -121,6 +122,12 @@ def test_the_silent_node_that_several_others_do_not_reach_is_the_one(
         ("rank 9 on n2\nSome timed out task names:\n/job:jax_worker/replica:0/task:9", Cause.HANG, "n2", 9),
         ("rank 9 on n2\ntasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:9",
          Cause.HANG, "n2", 9),
+        ("ranks 8-9: n2\nn1: [Rank 0]: Rank 8 failed to pass monitoredBarrier\nn1: [Rank 0]: Rank 9 failed to pass "
+         "monitoredBarrier", Cause.HANG, "n2", None),
+        (f"{NODES}slurmstepd: error: execve(): accelerate: No such file or directory\nsrun: error: n2: task 1: Exited "
+         "with exit code 2\nsrun: error: n1: task 0: Terminated", Cause.USER_CODE, "n2", None),
+        (f"{NODES}pod train-w evicted from n2, the node was low on resource: ephemeral-storage", Cause.DISK_FULL, "n2",
+         None),
         ("rank 9 on n2\n  Rank 9 -- GPU 1 managed by process 77 on node n2", Cause.HANG, "n2", 9),
         ("rank 9 on n2\n[rank0]: api.CheckpointException: CheckpointException ranks:dict_keys([9])\n[rank1]: "
          "api.CheckpointException: CheckpointException ranks:dict_keys([9])", Cause.CHECKPOINT, "n2", 9),
@@ -138,9 +145,8 @@ def test_the_silent_node_that_several_others_do_not_reach_is_the_one(
         (f"{NODES}ORTE has lost communication with a remote daemon.\n  Remote daemon: [[2,0],4] on node n2",
          Cause.NODE_FAILURE, "n2", None),
     ],
-    ids=["JAX", "heartbeats", "RAS", "a part of a checkpoint", "others point to it", "a network check", "a launch",
-         "launches",
-         "ssh", "pdsh", "Open MPI"],
+    ids=["JAX", "heartbeats", "a barrier", "a program that is missing", "an eviction", "RAS", "a part of a checkpoint",
+         "others point to it", "a network check", "a launch", "launches", "ssh", "pdsh", "Open MPI"],
 )  # fmt: skip
 def test_a_line_that_names_another_than_who_prints_it_is_about_that_one(
     tmp_path: Path, log: str, cause: Cause, node: str, rank: int | None
