@@ -18,6 +18,8 @@ SET_ASIDE_LAST = Path(__file__).parent / "set_aside_last"
 SET_ASIDE_2026 = Path(__file__).parent / "set_aside_2026"
 #: Set aside until it was scored once (cause 91, node 78 in a hundred); rules have been developed with it since.
 UNSEEN_2026 = Path(__file__).parent / "unseen_2026"
+#: No rule was made from these 40 cases. Of 40, the cause was right in 31 and the node in 34 when they were scored.
+UNSEEN = Path(__file__).parent / "unseen"
 
 
 @pytest.mark.parametrize(
@@ -40,4 +42,13 @@ def test_of_each_corpus_95_causes_and_90_nodes_in_a_hundred_are_right_and_no_har
     told = "\n".join(one.told() for one in scored if not (one.cause_is_right and one.node_is_right))
     assert sum(one.cause_is_right for one in scored) >= 0.95 * len(scored), told
     assert sum(one.node_is_right for one in scored) >= 0.90 * len(scored), told
+    assert not [one.told() for one in scored if one.blames_hardware_for_the_user]
+
+
+def test_unseen_logs_give_as_many_causes_and_nodes_as_measured_and_no_hardware_is_blamed_for_a_user(
+    tmp_path: Path,
+) -> None:
+    scored = score(UNSEEN, tmp_path)
+    assert sum(one.cause_is_right for one in scored) >= 31
+    assert sum(one.node_is_right for one in scored) >= 34
     assert not [one.told() for one in scored if one.blames_hardware_for_the_user]
