@@ -34,14 +34,15 @@ def test_looks_of_several_people_within_minutes_are_one(paths: RunPaths) -> None
     assert [one.at - NOW for one in read_space(paths)] == [timedelta(), timedelta(minutes=10)]
 
 
-def test_half_a_year_of_hourly_looks_stays_small_and_keeps_what_growth_is_seen_by(paths: RunPaths) -> None:
-    for hour in range(24 * 200):
+@pytest.mark.parametrize("days", [35, pytest.param(200, marks=pytest.mark.nightly)])
+def test_months_of_hourly_lines_stay_few_and_keep_every_hour_of_two_days(paths: RunPaths, days: int) -> None:
+    for hour in range(24 * days):
         at = NOW + timedelta(hours=hour)
         append_space(paths, [line(at, used=hour)], at)
     found = read_space(paths)
     assert len(found) <= 600
     lately = [one.used_bytes for one in found if at - one.at <= timedelta(days=2)]
-    assert lately == list(range(24 * 200 - 49, 24 * 200))  # every hour of two days
+    assert lately == list(range(24 * days - 49, 24 * days))  # every hour of two days
     month = [one for one in found if timedelta(days=2) < at - one.at <= timedelta(days=30)]
     assert 4 * 28 <= len(month) <= 4 * 28 + 400  # what is thinned now and then may still be there
 
