@@ -6,6 +6,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import clocks
 from opsctl.watch.seen import Clock
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW
 
 
@@ -14,17 +15,16 @@ def found(*off_s: float) -> list[tuple[str, str]]:
     return [(one.key, one.text) for one in clocks.find(Snapshot(NOW, clocks=seen), Settings("demo", "us"))]
 
 
-def test_a_clock_that_is_off_is_told_with_its_sign() -> None:
-    assert found(0.2, 3600.0, -31.0) == [
-        ("clocks:n1", "the clock of n1 is 3600 s ahead of the file server's"),
-        ("clocks:n2", "the clock of n2 is 31 s behind the file server's"),
-    ]
+def test_a_wrong_clock_is_found_with_its_direction() -> None:
+    (ahead, ahead_text), (behind, behind_text) = found(0.2, 3600.0, -31.0)
+    assert (ahead, behind) == ("clocks:n1", "clocks:n2")
+    assert missing(ahead_text, "n1", "3600 s", "ahead") == [] and missing(behind_text, "n2", "31 s", "behind") == []
 
 
 def test_a_reading_on_a_busy_server_is_none() -> None:
     assert found(20.0, -29.0) == found() == []
 
 
-def test_many_are_one_finding() -> None:
+def test_many_wrong_clocks_are_one_finding() -> None:
     ((key, text),) = found(*(60.0 + n for n in range(8)), 0.0)
-    assert key == "clocks:many" and text == "the clocks of 8 of 9 nodes are off, n7's by +67 s"
+    assert key == "clocks:many" and missing(text, "8 of 9", "n7", "+67 s") == []

@@ -8,6 +8,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import cron_jobs
 from opsctl.watch.seen import CronJob, CronSeen
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW
 
 
@@ -17,18 +18,19 @@ def found(*jobs: CronJob, is_started: bool = True) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "facts"),
     [
-        (CronJob("hourly/refill", "failed", 2, NOW, "exit code 1"), "has failed 2 times in a row: exit code 1"),
-        (CronJob("daily/fs-watchdog", "failed", 1, NOW), "has failed"),
-        (CronJob("hourly/refill", "running", 3), "has failed 3 times in a row"),
-        (CronJob("hourly/refill", "hanging"), "hangs"),
-        (CronJob("hourly/refill", "missing"), "is missing"),
-        (CronJob("hourly/refill", "lost"), "was started, and nobody knows what became of it"),
+        (CronJob("hourly/refill", "failed", 2, NOW, "exit code 1"), ("failed", "2 times", "exit code 1")),
+        (CronJob("daily/fs-watchdog", "failed", 1, NOW), ("failed",)),
+        (CronJob("hourly/refill", "running", 3), ("failed", "3 times")),
+        (CronJob("hourly/refill", "hanging"), ("hangs",)),
+        (CronJob("hourly/refill", "missing"), ("missing",)),
+        (CronJob("hourly/refill", "lost"), ()),
     ],
 )
-def test_what_it_does_not_do_is_told_under_its_name(job: CronJob, words: str) -> None:
-    assert found(job) == [(f"cron_jobs:{job.name}", f"cron job {job.name} {words}")]
+def test_a_failing_cron_job_is_found_under_its_name(job: CronJob, facts: tuple[str, ...]) -> None:
+    ((key, text),) = found(job)
+    assert key == f"cron_jobs:{job.name}" and missing(text, job.name, *facts) == []
 
 
 def test_one_failure_within_the_hour_and_a_stopped_cron_are_none() -> None:

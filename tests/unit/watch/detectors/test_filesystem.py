@@ -12,6 +12,7 @@ from opsctl.watch.detectors import filesystem
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.seen import Space
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW
 
 TB = 10**12
@@ -27,23 +28,25 @@ def used(percent: float, hours_ago: float = 0) -> Space:
     return replace(SCRATCH, used_bytes=int(percent * TB), at=NOW - timedelta(hours=hours_ago))
 
 
-def test_85_per_cent_is_told_to_who_asked_for_it() -> None:
+def test_full_percent_is_the_limit() -> None:
     assert found(SCRATCH) == []
     (finding,) = found(SCRATCH, percent=85.0)
     assert (finding.key, finding.severity) == ("filesystem:/scratch bytes", Severity.WARNING)
-    assert finding.text == "/scratch is 85.0 % full of bytes: 85 TB of 100 TB" and "quota" in finding.evidence[0]
+    assert missing(finding.text, "/scratch", "85.0 %", "85 TB of 100 TB") == [] and "quota" in finding.evidence[0]
 
 
-def test_half_of_what_is_left_is_critical_and_inodes_count_alike() -> None:
+def test_half_of_the_remaining_percentage_is_critical_and_inodes_count_too() -> None:
     assert [one.severity for one in found(used(94.9))] == [Severity.WARNING]
     assert [one.severity for one in found(used(95.1))] == [Severity.CRITICAL]
     (finding,) = found(replace(SCRATCH, used_inodes=4_600_000))
-    assert finding.key == "filesystem:/scratch inodes" and finding.text.endswith("92.0 % full of inodes: 4.6M of 5M")
+    assert finding.key == "filesystem:/scratch inodes"
+    assert missing(finding.text, "92.0 %", "inodes", "4.6M of 5M") == []
 
 
-def test_a_quota_that_tells_only_shares_is_read_too() -> None:
+def test_a_quota_that_reports_only_percentages_is_read() -> None:
     shares = Space("/store", NOW, percent=93.0, inode_percent=12.0, how="quota")
-    assert [one.text for one in found(shares)] == ["/store is 93.0 % full of bytes"]
+    (finding,) = found(shares)
+    assert finding.key == "filesystem:/store bytes" and "93.0 %" in finding.text
 
 
 def test_a_rotation_that_takes_it_just_below_does_not_end_it() -> None:

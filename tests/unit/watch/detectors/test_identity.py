@@ -9,13 +9,14 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import identity
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot, Whereabouts
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
 
 HERE, WAS = Path("/new/a b"), Path("/old/output")
 
 
 def found(standing: Standing, *elsewhere: str) -> list[str]:
-    """What is said of a run in HERE; `elsewhere`: where its running and its waiting task look."""
+    """Return the texts about a run in HERE. `elsewhere` is where its running and its waiting task look for it."""
     jobs = (RUNNING, WAITING_FOR_TASK)
     seen = Whereabouts(HERE, Place(standing, WAS), tuple(zip(elsewhere, jobs, strict=False)))
     findings = identity.find(Snapshot(NOW, jobs, whereabouts=seen), Settings("demo", "the team"))
@@ -23,11 +24,9 @@ def found(standing: Standing, *elsewhere: str) -> list[str]:
     return [one.text for one in findings]
 
 
-def test_a_copy_is_said_to_be_one_and_of_what() -> None:
-    assert found(Standing.COPY) == [
-        "/new/a b is a copy of /old/output: the jobs and attempts of that are not this one's; "
-        "opsctl submit makes it a run of its own"
-    ]
+def test_a_copy_is_found_with_its_original() -> None:
+    (text,) = found(Standing.COPY)
+    assert missing(text, HERE, "copy", WAS, "opsctl submit") == []
 
 
 def test_the_copy_of_a_finished_run_is_not_sent_to_a_submit_that_refuses_it() -> None:
@@ -36,12 +35,10 @@ def test_the_copy_of_a_finished_run_is_not_sent_to_a_submit_that_refuses_it() ->
     assert "train_samples" in finding.todo and finding.todo.index("train_samples") < finding.todo.index("opsctl submit")
 
 
-def test_tasks_that_look_where_the_run_was_are_named_with_what_to_type() -> None:
-    ids = f"{RUNNING.display_id}, {WAITING_FOR_TASK.display_id}"
-    assert found(Standing.MOVED, "/old/output", "/old/output") == [
-        f"{ids} was submitted from /old/output and looks there: ln -s '/new/a b' /old/output, "
-        "or opsctl revise --resubmit"
-    ]
+def test_tasks_that_look_in_the_old_folder_are_named_with_the_commands_to_type() -> None:
+    (text,) = found(Standing.MOVED, "/old/output", "/old/output")
+    ids = (RUNNING.display_id, WAITING_FOR_TASK.display_id)
+    assert missing(text, *ids, "ln -s '/new/a b' /old/output", "opsctl revise --resubmit") == []
     assert len(found(Standing.SAME, "/old/output", "/older/output")) == 2
 
 
@@ -53,6 +50,6 @@ def test_a_run_that_is_where_it_was_is_nothing_to_say() -> None:
     assert identity.find(Snapshot(NOW, (RUNNING,)), Settings("demo", "the team")) == []
 
 
-def test_what_cannot_be_told_is_said() -> None:
+def test_a_run_that_may_be_moved_or_a_copy_is_found() -> None:
     (text,) = found(Standing.UNCLEAR)
-    assert "either moved from /old/output or a copy of it" in text
+    assert missing(text, HERE, WAS, "moved", "copy", "opsctl submit") == []

@@ -1,4 +1,4 @@
-"""A writer that the queue does not show, and one whose heart has stopped."""
+"""A writer that the queue does not show, and one whose heartbeat has stopped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import lease, training
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
 from trainer.formats.lease import Holder
 
@@ -24,20 +25,18 @@ def snapshot(jobs: tuple[Job, ...], job_id: int = 99, age_s: float | None = 5, *
 
 
 @pytest.mark.parametrize(
-    ("seen", "severity", "words"),
+    ("seen", "severity", "subject", "facts"),
     [
-        (snapshot((RUNNING,)), Severity.CRITICAL, "another writer beside job 12_1: job 99 of ben on x7 (lease 4), "),
-        (snapshot((RUNNING,), age_s=None), Severity.CRITICAL, "another writer beside job 12_1: "),
-        (snapshot(()), Severity.WARNING, "trains this run, which the queue does not show here"),
-        (snapshot((WAITING_FOR_TASK,)), Severity.WARNING, "trains this run, which the queue does not show here"),
-        (snapshot((RUNNING,), 13, 200), Severity.WARNING, "stood still for 3 min"),
+        (snapshot((RUNNING,)), Severity.CRITICAL, "two", ("12_1", "job 99", "ben", "x7", "lease 4")),
+        (snapshot((RUNNING,), age_s=None), Severity.CRITICAL, "two", ("12_1", "job 99")),
+        (snapshot(()), Severity.WARNING, "unseen", ("job 99", "ben", "x7")),
+        (snapshot((WAITING_FOR_TASK,)), Severity.WARNING, "unseen", ("job 99", "ben", "x7")),
+        (snapshot((RUNNING,), 13, 200), Severity.WARNING, "silent", ("job 13", "3 min")),
     ],
 )
-def test_what_is_wrong_with_the_writer_is_found(seen: Snapshot, severity: Severity, words: str) -> None:
+def test_a_wrong_writer_is_found(seen: Snapshot, severity: Severity, subject: str, facts: tuple[str, ...]) -> None:
     (finding,) = lease.find(seen, SETTINGS)
-    assert finding.severity is severity and words in finding.text
-    subjects = {"another": "two", "trains": "unseen", "stood": "silent"}
-    assert finding.key == f"lease:{next(known for word, known in subjects.items() if word in words)}"
+    assert (finding.severity, finding.key, missing(finding.text, *facts)) == (severity, f"lease:{subject}", [])
 
 
 @pytest.mark.parametrize(
@@ -46,16 +45,16 @@ def test_what_is_wrong_with_the_writer_is_found(seen: Snapshot, severity: Severi
         Snapshot(NOW, (RUNNING,)),
         snapshot((RUNNING,), 13),
         snapshot((), age_s=61),  # a job that was killed is not said to train
-        snapshot((), blind="Slurm does not answer"),
+        snapshot((), blind="no answer"),
     ],
 )
 def test_a_writer_that_is_shown_or_gone_is_no_finding(seen: Snapshot) -> None:
     assert lease.find(seen, SETTINGS) == []
 
 
-def test_a_training_that_another_cluster_runs_is_not_missed() -> None:
+def test_a_training_on_another_cluster_is_not_reported_as_absent() -> None:
     (finding,) = training.find(snapshot(()), SETTINGS)
     assert (finding.severity, finding.alert) == (Severity.UNKNOWN, None)
-    assert "job 99 of ben on x7 trains it, which the queue does not show here" in finding.text
+    assert missing(finding.text, "job 99", "ben", "x7") == []
     (finding,) = training.find(snapshot((), age_s=200), SETTINGS)
     assert finding.severity is Severity.CRITICAL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import loss_spike
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING
 from tests.unit.watch.lines import Change, lines
 from trainer.formats.training_line import TrainingLine
@@ -32,12 +35,12 @@ def spike(at: int, peak: float, iterations: int, usual: float = 2.19, back: bool
     return change
 
 
-def test_the_first_spike_of_bloom_is_told_with_its_height_and_its_end() -> None:
+def test_the_first_spike_of_bloom_is_found_with_its_height() -> None:
     """2.19 to 5.10 on 12 April 2022, back after 30 iterations."""
     (finding,) = found(lines(600, spike(550, 5.10, 30)))
     assert finding.severity is Severity.WARNING and finding.key == "loss_spike:iteration 30551"
-    assert finding.text.startswith("the loss jumped from 2.1") and "to 5." not in finding.text.split("to")[0]
-    assert "came back after" in finding.text
+    losses = [float(number) for number in re.findall(r"\d\.\d+", finding.text)]
+    assert 2.1 < min(losses) < 2.3 and 4.5 < max(losses) < 5.2 and "iteration 30551" in finding.text
 
 
 def test_it_has_one_key_at_every_look() -> None:
@@ -62,11 +65,11 @@ def test_one_that_came_back_is_told_for_six_hours_and_no_longer() -> None:
     assert found(series[: 530 + 150]) and found(series[: 530 + 260]) == []
 
 
-def test_one_that_stays_becomes_critical_and_is_never_usual() -> None:
+def test_a_loss_that_stays_high_becomes_critical() -> None:
     stays = lines(1000, spike(500, 3.2, 10, back=False))
     (young,), (old,) = found(stays[:530]), found(stays)
     assert (young.severity, old.severity) == (Severity.WARNING, Severity.CRITICAL)
-    assert young.key == old.key and "is at 3.2 after 5" in old.text
+    assert young.key == old.key and missing(old.text, "3.2", "500 iterations") == []
 
 
 def test_the_long_one_of_tr1_is_one_spike() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import loss_stuck
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING
 from tests.unit.watch.lines import lines
 from trainer.formats.training_line import TrainingLine
@@ -18,21 +21,22 @@ def found(series: tuple[TrainingLine, ...], **seen: bool) -> list[tuple[Severity
 
 def test_the_same_number_over_and_over_is_critical() -> None:
     series = lines(300, lambda n: {"loss": 11.76} if n >= 280 else {})
-    assert found(series) == [(Severity.CRITICAL, "the loss is 11.76 in each of the newest 20 lines of the log")]
+    ((severity, text),) = found(series)
+    assert severity is Severity.CRITICAL and missing(text, "11.76", "20 lines") == []
     assert found(series[:291]) == []
 
 
 def test_a_loss_that_hardly_moves_is_found() -> None:
     series = lines(500, lambda n: {"loss": 2.19 + 1e-5 * (n % 7)} if n >= 450 else {})
     ((severity, text),) = found(series)
-    assert severity is Severity.WARNING and text.startswith("the loss hardly moves any more: by ")
+    assert severity is Severity.WARNING and re.findall(r"\de-\d+", text)
 
 
 def test_a_slow_divergence_is_found() -> None:
     """No jump: a twentieth more in ten hours, and on."""
     series = lines(1000, lambda n: {"loss": 2.19 + max(0, n - 500) * 0.0006 + 0.01 * (n % 3 - 1)})
     ((severity, text),) = found(series)
-    assert severity is Severity.WARNING and "above the 2.1" in text
+    assert severity is Severity.WARNING and "2.1" in text
     assert found(series[:560]) == []
 
 

@@ -10,6 +10,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import nodes
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
 from trainer.formats.attempt_records import Failure
 
@@ -20,16 +21,18 @@ DRAINED = Node("node2", "draining", "bad GPU 3")
 def test_a_drained_node_of_the_running_job_is_a_warning_with_its_reason() -> None:
     seen = Snapshot(NOW, (RUNNING,), nodes=(Node("node1", "allocated", ""), DRAINED, Node("node3", "down*", "")))
     found = nodes.find(seen, SETTINGS)
-    assert [(one.severity, one.text) for one in found] == [
-        (Severity.WARNING, "node node2 of the running job is draining: bad GPU 3"),
-        (Severity.WARNING, "node node3 of the running job is down*"),
+    assert [(one.severity, one.key) for one in found] == [
+        (Severity.WARNING, "nodes:node2"),
+        (Severity.WARNING, "nodes:node3"),
     ]
+    assert missing(found[0].text, "node2", "draining", "bad GPU 3") == []
+    assert missing(found[1].text, "node3", "down*") == []
 
 
-def test_of_many_some_are_named_and_the_rest_counted() -> None:
+def test_of_many_bad_nodes_some_are_named_and_the_rest_counted() -> None:
     many = tuple(Node(f"n{number}", "drained", "power") for number in range(10))
     found = nodes.find(Snapshot(NOW, (RUNNING,), nodes=many), SETTINGS)
-    assert len(found) == 4 and found[-1].text.startswith("and 7 more nodes of the running job")
+    assert len(found) == 4 and missing(found[-1].text, "7 more", "sinfo -R") == []
 
 
 def test_nothing_is_said_without_a_running_job() -> None:
@@ -55,22 +58,20 @@ def suspects(*attempts: Attempt) -> list[str]:
     return [one.text for one in nodes.find(seen, SETTINGS)]
 
 
-def test_a_node_that_the_last_attempts_died_of_and_that_came_back_is_suspect() -> None:
+def test_a_node_on_which_the_last_attempts_failed_is_suspect() -> None:
     """tr1-13B got the node with the ECC error a second time, and crashed again."""
-    assert suspects(attempt(1, "node2"), attempt(2, "node2")) == [
-        "node node2 of the running job is suspect: 2 of the last 2 attempts that failed did so on it first"
-    ]
-    assert suspects(attempt(7, lost="node2")) == [
-        "node node2 of the running job is suspect: Slurm lost it under attempt 7"
-    ]
+    (failed,) = suspects(attempt(1, "node2"), attempt(2, "node2"))
+    assert missing(failed, "node2", "2 of the last 2") == []
+    (lost,) = suspects(attempt(7, lost="node2"))
+    assert missing(lost, "node2", "Slurm", "attempt 7") == []
 
 
-def test_a_suspect_that_nothing_excludes_by_itself_comes_with_the_commands_that_test_and_exclude_it() -> None:
+def test_a_suspect_comes_with_the_commands_that_test_and_exclude_it() -> None:
     seen = Snapshot(
         NOW, (RUNNING,), nodes=(Node("node2", "mixed", ""),), attempts=(attempt(1, "node2"), attempt(2, "node2"))
     )
     (found,) = nodes.find(seen, SETTINGS)
-    assert "opsctl probe --nodes 1 --nodelist node2" in found.todo and "opsctl exclude add node2 --why" in found.todo
+    assert missing(found.todo, "opsctl probe --nodes 1 --nodelist node2", "opsctl exclude add node2 --why") == []
 
 
 def test_one_failure_an_old_one_another_node_and_the_programs_own_are_no_suspicion() -> None:

@@ -13,6 +13,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import silence
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING
 from trainer.formats.training_line import TrainingLine
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
@@ -40,12 +41,14 @@ def silent(
 
 
 def test_a_running_training_that_logs_nothing_is_found() -> None:
-    assert silent(30, 60.0) == ["no iteration for 30 min, usually 60 s: opsctl logs"]
-    assert silent(180, 60.0) == ["no iteration for 2.2 h, usually 60 s: opsctl logs"]
+    for minutes, length in (30, "30 min"), (180, "2.2 h"):
+        (text,) = silent(minutes, 60.0)
+        assert missing(text, length, "60 s", "opsctl logs") == []
 
 
-def test_a_training_of_fast_iterations_that_stands_still_is_found_after_a_minute() -> None:
-    assert silent(7, 0.01) == ["no iteration for 7 min, usually 0.01 s: opsctl logs"]
+def test_a_stalled_training_with_fast_iterations_is_found_after_a_minute() -> None:
+    (text,) = silent(7, 0.01)
+    assert missing(text, "7 min", "0.01 s", "opsctl logs") == []
     assert silent(1.1, 0.01) and not silent(0.9, 0.01)  # a minute at least
     assert silent(2.1, 6.0) and not silent(1.9, 6.0)  # twenty iterations
     rare = replace(SETTINGS, saves=SaveSchedule((SavePhase(1000),)), evaluates_every=0)
@@ -117,7 +120,7 @@ def test_the_deadlock_in_an_evaluation_of_bloom_is_found_in_half_an_hour_not_in_
     assert hang(29) is None  # an evaluation, ten iterations and a save
     found, hours_later = hang(31), hang(18 * 60)
     assert found is not None and found.severity is Severity.WARNING and "request requeue" in found.todo
-    assert found.since == NOW - timedelta(minutes=31) and "the last was iteration 45000" in found.evidence
+    assert found.since == NOW - timedelta(minutes=31) and missing(str(found.evidence), "iteration 45000") == []
     assert hours_later is not None and hours_later.severity is Severity.CRITICAL
 
 
@@ -135,4 +138,4 @@ def test_who_says_how_long_is_told_then() -> None:
 def test_a_first_start_that_never_logs_an_iteration_is_found_after_two_hours() -> None:
     assert hang(1, Measured(), begun_min=110) is None
     found = hang(1, Measured(), begun_min=125)
-    assert found is not None and found.text == "it has run for 2.1 h and no iteration was ever logged: opsctl logs"
+    assert found is not None and missing(found.text, "2.1 h", "opsctl logs") == []

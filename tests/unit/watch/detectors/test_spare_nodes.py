@@ -9,6 +9,7 @@ from opsctl.watch.detectors import spare_nodes
 from opsctl.watch.finding import Severity
 from opsctl.watch.seen import PartitionNodes
 from opsctl.watch.snapshot import Part, Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING, WAITING_FOR_TASK
 
 
@@ -20,14 +21,15 @@ def found(healthy: int | None, job: Job = WAITING_FOR_TASK, spare: int = 0) -> l
     return [(one.severity, one.text) for one in run_detectors([spare_nodes.DETECTOR], snapshot, settings)]
 
 
-def test_too_few_to_start_is_critical_and_a_warning_beside_a_task_that_runs() -> None:
-    words = "3 of 52 nodes of gpu_p5 are healthy, and the run needs 4"
-    assert found(3) == [(Severity.CRITICAL, words)] and found(3, RUNNING) == [(Severity.WARNING, words)]
+def test_too_few_healthy_nodes_are_critical_unless_a_task_runs() -> None:
+    ((waiting, text),), ((running, same),) = found(3), found(3, RUNNING)
+    assert (waiting, running) == (Severity.CRITICAL, Severity.WARNING)
+    assert missing(text, "3 of 52", "gpu_p5", "4") == [] and same == text
 
 
-def test_who_wants_nodes_to_spare_is_told_before() -> None:
-    words = "5 of 52 nodes of gpu_p5 are healthy, and the run needs 4 with 2 to spare"
-    assert found(5, spare=2) == [(Severity.WARNING, words)]
+def test_too_few_spare_nodes_are_a_warning() -> None:
+    ((severity, text),) = found(5, spare=2)
+    assert severity is Severity.WARNING and missing(text, "5 of 52", "4", "2 to spare") == []
     assert found(6, spare=2) == found(4) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -31,9 +32,9 @@ def test_a_slow_gpu_of_bloom_is_found_within_an_hour_with_numbers_and_units() ->
     usual = lines(600)
     # 35 iterations are an hour.
     (finding,) = found(scaled(usual, -20, seconds_per_iteration=SLOW, tflops=1 / SLOW))
-    assert finding.key == "speed" and "an iteration takes 111" in finding.text and "the usual 10" in finding.text
-    assert "a slow node?" in finding.text and any("TFLOPs per GPU" in line for line in finding.evidence)
-    assert "--exclude" in finding.todo
+    usual_s, now_s = sorted(float(number) for number in re.findall(r"([\d.]+) s\b", finding.text))
+    assert finding.key == "speed" and 104 < usual_s < 106 and 110 < now_s < 113
+    assert any("TFLOPs per GPU" in line for line in finding.evidence) and "--exclude" in finding.todo
 
 
 def test_it_stays_found_for_days_and_is_not_taken_for_usual() -> None:
@@ -53,8 +54,8 @@ def test_when_it_began_is_told_as_far_as_the_window_goes() -> None:
     "series",
     [
         pytest.param(lines(600), id="as usual"),
-        pytest.param(scaled(lines(600), -200, seconds_per_iteration=1.03), id="weather on the network"),
-        pytest.param(scaled(lines(600), -9, seconds_per_iteration=1.5), id="a few slow iterations"),
+        pytest.param(scaled(lines(600), -200, seconds_per_iteration=1.03), id="network noise"),
+        pytest.param(scaled(lines(600), -9, seconds_per_iteration=1.5), id="few slow iterations"),
         pytest.param(lines(600, lambda n: {"seconds_per_iteration": 105 + 720 * (n == 595)}), id="an evaluation"),
         pytest.param(lines(600, lambda n: {"seconds_per_iteration": 400.0} if n % 200 < 2 else {}), id="restarts"),
         pytest.param(
@@ -71,7 +72,7 @@ def test_when_it_began_is_told_as_far_as_the_window_goes() -> None:
         pytest.param((), id="no log"),
     ],
 )
-def test_what_is_no_slow_node_is_no_finding(series: tuple[TrainingLine, ...]) -> None:
+def test_other_changes_of_speed_are_no_finding(series: tuple[TrainingLine, ...]) -> None:
     assert found(series) == []
 
 

@@ -8,6 +8,7 @@ from opsctl.watch.detector import Settings
 from opsctl.watch.detectors import spike_guard
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING
 from tests.unit.watch.lines import lines
 from trainer.formats.guard_lines import LOGGED, SKIPPED, GuardLine, NotRolledBack, RolledBack, RunAgain, Unusual
@@ -36,27 +37,25 @@ def test_hardware_is_critical_and_names_host_and_rank() -> None:
     assert len(one.evidence) == 2
 
 
-def test_updates_that_were_not_made_are_one_warning() -> None:
+def test_skipped_updates_are_one_warning() -> None:
     guarded = [Unusual(NEW + n, 5.0, 9.0, SKIPPED) for n in range(8)]
     (one,) = found(*guarded)
     assert (one.severity, one.key) == (Severity.WARNING, "spike_guard:skipped")
-    assert one.text == "the spike guard made no update at 8 iterations: 30203, 30204, 30205, 30206, 30207 and 3 before"
+    assert missing(one.text, "8 iterations", "30203, 30204, 30205, 30206, 30207", "3 before") == []
     (one,) = found(guarded[0])
-    assert one.text == "the spike guard made no update at iteration 30200"
+    assert "iteration 30200" in one.text
 
 
 def test_what_was_only_logged_is_for_the_check_on_the_loss() -> None:
     assert found(Unusual(NEW, 5.0, 9.0, LOGGED), RunAgain(NEW, "data", "the same")) == []
 
 
-def test_each_way_back_is_a_warning_however_often_it_was_begun() -> None:
+def test_each_rollback_is_one_warning_even_when_logged_twice() -> None:
     back, none = RolledBack(NEW, 30_100, 30_187, 30_210, "3 unusual iterations"), NotRolledBack(NEW + 50, "none there")
     one, other = found(back, back, none)
     assert (one.severity, other.severity) == (Severity.WARNING,) * 2
-    assert (
-        one.text == "the spike guard went back from iteration 30200 to 30100 and leaves out iterations 30187 to 30210"
-    )
-    assert "could not: none there" in other.text
+    assert missing(one.text, "30200 to 30100", "30187 to 30210") == []
+    assert missing(other.text, "iteration 30250", "none there") == []
     assert [one.key, other.key] == ["spike_guard:iteration 30200", "spike_guard:iteration 30250"]
 
 

@@ -15,6 +15,7 @@ from opsctl.watch.detectors import waiting
 from opsctl.watch.finding import Severity
 from opsctl.watch.idle import earlier_waits_s
 from opsctl.watch.snapshot import Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, pending
 
 #: Hours that tr1-13B's tasks waited: "unpredictable, up to 30".
@@ -69,10 +70,9 @@ def test_a_stop_by_the_kill_switch_is_no_wait_that_later_ones_are_held_against()
         assert [round(wait / 3600) for wait in earlier_waits_s(anew)] == waits
 
 
-def test_half_as_long_again_as_the_longest_is_found() -> None:
-    assert found(pending("Resources"), 46) == [
-        "12_[2-3%1] has waited 46.0 h for its nodes on gpu_p5: the longest of its last 7 waits was 30.0 h"
-    ]
+def test_a_wait_half_as_long_again_as_the_longest_is_found() -> None:
+    (text,) = found(pending("Resources"), 46)
+    assert missing(text, "12_[2-3%1]", "46.0 h", "gpu_p5", "last 7", "30.0 h") == []
     assert found(pending("Priority"), 44) == []
 
 
@@ -85,9 +85,9 @@ def test_with_few_waits_known_only_two_days_are() -> None:
     assert found(pending("Resources"), 40, (1, 1)) == [] and found(pending("Resources"), 49, (1, 1)) != []
 
 
-def test_who_says_what_is_too_long_is_told_then() -> None:
+def test_wait_most_is_the_limit() -> None:
     (text,) = found(pending("Resources"), 3, wait_most="2:00:00")
-    assert text.endswith("[watch] wait_most is 2.0 h")
+    assert missing(text, "[watch] wait_most", "2.0 h") == []
     assert found(pending("Resources"), 60, wait_most="3-0") == []
 
 
