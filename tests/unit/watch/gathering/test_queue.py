@@ -70,4 +70,4 @@ def test_a_slurm_that_does_not_answer_is_not_asked_a_second_time(tmp_path: Path)
     run, _ = troubled_run(tmp_path)
     slurm = WithNodes(None)
     seen = gather(run, slurm, Part.QUEUE | Part.NODES | Part.PARTITION)  # type: ignore[arg-type]
-    assert slurm.questions == 1 and "does not answer" in seen.problem_of(Part.PARTITION)
+    assert slurm.questions == 1 and seen.problem_of(Part.PARTITION)

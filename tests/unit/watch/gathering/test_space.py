@@ -91,7 +91,7 @@ def test_a_folder_that_is_not_there_is_a_problem_of_its_own(tmp_path: Path) -> N
     assert spaces[str(run.paths.output)].problem == "" and spaces[str(run.paths.output)].share is not None
 
 
-def test_a_file_system_that_hangs_is_waited_for_once_and_stops_no_other(
+def test_a_hanging_file_system_is_waited_for_once_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A stand-in: no file system that hangs is to be had here, so `stat` does for the folder of that name.
@@ -111,7 +111,7 @@ def test_a_file_system_that_hangs_is_waited_for_once_and_stops_no_other(
     began = time.monotonic()
     spaces = {one.name: one for one in looked(run).spaces}
     assert time.monotonic() - began < 50  # of the sixty that each would take
-    assert "does not answer" in spaces["/hung/a"].problem and "does not answer" in spaces["/hung/b"].problem
+    assert "/hung" in spaces["/hung/a"].problem and "/hung" in spaces["/hung/b"].problem
     assert spaces[str(run.paths.output)].share is not None
 
 
