@@ -1,4 +1,4 @@
-"""How the cron and the alerts of a run do."""
+"""The health of the cron and the alerts of a run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from opsctl.records.cancels import Cancel
 from opsctl.records.chains import REFILL, SUBMIT, Chain
 from opsctl.status.health import Desk, alerts_line, cron_line, printed_alerts, printed_cron, refill_line
 from opsctl.watch.seen import Channel, CronJob, CronSeen
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW
 
 ALIVE = CronSeen(
@@ -24,47 +25,45 @@ ALIVE = CronSeen(
 
 
 @pytest.mark.parametrize(
-    ("cron", "said"),
+    ("cron", "facts"),
     [
-        (None, ""),
-        (CronSeen("/c", False), ""),  # nobody ever started one
-        (CronSeen("/c", False, "ann via slurm"), "stopped; it was carried by ann via slurm: opsctl cron start"),
-        (CronSeen("/c", True, problem="permission denied"), "cannot be seen: permission denied"),
-        (CronSeen("/c", True, "ann via slurm"), "no tick yet, by ann via slurm"),
-        (
-            ALIVE,
-            "last tick 12 min ago, by ann via slurm; next in 48 min; daily/sync failed 3 times in a row: no quota",
-        ),
+        (CronSeen("/c", False, "ann via slurm"), ("stopped", "ann via slurm", "opsctl cron start")),
+        (CronSeen("/c", True, problem="permission denied"), ("permission denied",)),
+        (CronSeen("/c", True, "ann via slurm"), ("ann via slurm",)),
+        (ALIVE, ("12 min", "ann via slurm", "48 min", "daily/sync", "3 times", "no quota")),
         (
             CronSeen("/c", True, "b", heartbeat_at=NOW - timedelta(hours=2), next_due_at=NOW - timedelta(hours=1)),
-            "last tick 2 h ago, by b; the next is 1 h late",
+            ("2 h", "b", "1 h late"),
         ),
     ],
 )
-def test_the_cron_in_a_line(cron: CronSeen | None, said: str) -> None:
-    assert cron_line(cron, NOW) == said
+def test_the_line_of_the_cron(cron: CronSeen, facts: tuple[str, ...]) -> None:
+    assert missing(cron_line(cron, NOW), *facts) == []
+
+
+def test_a_cron_that_was_never_started_has_no_line() -> None:
+    assert cron_line(None, NOW) == cron_line(CronSeen("/c", False), NOW) == ""
 
 
 def test_alerts_that_go_through_need_no_line() -> None:
     assert alerts_line((Channel("mail"),), Desk(), NOW) == ""
 
 
-def test_failing_channels_and_a_silence_are_said() -> None:
+def test_failing_channels_and_a_silence_are_shown() -> None:
     channels = (Channel("mail"), Channel("slack", NOW - timedelta(hours=5), "HTTP 429", 3), Channel("hook", waiting=1))
     silence = Silence(until=NOW + timedelta(hours=2), by="ben", why="maintenance")
     line = alerts_line(channels, Desk(silence=silence), NOW)
-    assert line.startswith("silenced until ") and " by ben: maintenance; " in line
-    assert line.endswith("slack fails for 5 h, 3 waiting: HTTP 429; hook has 1 waiting")
-    assert alerts_line((), Desk(problem="no such disk"), NOW) == "cannot be read: no such disk"
+    assert missing(line, "silenced", "ben", "maintenance", "slack", "5 h", "3 waiting", "HTTP 429", "hook") == []
+    assert "mail" not in line and "no such disk" in alerts_line((), Desk(problem="no such disk"), NOW)
 
 
-def test_a_run_that_rests_says_for_whose_word() -> None:
+def test_a_paused_refill_names_the_user_who_cancelled() -> None:
     typed, kept = (
         Chain(chain=number, submitted_at=NOW, user="ann", array="1", how=how)
         for number, how in ((1, SUBMIT), (2, REFILL))
     )
     desk = Desk(cancels=(Cancel(at=NOW, by="ann", chains=1),))
-    assert refill_line((typed, kept), desk).startswith("paused: ann cancelled its jobs at ")
+    assert missing(refill_line((typed, kept), desk), "paused", "ann") == []
     assert refill_line((typed, typed), desk) == "" and refill_line((typed,), Desk()) == ""
 
 

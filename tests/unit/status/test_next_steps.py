@@ -1,4 +1,4 @@
-"""What somebody is told who typed nothing but `opsctl`."""
+"""The screen of `opsctl` without a subcommand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from opsctl.status.next_steps import no_run_here, run_here, run_that_cannot_be_r
 from opsctl.status.open_findings import OpenFinding
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Published
-from tests.unit.status.runs import iteration, now, opened, run
+from tests.facts import missing
+from tests.unit.status.runs import now, opened, run
 from tests.unit.status.test_screen import HEALTHY
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_TASK
 
@@ -36,12 +37,12 @@ def commands(overview: Any, *found: OpenFinding) -> list[str]:
         (run(jobs=(WAITING_FOR_TASK,)), "opsctl queue"),
         (run(jobs=(HELD,)), "opsctl queue"),
         (run(), "opsctl attempts"),
-        (run(blind="slurmctld does not answer"), "opsctl doctor"),
+        (run(blind="squeue: no answer"), "opsctl doctor"),
         (run(is_finished=True), "opsctl checkpoints list"),
     ],
     ids=lambda one: one if isinstance(one, str) else one.state,
 )
-def test_the_first_step_is_that_of_the_runs_state(overview: Any, first: str) -> None:
+def test_the_first_step_follows_from_the_state_of_the_run(overview: Any, first: str) -> None:
     assert commands(overview)[0] == first
 
 
@@ -77,27 +78,27 @@ def test_each_command_that_is_named_is_one() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_it_is_one_screen_however_many_findings_there_are(width: int) -> None:
+def test_many_findings_fit_on_one_screen(width: int) -> None:
     found = [replace(CRITICAL, finding=replace(CRITICAL.finding, subject=str(n))) for n in range(30)]
     lines = run_here(now(HEALTHY, measured=HEALTHY.seen.measured), found, width, False)
-    assert len(lines) <= 24 and "and 26 more: opsctl status" in "\n".join(lines)
+    assert len(lines) <= 24 and missing("\n".join(lines), "26 more", "opsctl status") == []
     assert lines[0].startswith("demo  RUNNING")
     assert all(len(line) <= max(width, 66) for line in lines)
 
 
-def test_a_healthy_run_says_how_far_it_is_and_how_to_look_at_it() -> None:
+def test_a_healthy_run_shows_its_progress_and_the_command_to_watch_it() -> None:
     text = "\n".join(run_here(HEALTHY, opened(HEALTHY), 100, False))
     assert "iteration 500" in text and "opsctl status --watch" in text
     fresh = run_here(run(was_submitted=False, measured=HEALTHY.seen.measured), (), 100, False)
-    assert iteration().iteration == 500 and fresh[0] == "demo  NOT SUBMITTED YET"
+    assert missing(fresh[0], "demo", "NOT SUBMITTED") == []
 
 
-def test_without_a_run_it_names_those_that_were_used_and_how_to_begin() -> None:
+def test_without_a_run_it_names_recent_runs_and_the_command_that_creates_one() -> None:
     alone = "\n".join(no_run_here("/home/ana", {}, 100, False))
-    assert "No run in /home/ana." in alone and "opsctl init NAME" in alone and "--all" not in alone
+    assert missing(alone, "/home/ana", "opsctl init NAME") == [] and "--all" not in alone
     known = {f"tr{n}": f"/scratch/tr{n}/run.toml" for n in range(9)}
     text = "\n".join(no_run_here("/home/ana", known, 100, False))
-    assert "tr8  /scratch/tr8/run.toml" in text and "tr4" not in text and "and 5 more" in text
+    assert missing(text, "tr8 /scratch/tr8/run.toml", "5 more") == [] and "tr4" not in text
     assert "opsctl status tr8 --watch" in text
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from opsctl.records.alerts import Remembered
 from opsctl.status.open_findings import printed_open, with_memory
 from opsctl.watch.finding import Finding, Severity
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW
 
 HELD = Finding("training", Severity.CRITICAL, "tr1 is held", subject="held 30", todo="scontrol release 30")
@@ -25,11 +26,11 @@ def remembered(hours: float, **more: object) -> Remembered:
     return Remembered(**fields)  # type: ignore[arg-type]
 
 
-def test_a_finding_has_the_age_and_the_acknowledgement_that_the_desk_remembers() -> None:
+def test_a_finding_has_its_remembered_age_and_acknowledgement() -> None:
     at = NOW - timedelta(hours=1)
     memory = {HELD.key: remembered(3, acknowledged_by="ann", acknowledged_at=at, acknowledged_why="asked the admins")}
     (one,) = with_memory([HELD], memory, {"training"})
-    assert one.story(NOW) == "for 3 h; acknowledged by ann 1 h ago: asked the admins; do: scontrol release 30"
+    assert missing(one.story(NOW), "3 h", "ann", "1 h ago", "asked the admins", "scontrol release 30") == []
     printed = printed_open(one)
     assert (printed.since, printed.acknowledged_by, printed.seen_at) == (NOW - timedelta(hours=3), "ann", None)
 
@@ -40,12 +41,12 @@ def test_what_the_check_itself_knows_of_its_age_counts() -> None:
     assert one.since == own.since
 
 
-def test_what_a_costly_check_found_earlier_is_shown_with_when_that_was_and_the_worst_is_first() -> None:
+def test_earlier_findings_of_a_costly_check_are_shown_with_their_time_the_worst_first() -> None:
     warning = Finding("kill_switch", Severity.WARNING, "triggered")
     memory = {"filesystem:/scratch bytes": FULL}
     first, second = with_memory([warning], memory, {"training", "kill_switch"})
     assert (first.finding.check, first.finding.subject, second.finding) == ("filesystem", "/scratch bytes", warning)
-    assert first.story(NOW) == "for 2 d 4 h; seen 40 min ago; do: remove something"
+    assert missing(first.story(NOW), "2 d 4 h", "40 min", "remove something") == []
     assert first.finding.evidence == ("quota: 97 of 100 TiB",)
     assert second.story(NOW) == ""
 

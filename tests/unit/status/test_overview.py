@@ -1,4 +1,4 @@
-"""What follows from what is known of a run."""
+"""State, progress and findings that follow from a snapshot of a run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from opsctl.status.printed import PrintedUnseen, printed_status
 from opsctl.status.screen import status_lines
 from opsctl.watch.finding import Severity
 from opsctl.watch.snapshot import Published, Snapshot
+from tests.facts import missing
 from tests.unit.status.runs import iteration, now, opened, run
 from tests.unit.watch.jobs import HELD, NEVER, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK
 from trainer.formats.lease import Holder
@@ -55,31 +56,30 @@ def test_a_finished_training_is_finished_also_for_the_blind() -> None:
     assert run(is_finished=True, blind="no answer").state == "finished"
 
 
-def test_a_run_whose_jobs_may_be_hidden_is_not_out_of_the_queue_but_unknown() -> None:
+def test_a_run_whose_jobs_may_be_hidden_is_unknown_not_absent() -> None:
     hidden = run(unseen=(Unseen(12, "bob", runs_since_attempt=1),), attempts=(OPEN,))
     assert (hidden.state, findings(hidden)) == ("unknown", [])
-    text = " ".join(" ".join(status_lines(hidden, [], 100, colour=False)).split())
-    assert "UNKNOWN: cannot see the jobs of others here" in text
-    assert "chain 12 of bob may be queued or running" in text
-    assert "whether it runs cannot be seen here" in text
-    assert not any(word in text for word in ("NOT IN THE QUEUE", "empty", "its job is gone", "does not answer"))
+    text = "\n".join(status_lines(hidden, [], 100, colour=False))
+    assert missing(text, "UNKNOWN", "chain 12 of bob", "1: 12_1") == []
+    absent = ("NOT IN THE QUEUE", "opsctl submit", "opsctl attempts")
+    assert missing(text, *absent) == [*absent]
     told = printed_status(hidden, [])
     assert told.unseen == [PrintedUnseen(array_job_id=12, user="bob")]
     assert [attempt.state for attempt in told.attempts] == ["not known"]
     assert printed_status(now(hidden, blind="no answer"), []).unseen is None
 
 
-def test_an_attempt_of_whoever_has_the_lease_is_not_gone_because_this_queue_lacks_its_job() -> None:
+def test_an_attempt_that_holds_the_lease_is_not_gone_if_this_queue_lacks_its_job() -> None:
     lease = Seen(Holder(1, OPEN.id, OPEN.job_id, "bob", "x9"), 5.0)
-    text = " ".join(" ".join(status_lines(run(attempts=(OPEN,), lease=lease), [], 100, colour=False)).split())
-    assert "the queue does not show it here, and it goes on" in text and "its job is gone" not in text
+    text = "\n".join(status_lines(run(attempts=(OPEN,), lease=lease), [], 100, colour=False))
+    assert missing(text, "1: 12_1", "opsctl attempts") == ["opsctl attempts"]
 
 
-def test_what_is_shown_says_the_state_and_what_is_hidden_is_said_beside_it() -> None:
+def test_hidden_jobs_are_shown_next_to_the_state_of_visible_ones() -> None:
     running = run(jobs=(RUNNING,), unseen=(Unseen(12, "bob"),))
     assert running.state == "running"
     text = "\n".join(status_lines(running, [], 100, colour=False))
-    assert "chain 12 of bob may be queued or running" in text and "nothing behind it" not in text
+    assert missing(text, "chain 12 of bob", "opsctl submit") == ["opsctl submit"]
 
 
 def test_a_run_that_was_never_submitted_is_not_missed() -> None:
@@ -130,7 +130,7 @@ def test_a_loss_is_as_old_as_the_log_unless_something_came_after_it() -> None:
 
 def test_a_held_chain_is_found_and_so_is_an_empty_queue() -> None:
     assert [(one.severity, one.alert) for one in findings(run(jobs=(HELD,)))] == [(Severity.CRITICAL, "the team")]
-    assert [one.text for one in findings(run())] == ["demo is not RUNNING or SCHEDULED"]
+    assert [one.key for one in findings(run())] == ["training:absent"]
 
 
 def test_a_healthy_run_has_no_findings() -> None:
@@ -161,15 +161,14 @@ def test_all_that_is_wrong_is_shown_the_worst_first_and_else_in_one_order() -> N
     assert [one.check for one in findings(now(trouble, blind="no answer", jobs=()))] == checks[2:]
 
 
-def test_a_run_that_somebody_trains_whom_the_queue_does_not_show_is_not_out_of_the_queue_but_unknown() -> None:
+def test_a_run_with_a_living_writer_outside_the_queue_is_unknown_not_absent() -> None:
     lease = Seen(Holder(4, "a", 99, "ben", "x7"), 5.0)
     overview = run(lease=lease)
     assert overview.state == "unknown" and run(lease=Seen(lease.holder, 100.0)).state == "absent"
     lines = status_lines(overview, opened(overview), 100, colour=False)
-    assert "UNKNOWN: somebody trains it whom the queue does not show" in lines[0]
-    assert any(
-        line.startswith("writer ") and "job 99 of ben on x7 (lease 4, heartbeat 5 s ago)" in line for line in lines
-    )
+    assert "UNKNOWN" in lines[0]
+    (writer,) = (line for line in lines if line.startswith("writer "))
+    assert missing(writer, "job 99", "ben", "x7", "lease 4", "5 s ago") == []
     printed = printed_status(overview, []).lease
     assert printed is not None and (printed.job_id, printed.heartbeat_age_s, printed.is_in_queue) == (99, 5.0, False)
 

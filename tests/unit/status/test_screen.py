@@ -1,10 +1,9 @@
-"""The one screen of `status`, as a person reads it."""
+"""The screen of `opsctl status`."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ from opsctl.status.printed import printed_status
 from opsctl.status.screen import loss_text, status_lines
 from opsctl.watch.detector import Settings
 from opsctl.watch.snapshot import Published, Snapshot
+from tests.facts import missing
 from tests.printed_json import printed
 from tests.unit.status.runs import iteration, now, opened, run
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_CHAIN, WAITING_FOR_TASK, pending
@@ -65,14 +65,14 @@ HEALTHY = run(
 
 
 def old_answer(snapshot: Snapshot, age_s: float) -> Snapshot:
-    """`snapshot`, but Slurm was asked that long ago."""
+    """Return `snapshot` as if Slurm was asked `age_s` seconds ago."""
     return replace(snapshot, queue_age_s=age_s, queue_asked_at=NOW - timedelta(seconds=age_s))
 
 
-def test_the_time_of_a_running_job_goes_on_while_slurms_answer_grows_old() -> None:
+def test_the_time_of_a_running_job_advances_between_two_answers_of_slurm() -> None:
     started = replace(RUNNING, started_at=NOW - timedelta(seconds=90), ends_at=None, elapsed_s=1, time_limit_s=600)
     lines = status_lines(run(jobs=(started,)), [], 100, False)
-    assert "RUNNING for 0:01:30, 0:08:30 left" in lines[0]
+    assert missing(lines[0], "RUNNING", "0:01:30", "0:08:30") == []
 
 
 def test_a_job_that_was_suspended_for_a_while_has_run_for_less() -> None:
@@ -89,73 +89,63 @@ def test_an_answer_of_slurm_that_is_old_is_shown_with_its_age(age_s: float, is_s
     assert ("34 s ago" in screen) is is_shown
 
 
-def test_an_attempt_that_opened_after_slurm_was_asked_is_not_called_gone() -> None:
+def test_an_attempt_that_opened_after_slurm_was_asked_is_not_gone() -> None:
     late = Attempt(number=1, id="z", job_id=99, opened_at=NOW - timedelta(seconds=10))
     seen = replace(HEALTHY.seen, attempts=(late,))
-    assert "its job is gone" in "\n".join(status_lines(replace(HEALTHY, seen=old_answer(seen, 0)), [], 100, False))
-    assert "its job is gone" not in "\n".join(status_lines(replace(HEALTHY, seen=old_answer(seen, 30)), [], 100, False))
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+    for age_s, is_gone in (0, True), (30, False):
+        text = "\n".join(status_lines(replace(HEALTHY, seen=old_answer(seen, age_s)), [], 100, False))
+        assert (missing(text, "opsctl attempts") == []) is is_gone
 
 
 def screen(overview: Overview, width: int = 100) -> str:
     return "\n".join(status_lines(overview, opened(overview), width, colour=False))
 
 
-def test_a_healthy_run_on_one_screen() -> None:
-    assert (
-        screen(HEALTHY)
-        == """\
-demo  RUNNING for 2:10:05, 17:49:55 left of its time                          2026-03-01T10:00+00:00
-job          12_1 of ana on gpu_p5: 4 nodes node[1-4], until 2026-03-02T03:49+00:00
-queue        12_[2-3%1] of ana waits for the task before it
-             20_[1-3%1] of ana waits for the chain before it
-progress     [------------------------] 0.0 %  iteration 500 of 1000, 16000 of 220M samples
-speed        105.2 s/iteration, 19.5 samples/s, 149 TFLOPs per GPU
-left         130-18:30:13, done at 2026-07-10T04:30+00:00 if it goes on like this
-loss         2.5 at iteration 500, logged 0:01:01 ago
-checkpoint   iteration 400, saved 1:00:00 ago at 2026-03-01T09:00+00:00
-attempts     2: 12_1 began at 2026-03-01T09:58+00:00 from iteration 400
-             1: 10_1 signal at iteration 400, 4:00:00 ago; rank 37 on iam12 ended by SIGKILL
-kill switch  not triggered; armed
-revision     0003-ab12cd34ef56, published 2026-02-28T10:00+00:00 by ana@login
-output       /o"""
-    )
+@pytest.mark.parametrize(
+    ("name", "overview"),
+    [
+        ("running", HEALTHY),
+        ("waiting", now(HEALTHY, jobs=(pending("Priority", starts_at=NOW + timedelta(hours=2)),))),
+        ("held", now(HEALTHY, jobs=(HELD,))),
+        ("finished", now(HEALTHY, jobs=(), is_finished=True)),
+        (
+            "stopped",
+            now(
+                HEALTHY,
+                jobs=(),
+                kill_switch=KillSwitchState(Path("/o/kill-switch"), True, True, by="eve", why="a spike"),
+                published=Published("0003-ab12cd34ef56", NOW, "ana@login", ("trainer.lr", "slurm.nodes")),
+            ),
+        ),
+        ("unknown", now(HEALTHY, jobs=(), blind="squeue: no answer")),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_the_screen_of_each_state(name: str, overview: Overview, golden: Callable[[str, str], None]) -> None:
+    golden(f"status/{name}.txt", screen(overview) + "\n")
 
 
-def test_what_needs_somebody_comes_right_after_the_headline() -> None:
+def test_a_critical_finding_follows_the_headline() -> None:
     lines = screen(now(HEALTHY, jobs=(HELD,))).splitlines()
-    assert lines[0].startswith("demo  HELD: nothing starts until it is released")
-    assert lines[1].startswith("critical     demo is held (JobHeldUser)")
+    assert missing(lines[0], "demo", "HELD") == []
+    assert lines[1].startswith("critical") and "JobHeldUser" in lines[1]
 
 
-def test_a_blind_status_shows_the_rest_and_never_says_not_running() -> None:
-    text = screen(now(HEALTHY, jobs=(), blind="Slurm does not answer"))
-    assert text.startswith("demo  UNKNOWN: Slurm does not answer")
-    assert "jobs         unknown" in text and "iteration 500 of 1000" in text
-    assert "not RUNNING" not in text and "NOT IN THE QUEUE" not in text and "is gone" not in text
+def test_a_blind_status_shows_the_rest_and_never_reports_an_absent_run() -> None:
+    text = screen(now(HEALTHY, jobs=(), blind="squeue: no answer"))
+    assert missing(text, "UNKNOWN", "jobs unknown", "iteration 500 of 1000") == []
+    absent = ("RUNNING", "NOT IN THE QUEUE", "opsctl submit", "opsctl attempts")
+    assert missing(text, *absent) == [*absent]
+    assert [line for line in text.splitlines() if len(line.split()) < 2] == []  # no label without a value
 
 
-def test_where_slurm_does_not_answer_nobody_is_named_as_writer_when_nobody_is() -> None:
-    lines = screen(now(HEALTHY, jobs=(), blind="Slurm does not answer")).splitlines()
-    assert [line for line in lines if line.split(maxsplit=1)[1:] == []] == []
+def test_an_empty_queue_behind_a_running_task_shows_the_command_to_type() -> None:
+    assert "opsctl submit --after auto" in screen(now(HEALTHY, jobs=(RUNNING,)))
 
 
-def test_an_empty_queue_behind_a_running_task_says_what_to_type() -> None:
-    assert "queue        nothing behind it: opsctl submit --after auto" in screen(now(HEALTHY, jobs=(RUNNING,)))
-
-
-def test_an_attempt_whose_job_is_gone_says_where_its_end_is_told() -> None:
+def test_an_attempt_whose_job_is_gone_names_the_command_that_shows_its_end() -> None:
     text = screen(now(HEALTHY, jobs=(WAITING_FOR_CHAIN,)))
-    assert "its job is gone: opsctl attempts" in " ".join(text.split())
-    assert text.startswith("demo  WAITING for the chain before it")
+    assert missing(text, "demo WAITING", "opsctl attempts") == []
 
 
 def test_a_fresh_run_shows_no_empty_rows() -> None:
@@ -163,20 +153,15 @@ def test_a_fresh_run_shows_no_empty_rows() -> None:
     assert [line.split()[0] for line in screen(fresh).splitlines()] == ["demo", "queue", "kill", "revision", "output"]
 
 
-def test_an_edited_run_file_says_what_differs() -> None:
+def test_an_edited_run_file_shows_the_keys_that_differ() -> None:
     edited = Published("0003-ab12cd34ef56", NOW, "ana@login", ("trainer.lr", "slurm.nodes"))
-    text = screen(now(HEALTHY, published=edited))
-    assert "edited, not published: opsctl revise" in text and "differs in trainer.lr, slurm.nodes" in " ".join(
-        text.split()
-    )
+    assert missing(screen(now(HEALTHY, published=edited)), "opsctl revise", "trainer.lr", "slurm.nodes") == []
 
 
-def test_a_waiting_run_says_when_slurm_expects_it() -> None:
+def test_a_waiting_run_shows_its_expected_start() -> None:
     job = pending("Priority", starts_at=NOW + timedelta(hours=2))
     headline = screen(now(HEALTHY, jobs=(job,))).splitlines()[0]
-    assert headline.startswith(
-        "demo  WAITING: expected in 2:00:00, at 2026-03-01T12:00+00:00, waits for jobs of higher"
-    )
+    assert missing(headline, "WAITING", "2:00:00", "2026-03-01T12:00+00:00") == []
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -184,11 +169,11 @@ def test_no_line_is_longer_than_the_screen(width: int) -> None:
     crowded = now(HEALTHY, jobs=(RUNNING, *[replace(HELD, job_id=n, array_job_id=n) for n in range(50, 60)]))
     text = screen(crowded, width)
     assert max(len(line) for line in text.splitlines()) <= width
-    assert "and 6 more: opsctl queue" in text
+    assert missing(text, "6 more", "opsctl queue") == []
 
 
-def test_a_job_that_runs_and_has_logged_nothing_is_said_to_be_starting() -> None:
-    assert "progress     starting: the log has no iteration yet" in screen(run(jobs=(RUNNING,)))
+def test_a_running_job_that_has_logged_nothing_is_starting() -> None:
+    assert "starting" in screen(run(jobs=(RUNNING,)))
     assert "starting" not in screen(run(jobs=(WAITING_FOR_TASK,))) + screen(HEALTHY)
 
 
@@ -236,14 +221,14 @@ def test_an_attempt_is_running_for_programs_only_where_slurm_has_its_job() -> No
     assert [one.state for one in printed_status(blind, []).attempts] == ["not known", "not known", "ended"]
 
 
-def test_the_loss_is_not_a_number_only_where_the_line_went_on_behind_it() -> None:
+def test_a_line_that_was_cut_short_has_no_loss_instead_of_nan() -> None:
     def shown(nan_iterations: int | None) -> str:
         last = msgspec.structs.replace(iteration(), loss=None, nan_iterations=nan_iterations)
         measured = msgspec.structs.replace(HEALTHY.seen.measured, last_iteration=last)
         return loss_text(now(HEALTHY, measured=measured).seen)
 
-    assert shown(1).startswith("not a number at iteration 500")
-    assert shown(None).startswith("not told at iteration 500")
+    assert missing(shown(1), "not a number", "iteration 500") == []
+    assert "not a number" not in shown(None) and "iteration 500" in shown(None)
 
 
 def test_a_loss_that_is_no_number_is_null_for_programs() -> None:
@@ -254,20 +239,19 @@ def test_a_loss_that_is_no_number_is_null_for_programs() -> None:
     assert printed("status", json_text("status", printed_status(lost, [])))["loss"]["lm_loss"] is None
 
 
-def test_the_kill_switch_has_its_one_shape_in_status_too() -> None:
+def test_the_kill_switch_in_the_json_of_status_has_its_usual_form() -> None:
     switch = KillSwitchState(Path("/o/kill-switch"), True, True, by="ann", why="a spike")
     shown = printed("status", json_text("status", printed_status(now(HEALTHY, kill_switch=switch), [])))
-    assert (shown["kill_switch"]["why"], shown["kill_switch"]["story"]) == ("a spike", "by ann: a spike")
+    assert shown["kill_switch"]["why"] == "a spike" and missing(shown["kill_switch"]["story"], "ann", "a spike") == []
 
 
-def test_a_training_that_stands_still_has_no_speed_and_no_end_but_since_when() -> None:
+def test_a_stalled_training_has_no_speed_and_no_expected_end() -> None:
     settings = Settings("demo", "the team", saves=SaveSchedule((SavePhase(100),)), evaluates_every=0)
     fast = Measured(last_iteration=iteration(511), seconds_per_iteration=0.01, samples_per_second=1600.0)
     goes_on = replace(now(HEALTHY, measured=fast, log_written_at=NOW - timedelta(seconds=5)), settings=settings)
-    assert "speed        0.01 s/iteration" in screen(goes_on) and goes_on.left_s is not None
+    assert "0.01 s/iteration" in screen(goes_on) and goes_on.left_s is not None
     still = now(goes_on, log_written_at=NOW - timedelta(minutes=7))
-    assert "speed        stands still: no iteration for 7 min, usually 0.01 s\n" in screen(still)
-    assert "left         not known" in screen(still)
+    assert missing(screen(still), "7 min", "0.01 s") == [] and "s/iteration" not in screen(still)
     assert still.left_s is None and still.finishes_at is None
     (found,) = (one for one in findings(still, settings) if one.check == "silence")
-    assert found.text.startswith("no iteration for 7 min, usually 0.01 s")
+    assert missing(found.text, "7 min", "0.01 s") == []
