@@ -104,7 +104,7 @@ def test_a_fault_of_ours_in_one_run_does_not_hide_the_others(tmp_path: Path, mon
     assert "KeyError" in a.problem and b.snapshot is not None
 
 
-def test_a_run_on_a_file_system_that_hangs_is_said_and_waited_for_once(
+def test_runs_on_a_hanging_file_system_are_problems_and_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
@@ -118,11 +118,13 @@ def test_a_run_on_a_file_system_that_hangs_is_said_and_waited_for_once(
 
     monkeypatch.setattr("opsctl.walks.file_system.ask", hanging)
     found = looks([known(tmp_path / name) for name in ("a", "b")])
-    assert ["does not answer" in one.problem for one in found] == [True, True]
+    assert [bool(one.problem) for one in found] == [True, True]
     assert len(asked) == 1
 
 
-def test_what_is_said_is_grouped_by_run_worst_first_and_the_well_are_one_line(tmp_path: Path) -> None:
+def test_findings_are_grouped_by_run_the_worst_first_and_healthy_runs_share_a_line(
+    golden: Callable[[str, str], None],
+) -> None:
     warning = Finding("silence", Severity.WARNING, "no iteration for 20 min", todo="opsctl logs")
     critical = Finding("nodes", Severity.CRITICAL, "node1 is down", subject="node1")
     fine = Finding("training", Severity.OK, "runs")
@@ -131,23 +133,13 @@ def test_what_is_said_is_grouped_by_run_worst_first_and_the_well_are_one_line(tm
         for name, findings in (("a", [fine]), ("b", [warning]), ("c", [fine]), ("d", [fine, warning, critical]))
     ]
     blind = [Finding(check, Severity.UNKNOWN, "Slurm does not answer") for check in ("training", "queue")]
-    assert run_lines([(RunLook("e", Path("/o/e")), blind)]) == [
-        "e  /o/e",
-        "  unknown   training, queue: Slurm does not answer",
-    ]
-    assert run_lines(found) == [
-        "d  /o/d",
-        "  critical  nodes:node1: node1 is down",
-        "  warning   silence: no iteration for 20 min",
-        "            opsctl logs",
-        "b  /o/b",
-        "  warning   silence: no iteration for 20 min",
-        "            opsctl logs",
-        "ok: a, c",
-    ]
+    found.append((RunLook("e", Path("/o/e")), blind))
+    lines = run_lines(found)
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["d", "e", "b", "ok:"]
+    golden("watch/all_runs.txt", "\n".join(lines) + "\n")
 
 
-def test_the_command_looks_at_every_known_run_and_exits_as_the_worst(
+def test_the_command_checks_every_known_run_and_exits_with_the_worst_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -164,7 +156,7 @@ def test_the_command_looks_at_every_known_run_and_exits_as_the_worst(
     assert answer.exit_code == 2  # though nobody can be asked about the jobs of the one that was submitted
     assert run.paths.main_log.read_text() == before
     assert "ok: a, b" in CliRunner().invoke(command, ["all", "--all-runs"]).output
-    assert "kill switch is triggered" in run.paths.main_log.read_text().removeprefix(before)
+    assert "kill switch" in run.paths.main_log.read_text().removeprefix(before)
     assert CliRunner().invoke(command, ["all", "--all-runs", "c"]).exit_code == 2
 
 
