@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
+import pytest
+
 from opsctl.attempts.events import Attempt
 from opsctl.logs.records import Measured
 from opsctl.slurm.nodes import Node
@@ -64,7 +66,8 @@ def seconds_of(do: Callable[[], object]) -> float:
     return time.process_time() - begun
 
 
-def test_a_pass_over_the_largest_snapshot_costs_little_more_than_writing_it_down() -> None:
+@pytest.mark.nightly
+def test_a_pass_over_the_largest_snapshot_costs_little_more_than_pickling_it() -> None:
     snapshot, settings = large(), Settings("demo", "us", nodes=4, global_batch_size=2048)
     took = [
         (seconds_of(lambda: run_detectors(DETECTORS, snapshot, settings)), seconds_of(lambda: pickle.dumps(snapshot)))
