@@ -8,6 +8,7 @@ from opsctl.watch.detector import Detector, Settings, can_tell, run_detectors
 from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.registry import DETECTORS
 from opsctl.watch.snapshot import Part, Snapshot
+from tests.facts import missing
 from tests.unit.watch.jobs import NOW, RUNNING
 
 SETTINGS = Settings("demo", "us")
@@ -18,11 +19,13 @@ def unknown(snapshot: Snapshot, detector: Detector = LOUD) -> list[str]:
     return [one.text for one in run_detectors([detector], snapshot, SETTINGS) if one.severity is Severity.UNKNOWN]
 
 
-def test_a_blind_check_says_why_once_and_nothing_else() -> None:
+def test_a_blind_check_reports_the_reason_once_and_nothing_else() -> None:
     assert unknown(Snapshot(NOW, was_submitted=True)) == []
-    assert unknown(Snapshot(NOW, blind="no answer")) == ["demo cannot be seen: no answer"]
-    broken = Snapshot(NOW, was_submitted=True, problems=((Part.ATTEMPTS, "attempts.jsonl is a folder"),))
-    assert unknown(broken) == ["demo cannot be seen: attempts.jsonl is a folder"]
+    (text,) = unknown(Snapshot(NOW, blind="no answer"))
+    assert missing(text, "demo", "no answer") == []
+    broken = Snapshot(NOW, was_submitted=True, problems=((Part.ATTEMPTS, "attempts.jsonl"),))
+    (text,) = unknown(broken)
+    assert missing(text, "demo", "attempts.jsonl") == []
 
 
 def test_what_it_can_do_without_does_not_make_it_blind() -> None:
@@ -34,14 +37,13 @@ def test_of_a_run_that_was_never_submitted_nothing_in_slurm_is_missed() -> None:
     assert unknown(Snapshot(NOW, problems=((Part.ATTEMPTS, "gone"),))) == []
 
 
-@pytest.mark.parametrize("detector", DETECTORS, ids=lambda one: one.name)
-def test_no_check_says_anything_of_slurm_that_does_not_answer(detector: Detector) -> None:
-    """Not that all is well, and not that something is wrong: at most what it sees without."""
+def test_each_check_that_needs_the_queue_is_unknown_when_slurm_does_not_answer() -> None:
     blind = Snapshot(NOW, was_submitted=True, blind="no answer", jobs=(RUNNING,))
-    found = run_detectors([detector], blind, SETTINGS)
-    if Part.QUEUE in detector.needs & ~detector.can_do_without or detector.name == "training":
-        assert [one.severity for one in found] == [Severity.UNKNOWN] and found[0].key == detector.name
-        assert "no answer" in found[0].text
+    need_it = [one for one in DETECTORS if Part.QUEUE in one.needs & ~one.can_do_without or one.name == "training"]
+    assert need_it
+    for detector in need_it:
+        (found,) = run_detectors([detector], blind, SETTINGS)
+        assert (found.severity, found.key) == (Severity.UNKNOWN, detector.name) and "no answer" in found.text
 
 
 @pytest.mark.parametrize(
