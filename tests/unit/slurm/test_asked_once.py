@@ -22,7 +22,7 @@ class Slurm:
     def jobs(self, users: Any = None, job_ids: Any = None) -> list[Any]:
         self.asked.append(f"jobs {users}")
         if self.is_away:
-            raise SlurmUnreachable("Slurm does not answer")
+            raise SlurmUnreachable("no answer")
         return []
 
     def nodes(self, folded: str | None = None) -> list[Node]:
@@ -52,10 +52,10 @@ def test_each_question_is_asked_once_and_of_nodes_the_wanted_ones_are_told(slurm
     assert slurm.asked[-1] == "jobs ['ana']"
 
 
-def test_an_outage_is_told_to_all_without_being_asked_for_again(slurm: Slurm) -> None:
+def test_an_outage_is_remembered_for_the_next_questions(slurm: Slurm) -> None:
     slurm.is_away = True
     once = AskedOnce(lambda: slurm)  # type: ignore[arg-type, return-value]
     for _ in range(3):
-        with pytest.raises(SlurmUnreachable, match="does not answer"):
+        with pytest.raises(SlurmUnreachable, match="no answer"):
             once.jobs()
     assert len(slurm.asked) == 1

@@ -36,9 +36,9 @@ def test_what_shows_jobs_or_nodes_is_asked_for_this_clusters_alone(slurm: Comman
     assert all("--local" in words for words in calls)
 
 
-def test_a_federations_job_is_taken_back_and_refused_by_name(slurm: CommandClient, tmp_path: Path) -> None:
+def test_a_job_of_a_federation_is_cancelled_and_refused(slurm: CommandClient, tmp_path: Path) -> None:
     _program(tmp_path, "sbatch", f"echo '{FEDERATED};here'")
-    with pytest.raises(SlurmError, match=rf"job {FEDERATED}.* of a federation.*it was cancelled") as said:
+    with pytest.raises(SlurmError, match=rf"job {FEDERATED}.*federation") as said:
         slurm.submit("#!/bin/sh\n")
     assert "\n" not in str(said.value) and not isinstance(said.value, SlurmUnreachable)
     assert f"scancel {FEDERATED}" in (tmp_path / "called").read_text().splitlines()

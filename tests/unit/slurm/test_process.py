@@ -53,15 +53,16 @@ def test_all_calls_of_one_client_share_one_deadline(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", "sleep 1")
     one = client(tmp_path, 4.0)
     one.jobs()
-    fake(tmp_path, "squeue", "sleep 60")
-    with pytest.raises(SlurmUnreachable, match=r"no answer within [0-3] s"):  # of four
+    fake(tmp_path, "squeue", f"echo asked >>{tmp_path}/asked; exec sleep 60")
+    with pytest.raises(SlurmUnreachable, match=r"squeue.* [0-3] s"):  # of four
         one.jobs()
-    with pytest.raises(SlurmUnreachable, match="no time left"):
+    with pytest.raises(SlurmUnreachable, match="squeue"):
         one.jobs()
+    assert (tmp_path / "asked").read_text() == "asked\n"  # without time left, squeue is not started
 
 
-def test_a_missing_command_says_what_to_install_and_what_works_without(tmp_path: Path) -> None:
-    with pytest.raises(SlurmMissing, match=r"slurm-client.*plan, logs, attempts"):
+def test_a_missing_command_names_the_package_to_install(tmp_path: Path) -> None:
+    with pytest.raises(SlurmMissing, match=r"slurm-client"):
         run_slurm(["squeue"], {"PATH": str(tmp_path)}, 1)
 
 
@@ -111,7 +112,7 @@ def test_a_refusal_keeps_slurms_words_on_one_line(tmp_path: Path) -> None:
     with pytest.raises(SlurmError) as caught:
         client(tmp_path).submit("#!/bin/sh\n")
     assert not isinstance(caught.value, SlurmUnreachable)
-    assert str(caught.value) == "Slurm refused to take the job: invalid partition; no luck"
+    assert "invalid partition; no luck" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_queue_that_fails_in_an_unknown_way_is_never_an_empty_queue(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_words_are_one_line_without_repetition() -> None:
     assert answer.words() == "a; b: c"
 
 
-def test_a_list_of_jobs_that_breaks_off_in_the_middle_of_a_row_is_no_answer(tmp_path: Path) -> None:
+def test_a_list_of_jobs_that_ends_within_a_row_is_no_answer(tmp_path: Path) -> None:
     values = ["1"] * len(QUEUE_FIELDS)
     row = FIELD_END.join(values) + ROW_END + "\n"
     for printed, is_whole in ((row + row, True), (row + row[:9], False), (row[:9], False)):
@@ -194,15 +195,16 @@ def test_a_list_of_jobs_that_breaks_off_in_the_middle_of_a_row_is_no_answer(tmp_
         if is_whole:
             assert len(client(tmp_path).jobs()) == 2
             continue
-        with pytest.raises(SlurmUnreachable, match="in the middle of a row"):
+        with pytest.raises(SlurmUnreachable, match="squeue"):
             client(tmp_path).jobs()
 
 
-def test_a_local_cluster_that_is_down_is_said_to_be_one_with_what_brings_it_up(tmp_path: Path) -> None:
+def test_an_error_about_a_stopped_local_cluster_names_the_command_that_starts_it(tmp_path: Path) -> None:
     fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     conf = tmp_path / "slurm.conf"
-    with pytest.raises(SlurmUnreachable, match="is unknown; try again later"):
+    with pytest.raises(SlurmUnreachable) as caught:
         run_slurm(["squeue"], {"PATH": str(tmp_path), "SLURM_CONF": str(conf)}, 60)
+    assert "local-cluster" not in str(caught.value)
     (tmp_path / "cluster.json").write_text("{}")
     with pytest.raises(SlurmUnreachable, match=f"opsctl local-cluster up --folder {tmp_path}"):
         run_slurm(["squeue"], {"PATH": str(tmp_path), "SLURM_CONF": str(conf)}, 60)
@@ -215,9 +217,7 @@ def test_a_local_cluster_that_is_down_is_said_to_be_one_with_what_brings_it_up(t
         ("sacct", "slurmdbd", "AccountingStorageHost=127.0.0.1\nAccountingStoragePort={port}\n"),
     ],
 )
-def test_a_local_cluster_whose_daemon_is_gone_is_said_to_be_down_without_asking_it(
-    program: str, daemon: str, lines: str, tmp_path: Path
-) -> None:
+def test_a_local_cluster_without_its_daemon_is_not_asked(program: str, daemon: str, lines: str, tmp_path: Path) -> None:
     fake(tmp_path, program, f"touch {tmp_path}/asked")
     conf = tmp_path / "slurm.conf"
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CONF": str(conf)}
@@ -228,7 +228,7 @@ def test_a_local_cluster_whose_daemon_is_gone_is_said_to_be_down_without_asking_
         run_slurm([program], environment, 60)  # a Slurm that is no local cluster is always asked
         (tmp_path / "asked").unlink()
         (tmp_path / "cluster.json").write_text("{}")
-        with pytest.raises(SlurmUnreachable, match=f"its {daemon} does not listen: port {port} .*local-cluster up"):
+        with pytest.raises(SlurmUnreachable, match=f"{daemon}.*{port}.*local-cluster up"):
             run_slurm([program], environment, 60)
         assert not (tmp_path / "asked").exists()
         fake(tmp_path, "sacctmgr", "echo made")  # asks a daemon that is there before the controller
@@ -238,7 +238,7 @@ def test_a_local_cluster_whose_daemon_is_gone_is_said_to_be_down_without_asking_
         assert (tmp_path / "asked").exists()
 
 
-def test_what_cannot_be_looked_at_beside_slurms_configuration_hides_neither_its_answer_nor_that_none_came(
+def test_a_stale_file_handle_next_to_the_configuration_hides_no_answer_and_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.stat
@@ -253,5 +253,5 @@ def test_what_cannot_be_looked_at_beside_slurms_configuration_hides_neither_its_
     fake(tmp_path, "squeue", "echo 7")
     assert run_slurm(["squeue"], environment, 60).stdout == "7\n"
     fake(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(SlurmUnreachable, match="is unknown; try again later"):
+    with pytest.raises(SlurmUnreachable, match="Unable to contact slurm controller"):
         run_slurm(["squeue"], environment, 60)

@@ -1,4 +1,4 @@
-"""What the pyslurm backend refuses, each in a line, and what it makes of a program that ends or hangs.
+"""Errors of the pyslurm backend, and its program that ends or hangs.
 
 Where pyslurm itself is needed the contract (tests/contract) tries it; here a program of ours stands in for it.
 """
@@ -59,53 +59,53 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     return write
 
 
-def test_a_pyslurm_that_is_not_there_is_refused(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyslurm_is_refused(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> str:
         raise metadata.PackageNotFoundError
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(SlurmUnasked, match=r"pyslurm is not installed in this Python: pip install"):
+    with pytest.raises(SlurmUnasked, match=r"pyslurm.*pip install"):
         client(slurm).jobs()
 
 
 def test_a_pyslurm_of_another_release_is_refused(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda _: "24.11.0")
-    with pytest.raises(SlurmUnasked, match=r"pyslurm is 24.11.0, made for Slurm 24.11, and this is Slurm 25.11.1"):
+    with pytest.raises(SlurmUnasked, match=r"24\.11\.0.*25\.11\.1"):
         client(slurm).nodes()
 
 
 def test_a_configuration_that_is_not_there_is_refused(slurm: Cluster) -> None:
-    with pytest.raises(SlurmUnasked, match=r"SLURM_CONF=/nowhere/slurm.conf: there is no such file"):
+    with pytest.raises(SlurmUnasked, match=r"SLURM_CONF=/nowhere/slurm\.conf"):
         client(Cluster(slurm_conf="/nowhere/slurm.conf", bin_folders=slurm.bin_folders)).jobs()
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "line"),
+    ("words", "error", "fact"),
     [
-        ("fatal: Could not establish a configuration source", SlurmUnasked, "no Slurm is set up on this machine"),
-        ("fatal: out of cheese", SlurmError, "Slurm refused to answer pyslurm: out of cheese"),
+        ("fatal: Could not establish a configuration source", SlurmUnasked, "Slurm"),
+        ("fatal: out of cheese", SlurmError, "out of cheese"),
     ],
 )
-def test_a_program_that_libslurm_ends_leaves_its_words(
-    slurm: Cluster, package: Package, words: str, error: type[Exception], line: str
+def test_a_program_that_libslurm_ends_is_an_error_with_its_words(
+    slurm: Cluster, package: Package, words: str, error: type[Exception], fact: str
 ) -> None:
     package(at_import=f"print({words!r}, file=sys.stderr); os._exit(1)")
-    with pytest.raises(error, match=line):
+    with pytest.raises(error, match=fact):
         client(slurm).jobs()
 
 
-def test_a_program_that_hangs_is_ended_and_says_nothing_of_any_job(slurm: Cluster, package: Package) -> None:
+def test_a_program_that_hangs_is_ended_and_slurm_counts_as_unreachable(slurm: Cluster, package: Package) -> None:
     package(load="time.sleep(600)")
     asking = client(slurm, 1.5)
-    with pytest.raises(SlurmUnreachable, match=r"pyslurm: no answer within"):
+    with pytest.raises(SlurmUnreachable, match="pyslurm"):
         asking.jobs()
     assert asking._program is not None and not asking._program.is_alive
 
 
-def test_what_slurm_refuses_is_in_its_words_and_the_program_is_begun_again(slurm: Cluster, package: Package) -> None:
+def test_a_refusal_has_the_words_of_slurm_and_the_program_starts_again(slurm: Cluster, package: Package) -> None:
     package(load="raise PyslurmError('Access/permission denied')")
     asking = client(slurm)
-    with pytest.raises(SlurmError, match=r"Slurm refused to answer pyslurm: Access/permission denied"):
+    with pytest.raises(SlurmError, match=r"Access/permission denied"):
         asking.jobs()
     package(load="return {}")
     assert asking.jobs() == []
@@ -113,7 +113,7 @@ def test_what_slurm_refuses_is_in_its_words_and_the_program_is_begun_again(slurm
 
 def test_a_controller_that_does_not_answer_is_unreachable(slurm: Cluster, package: Package) -> None:
     package(load="raise PyslurmError('Unable to contact slurm controller (connect failure)')")
-    with pytest.raises(SlurmUnreachable, match=r"the state of its jobs is unknown"):
+    with pytest.raises(SlurmUnreachable, match="unknown"):
         client(slurm).jobs()
 
 
