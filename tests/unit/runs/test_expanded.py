@@ -40,34 +40,31 @@ def test_the_layout_follows_the_nodes(tmp_path: Path) -> None:
         run.on(3)
 
 
-def test_a_chains_own_arguments_come_last_and_change_nothing_that_is_published(tmp_path: Path) -> None:
+def test_the_arguments_of_a_chain_come_last_and_leave_the_revision_unchanged(tmp_path: Path) -> None:
     run = expand(loaded(tmp_path))
     chain = run.with_arguments(["--train_sam=640", "--tensor-model-parallel-size", "4"])
     assert chain.arguments == (*run.arguments, "--train_sam=640", "--tensor-model-parallel-size", "4")
     assert (chain.options.train_samples, chain.layout.tensor, chain.layout.data) == (640, 4, 1)
     assert (chain.file, chain.paths) == (run.file, run.paths)
-    with pytest.raises(UsageError, match=r"after --: .*is not divisible by --tensor-model-parallel-size 3"):
+    with pytest.raises(UsageError, match=r"after --: .*--tensor-model-parallel-size 3"):
         run.with_arguments(["--tensor-model-parallel-size", "3"])
 
 
-def test_what_the_trainer_would_refuse_cannot_be_made(tmp_path: Path) -> None:
-    with pytest.raises(RunFileError, match=r"run\.toml: --num-layers 5 is not divisible"):
+def test_a_run_that_the_trainer_would_refuse_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFileError, match=r"run\.toml: --num-layers 5 "):
         expand(loaded(tmp_path, changed("num_layers = 4", "num_layers = 5")))
-    with pytest.raises(RunFileError, match=r"\$\{NOWHERE\} is not set"):
+    with pytest.raises(RunFileError, match=r"\$\{NOWHERE\}"):
         expand(loaded(tmp_path, changed("data/corpus", "${NOWHERE}/corpus")))
 
 
 @pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        (b"two\nlines", r"run\.toml: \[run\] output = .*: allowed is a folder's path on one line"),
-        (b"caf\xe9", r"run\.toml: \[run\] output = .*: allowed is a folder's path in UTF-8"),
-    ],
+    ("name", "fact"),
+    [(b"two\nlines", "line"), (b"caf\xe9", "UTF-8")],
 )
-def test_a_run_in_a_folder_that_no_script_can_name_is_refused(tmp_path: Path, name: bytes, line: str) -> None:
+def test_a_run_in_a_folder_that_no_script_can_name_is_refused(tmp_path: Path, name: bytes, fact: str) -> None:
     folder = tmp_path / os.fsdecode(name)
     folder.mkdir()
     read = loaded(folder)
     assert read.paths.output == folder / "output"  # what only looks may look
-    with pytest.raises(RunFileError, match=line):
+    with pytest.raises(RunFileError, match=rf"run\.toml: \[run\] output = .*{fact}"):
         expand(read)

@@ -6,6 +6,7 @@ import pytest
 
 from opsctl.errors import RunFileError
 from opsctl.runs.hub_values import check_hub
+from tests.facts import missing
 
 RUN_FILE = Path("/run/run.toml")
 
@@ -15,10 +16,7 @@ RUN_FILE = Path("/run/run.toml")
 def test_a_path_that_looks_like_git_is_refused_with_both_forms(key: str, name: str) -> None:
     with pytest.raises(RunFileError) as refused:
         check_hub(RUN_FILE, {key: name})
-    assert str(refused.value) == (
-        f'/run/run.toml: [hub] {key} = "{name}": allowed is OWNER/NAME, as in "lab/tr1-13B-logs", '
-        'or a git URL, as in "https://HOST/lab/tr1.git"'
-    )
+    assert missing(str(refused.value), f'/run/run.toml: [hub] {key} = "{name}"', "OWNER/NAME", "https://HOST/") == []
 
 
 @pytest.mark.parametrize("name", ["lab/x", "lab/x.gitlab", "https://host/lab/x.git", "http://localhost:3000/lab/x.git"])

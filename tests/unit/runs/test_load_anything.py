@@ -17,7 +17,7 @@ from opsctl.runs.load import LoadedRun, expanded_file, load_run_file
 from opsctl.runs.shape import TABLES, keys_of
 from tests.unit.runs.run_files import VALID, changed
 
-several = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 WRITABLE = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 VALUES = st.one_of(
     st.integers(-(2**70), 2**70),

@@ -8,6 +8,7 @@ import pytest
 
 from opsctl.errors import RunFileError
 from opsctl.runs.profile import cron_table, jobs_table, watch_table
+from tests.facts import missing
 from tests.unit.runs.run_files import changed, loaded, refusal
 
 
@@ -29,17 +30,19 @@ def test_what_a_profile_says_is_not_the_runs_to_publish(tmp_path: Path) -> None:
     assert loaded(tmp_path, changed("nodes = 4", "nodes = 4"), **around).file.alerts == {}
 
 
-def test_the_cron_belongs_into_a_profile(tmp_path: Path) -> None:
+def test_the_cron_table_is_for_profiles_only(tmp_path: Path) -> None:
     around = environment(tmp_path / "config", '[cron]\npartition = "prepost"\n')
     assert (cron_table(around).partition, cron_table(around).nice) == ("prepost", 10_000)
-    assert "it goes into a profile" in refusal(tmp_path, changed("[trainer]", '[cron]\npartition = "x"\n\n[trainer]'))
+    line = refusal(tmp_path, changed("[trainer]", '[cron]\npartition = "x"\n\n[trainer]'))
+    assert missing(line, "[cron]", "profile") == []
 
 
-def test_where_long_commands_run_is_the_profiles_to_say(tmp_path: Path) -> None:
+def test_the_jobs_table_is_for_profiles_only(tmp_path: Path) -> None:
     around = environment(tmp_path / "config", '[jobs]\npartition = "prepost"\ntime = "20:00:00"\n')
     table = jobs_table(around)
     assert (table.partition, table.internet_partition, table.time) == ("prepost", None, "20:00:00")
-    assert "it goes into a profile" in refusal(tmp_path, changed("[trainer]", '[jobs]\npartition = "x"\n\n[trainer]'))
+    line = refusal(tmp_path, changed("[trainer]", '[jobs]\npartition = "x"\n\n[trainer]'))
+    assert missing(line, "[jobs]", "profile") == []
 
 
 @pytest.mark.parametrize("text", ["[jobs]\nnice = -1\n", "[jobs]\ninternet_partition = ' '\n", "[jobs]\ntime = '0'\n"])
@@ -52,9 +55,9 @@ def test_a_wrong_table_of_jobs_is_named(tmp_path: Path, text: str) -> None:
     ("table", "line"),
     [
         ("[watch]\nwait_most = 'long'\n", "[watch] wait_most"),
-        ("[watch]\nmust_run = 1\n", "allowed is true or false"),
-        ("[watch]\nfull_percent = 0\n", "allowed is a number from 1 to 100"),
-        ("[alerts]\nquiet = '22-7'\n", "two times of day"),
+        ("[watch]\nmust_run = 1\n", "[watch] must_run = 1"),
+        ("[watch]\nfull_percent = 0\n", "[watch] full_percent = 0"),
+        ("[alerts]\nquiet = '22-7'\n", "[alerts] quiet"),
         ("[alerts]\nremind_after = '0'\n", "[alerts] remind_after"),
     ],
 )
