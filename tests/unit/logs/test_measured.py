@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.logs.lines import parse_lines
@@ -46,7 +46,6 @@ def test_the_median_leaves_out_what_one_slow_iteration_took() -> None:
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=12))
-@settings(deadline=None)
 def test_an_iteration_takes_the_median_of_all_but_the_first_after_a_start(hundredths: list[int]) -> None:
     seconds = [number / 100 for number in hundredths]
     lines = [train(number, taken) for number, taken in enumerate([1.0, *seconds], start=1)]
