@@ -16,6 +16,7 @@ from opsctl.nodes.judging import judge, room, score_of, used_all_the_same
 from opsctl.nodes.policy import WEIGHTS, Policy
 from opsctl.records.node_evidence import NodeEvidence
 from opsctl.slurm.nodes import Node
+from tests.facts import missing
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -103,11 +104,11 @@ def serving(names: Iterable[str], state: str = "idle") -> list[Node]:
     return [Node(name, state, "") for name in names]
 
 
-def test_a_persons_word_stands_whatever_evidence_and_cap_say_and_takes_of_the_room() -> None:
+def test_exclusions_by_a_person_stay_and_use_up_the_cap_for_evidence() -> None:
     persons = [Exclusion(node=f"n{n}", since=NOW, until=NOW + DAY, by="alice", why="slow") for n in range(5, 9)]
     found = judge([seen("n1", "gpu-ecc", 0.9), seen("n2", "gpu-ecc", 1.0)], [], NOW, NODES, Policy(), persons)
     used = kept_in(found, serving(NODES), Policy())
-    assert list(used) == ["n1"] and "10 % of the partition's 20 nodes" in used["n1"]
+    assert list(used) == ["n1"] and missing(used["n1"], "10 %", "20 nodes") == []
 
 
 def test_where_the_run_needs_every_node_none_is_kept_out_and_that_is_said() -> None:
