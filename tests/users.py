@@ -1,14 +1,55 @@
-"""Being another Unix user for a moment, in a forked process: another user may not read this interpreter's library."""
+"""Unix users for tests, and functions that run as one of them in a forked process.
+
+A new interpreter would not do: another user may not read this one's library.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import pwd
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar, cast
 
+import pytest
+
 T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def made_users() -> Iterator[Callable[..., str]]:
+    """Give a function that makes Unix users, and remove these users at the end. Skips the test without root.
+
+    `make("alice", groups_of=["team"])` returns the name that the user really has.
+    """
+    if os.getuid():
+        pytest.skip("making Unix users needs root")
+    users: list[str] = []
+    groups: list[str] = []
+
+    def run(*words: str) -> None:
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
+
+    def make(name: str = "user", groups_of: Sequence[str] = ()) -> str:
+        user = f"oc{name}{os.getpid()}"
+        for group in groups_of:
+            if group not in groups:
+                run("groupadd", group)
+                groups.append(group)
+        more = ["--groups", ",".join(groups_of)] if groups_of else []
+        run("useradd", "--create-home", "--shell", "/bin/bash", *more, user)
+        users.append(user)
+        return user
+
+    try:
+        yield make
+    finally:
+        for user in users:
+            subprocess.run(["userdel", "--remove", "--force", user], capture_output=True, timeout=60)
+        for group in groups:
+            subprocess.run(["groupdel", group], capture_output=True, timeout=60)
 
 
 def as_user(user: str, do: Callable[[], T]) -> T:
