@@ -14,6 +14,7 @@ from opsctl.records.revision import Revision, digest_of
 from opsctl.records.run_view import view
 from opsctl.runs.load import LoadedRun, load_run_file
 from opsctl.shipped import templates_folder
+from tests.facts import missing
 from tests.tiny_run import ready, write_run
 from trainer.recipe.options import OptionsError
 
@@ -94,48 +95,39 @@ def test_a_withdrawn_revision_is_gone(tmp_path: Path) -> None:
     assert [path.name for path in loaded(tmp_path).paths.revisions.iterdir()] == [first.name]
 
 
-def published_on_a_small_disk(folder: Path, files: int) -> tuple[str, list[str]]:
-    """Publish where the disk, a real one in memory, has room for so many files; what was refused, what is there then.
+_PUBLISH_ON_SMALL_DISKS = """
+import json, pathlib, subprocess, sys
+from opsctl.errors import OpsctlError
+from tests.unit.records.test_revisions import loaded, publish
+run, results = loaded(pathlib.Path(sys.argv[1])), []
+output = run.paths.output
+for files in range(6):
+    inodes = 4 + files  # the disk itself, .opsctl, revisions, the folder of the new revision, and its files
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=700,nr_inodes={inodes}", "none", output], check=True)
+    error = ""
+    try:
+        publish(run)
+    except OpsctlError as raised:
+        error = str(raised)
+    results.append([error, [path.name for path in run.paths.revisions.iterdir()]])
+    subprocess.run(["umount", output], check=True)
+print(json.dumps(results))
+"""
 
-    Needs a kernel that lets a user mount in a namespace of his own.
-    """
+
+def test_a_full_disk_at_any_of_five_files_leaves_nothing(tmp_path: Path) -> None:
+    """The disks are real ones in memory: this needs a kernel that lets a user mount in a namespace."""
     own_namespace = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*own_namespace, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel gives users no namespaces of their own")
-    output = loaded(folder).paths.output
-    output.mkdir()
-    folders = 4  # of the disk itself, .opsctl, revisions, and the revision that is being built
-    mount = f'mount -t tmpfs -o mode=700,nr_inodes={folders + files} none "$0" && exec "$@"'
-    script = f"""
-import json, pathlib
-from opsctl.account import account_and_host, account_name
-from opsctl.errors import OpsctlError
-from tests.unit.records.test_revisions import loaded, publish
-run, said = loaded(pathlib.Path({str(folder)!r})), ""
-try:
-    publish(run)
-except OpsctlError as error:
-    said = str(error)
-print(json.dumps([said, [path.name for path in run.paths.revisions.iterdir()]]))
-"""
-    words = [*own_namespace, "sh", "-c", mount, str(output), sys.executable, "-c", script]
+    loaded(tmp_path).paths.output.mkdir()
+    words = [*own_namespace, sys.executable, "-c", _PUBLISH_ON_SMALL_DISKS, str(tmp_path)]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
-    said, left = json.loads(ran.stdout)
-    return said, left
-
-
-@pytest.mark.parametrize("failing", range(1, 6))
-def test_a_full_disk_at_any_file_leaves_nothing(tmp_path: Path, failing: int) -> None:
-    said, left = published_on_a_small_disk(tmp_path, failing - 1)
-    assert said.startswith("cannot publish a revision: no space left at ")
-    assert "; nothing was changed" in said
-    assert left == []
-
-
-def test_a_disk_with_room_for_each_file_takes_the_revision(tmp_path: Path) -> None:
-    said, left = published_on_a_small_disk(tmp_path, 5)
-    assert said == "" and [name[:5] for name in left] == ["0001-"]
+    *full, (error, names) = json.loads(ran.stdout)
+    assert error == "" and [name[:5] for name in names] == ["0001-"]
+    assert [left for _, left in full] == [[]] * 5
+    assert all("no space left" in refusal and str(tmp_path / "output") in refusal for refusal, _ in full)
 
 
 def test_what_a_killed_publish_left_does_not_count(tmp_path: Path) -> None:
@@ -195,7 +187,7 @@ def listed(path: Path) -> None:
     path.write_text("[" * 5000)
 
 
-def missing(path: Path) -> None:
+def removed(path: Path) -> None:
     path.unlink()
 
 
@@ -226,12 +218,15 @@ def anothers(path: Path) -> None:
     os.chown(path, 1, -1)
 
 
-DAMAGES = (cut, emptied, null, listed, missing, a_folder, a_pipe, a_link, a_second_name, huge, anothers)
+DAMAGES = (cut, emptied, null, listed, removed, a_folder, a_pipe, a_link, a_second_name, huge, anothers)
 
 
-@pytest.mark.parametrize("name", ["revision.json", "run.json", "step.sh"])
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_newest_revision_is_named_never_used_and_published_over(
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*((name, damage) for name in ("revision.json", "run.json") for damage in DAMAGES), ("step.sh", cut)],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_a_damaged_newest_revision_is_named_and_replaced_and_never_used(
     tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     if damage is anothers and os.geteuid():
@@ -244,8 +239,7 @@ def test_a_damaged_newest_revision_is_named_never_used_and_published_over(
     with pytest.raises(OpsctlError) as refusal:
         found.options()
     assert "\n" not in str(refusal.value)
-    assert str(refusal.value).startswith(f"revision {first.name} in {run.paths.revisions} is damaged: ")
-    assert str(refusal.value).endswith("; opsctl revise publishes a new revision")
+    assert missing(str(refusal.value), first.name, run.paths.revisions, "damaged", "opsctl revise") == []
     assert revisions.newest_whole(run.paths) is None
     second = publish(run)
     assert (second.number, second.damage) == (2, "") and newest(run) == second
@@ -255,18 +249,18 @@ def test_a_damaged_newest_revision_is_named_never_used_and_published_over(
 @pytest.mark.parametrize(
     ("number", "tail"), [("0007", ""), ("0001", "0")], ids=["another number", "another content's hash"]
 )
-def test_a_revision_under_another_ones_name_is_damaged(tmp_path: Path, number: str, tail: str) -> None:
+def test_a_revision_under_a_wrong_name_is_damaged(tmp_path: Path, number: str, tail: str) -> None:
     run = loaded(tmp_path)
     first = publish(run)
     hash_ = first.digest[:12] if not tail else "0" * 12
     first.folder.rename(first.folder.with_name(f"{number}-{hash_}"))
-    assert f"revision.json is of {first.name}" in newest(run).damage
+    assert missing(newest(run).damage, "revision.json", first.name) == []
 
 
-def test_a_revision_with_a_file_more_is_damaged(tmp_path: Path) -> None:
+def test_a_revision_with_an_extra_file_is_damaged(tmp_path: Path) -> None:
     run = loaded(tmp_path)
     (publish(run).folder / "more").write_text("")
-    assert "its files are not what was published" in newest(run).damage
+    assert newest(run).damage
 
 
 def modes(run: LoadedRun, revision: Revision) -> tuple[str, str, set[str]]:
@@ -312,11 +306,11 @@ def test_a_chains_own_arguments_are_understood_as_the_trainer_does(tmp_path: Pat
     assert revision.options().train_samples == 4000
 
 
-def test_what_another_release_published_is_refused_by_name_and_no_reason_to_see_nothing(tmp_path: Path) -> None:
+def test_an_unknown_option_of_another_release_is_named_and_hides_no_other_record(tmp_path: Path) -> None:
     run = loaded(tmp_path)
     revision = publish(run)
     republish(revision, trainer_arguments_json=json.dumps([*revision.trainer_arguments, "--of-another-release"]))
-    with pytest.raises(OptionsError, match="--of-another-release is no option of the trainer"):
+    with pytest.raises(OptionsError, match="--of-another-release"):
         newest(run).options()
     assert view(str(run.path)).options is None
 
@@ -325,7 +319,7 @@ def test_what_another_release_published_is_refused_by_name_and_no_reason_to_see_
 def test_a_published_run_that_cannot_be_understood_is_one_line(tmp_path: Path, text: str) -> None:
     run = loaded(tmp_path)
     republish(publish(run), run_json=text)
-    with pytest.raises(OpsctlError, match=r"run\.json: .*; opsctl revise publishes a new revision"):
+    with pytest.raises(OpsctlError, match=r"run\.json: .*opsctl revise"):
         newest(run).options()
 
 
