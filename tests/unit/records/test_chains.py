@@ -80,10 +80,10 @@ def test_every_chain_is_read_back_as_it_was_recorded(tmp_path_factory: pytest.Te
     assert chains.read_chains(paths) == [chain]
 
 
-def test_a_damaged_note_of_a_submission_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_damaged_record_of_a_submission_is_named_with_the_remedy(tmp_path: Path) -> None:
     paths = run_paths(tmp_path)
     (paths.state / "submitting.json").write_text('{"chain": 0')
-    with pytest.raises(OpsctlError, match=r"cannot read .*submitting.json: .*; remove it and try again"):
+    with pytest.raises(OpsctlError, match=r"submitting\.json.*remove"):
         chains.settle_submitting(paths, [OURS])
 
 

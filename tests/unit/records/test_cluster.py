@@ -25,6 +25,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import NO_CONF, Cluster
 from opsctl.slurm.commands import CommandClient
+from tests.facts import missing
 
 
 @pytest.fixture
@@ -124,9 +125,7 @@ def test_a_cluster_that_only_root_and_we_can_change_brings_its_programs(paths: R
 
 
 @pytest.mark.parametrize("what", ["slurm.conf", "."])
-def test_a_configuration_that_others_can_write_is_out_of_bounds_and_says_so(
-    paths: RunPaths, tmp_path: Path, what: str
-) -> None:
+def test_a_configuration_that_others_can_write_is_not_used(paths: RunPaths, tmp_path: Path, what: str) -> None:
     conf = conf_in(tmp_path / "lab it's")
     record(paths, name="lab", controller="ctl", slurm_conf=conf)
     place = Path(conf).parent / what
@@ -136,8 +135,7 @@ def test_a_configuration_that_others_can_write_is_out_of_bounds_and_says_so(
     with pytest.raises(SlurmUnreachable) as caught:
         client_for(chosen).jobs()
     said = str(caught.value)
-    assert f"cluster lab (controller ctl), configured by {conf}" in said and "can be written by others" in said
-    assert "export SLURM_CONF='" in said and "--cluster" in said and "\n" not in said
+    assert missing(said, "lab", "ctl", conf, "export SLURM_CONF='", "--cluster") == [] and "\n" not in said
     with pytest.raises(SlurmUnreachable, match="not asked"):
         client_for(chosen).submit("")
 
@@ -160,9 +158,9 @@ def test_a_link_to_what_is_ours_is_followed_once(paths: RunPaths, tmp_path: Path
 
 
 @pytest.mark.parametrize("conf", ["slurm.conf", "/gone/slurm.conf", "/nul\0"])
-def test_a_configuration_that_is_not_there_is_out_of_bounds(paths: RunPaths, conf: str) -> None:
+def test_a_configuration_that_does_not_exist_is_not_used(paths: RunPaths, conf: str) -> None:
     record(paths, name="lab", controller="ctl", slurm_conf=conf)
-    assert "not asked, since" in choose_cluster(None, paths).out_of_bounds
+    assert choose_cluster(None, paths).out_of_bounds
 
 
 def test_a_damaged_record_is_no_reason_to_ask_another_slurm(paths: RunPaths) -> None:
@@ -172,7 +170,7 @@ def test_a_damaged_record_is_no_reason_to_ask_another_slurm(paths: RunPaths) -> 
         client_for(chosen).jobs()
 
 
-def test_a_named_folder_that_others_can_write_is_refused_and_a_name_of_our_own_is_not(
+def test_a_named_folder_that_others_can_write_is_refused_and_one_of_the_user_is_not(
     paths: RunPaths, tmp_path: Path
 ) -> None:
     folder = tmp_path / "home" / "opsctl" / "clusters" / "lab"
@@ -184,7 +182,7 @@ def test_a_named_folder_that_others_can_write_is_refused_and_a_name_of_our_own_i
     (folder.parent.parent / "other").mkdir()
     folder = folder.rename(folder.parent.parent / "other" / "lab")
     (tmp_path / "bin").chmod(0o777)
-    with pytest.raises(UsageError, match=r"bin can be written by others.*set PATH and SLURM_CONF yourself"):
+    with pytest.raises(UsageError, match=rf"{tmp_path}/bin .*SLURM_CONF"):
         find_cluster(str(folder))
 
 
@@ -229,7 +227,7 @@ def test_the_environment_of_a_cluster_is_what_was_there_and_it() -> None:
     assert Cluster().environment({"SLURM_CONF": "/y"})["SLURM_CONF"] == "/y"
 
 
-def test_a_profile_says_who_is_asked_about_slurm(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_chooses_the_backend_for_slurm(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(paths.output))
     monkeypatch.delenv("OPSCTL_SLURM_BACKEND", raising=False)
     profile = paths.output / "opsctl" / "profile.toml"
@@ -241,8 +239,8 @@ def test_a_profile_says_who_is_asked_about_slurm(paths: RunPaths, monkeypatch: p
     monkeypatch.setenv("OPSCTL_SLURM_BACKEND", "commands")
     assert type(client_for(choose_cluster(None, paths))) is CommandClient
     monkeypatch.setenv("OPSCTL_SLURM_BACKEND", "rest")
-    with pytest.raises(UsageError, match=r"no backend 'rest' for Slurm: there are commands and pyslurm"):
+    with pytest.raises(UsageError, match=r"'rest'.*commands.*pyslurm"):
         client_for(choose_cluster(None, paths))
     profile.write_text('[cluster]\nbackend = "slurmrestd"\n')
-    with pytest.raises(RunFileError, match=r"backend = .*slurmrestd.*: allowed is one of commands, pyslurm"):
+    with pytest.raises(RunFileError, match=r"backend = .*slurmrestd.*commands, pyslurm"):
         choose_cluster(None, paths)

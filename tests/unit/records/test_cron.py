@@ -50,9 +50,9 @@ def test_the_chain_comes_back_as_it_was_written(paths: CronPaths) -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"token": "a', "[]", '{"token": "a", "via": "crond"}'])
-def test_a_damaged_chain_is_named_with_what_mends_it(paths: CronPaths, text: str) -> None:
+def test_a_damaged_chain_is_named_with_the_option_that_fixes_it(paths: CronPaths, text: str) -> None:
     paths.chain.write_text(text)
-    with pytest.raises(OpsctlError, match=r"chain\.json.*--take-over writes it anew"):
+    with pytest.raises(OpsctlError, match=r"chain\.json.*--take-over"):
         read_chain(paths)
 
 

@@ -33,6 +33,7 @@ from opsctl.records.revisions import publish
 from opsctl.records.state_files import read_state, write_state
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
+from tests.facts import missing
 from tests.tiny_run import ready, write_run
 from tests.unit.records.test_chains import CHAIN, OURS
 
@@ -110,14 +111,14 @@ def test_a_copy_has_none_of_the_originals_jobs(run: RunPaths) -> None:
     assert recorded(run).own([ours]) == [ours]
     assert recorded(copy).own([ours]) == []
     assert place_of(copy) == Place(Standing.COPY, run.output)
-    with pytest.raises(OpsctlError, match=rf"cannot cancel x: .*a copy of {run.output}"):
+    with pytest.raises(OpsctlError, match=rf"cancel x: .*copy of {run.output}"):
         refuse_a_copy(copy, "cancel x")
 
 
-def test_a_copy_becomes_a_run_of_its_own_and_keeps_the_originals_records_under_a_name(run: RunPaths) -> None:
+def test_a_copy_becomes_a_new_run_and_keeps_the_records_of_the_original_in_a_folder(run: RunPaths) -> None:
     run_id, copy = read_run_id(run), copied(run)
     said = settle_identity(copy)
-    assert f"{copy.output} is a copy of {run.output}" in said and "\n" not in said
+    assert missing(said, copy.output, "copy", run.output) == [] and "\n" not in said
     aside = copy.state / f"copied-from-{run_id}"
     assert {path.name for path in aside.iterdir()} == set(OF_THE_ORIGINAL)
     assert {path.name for path in copy.state.iterdir()} == {aside.name, "lock"}
@@ -158,13 +159,13 @@ def test_a_copy_of_a_copy_keeps_the_records_of_both(run: RunPaths) -> None:
     assert len(list(second.state.glob("copied-from-*"))) == 2
 
 
-def test_a_moved_folder_goes_on_as_the_same_run(run: RunPaths) -> None:
+def test_a_moved_folder_is_still_the_same_run(run: RunPaths) -> None:
     run_id = read_run_id(run)
     moved = RunPaths(run.output.rename(run.output.with_name("moved")))
     assert place_of(moved) == Place(Standing.MOVED, run.output)
     assert recorded(moved).run_id == run_id
     said = settle_identity(moved)
-    assert said == f"{moved.output} was {run.output} and goes on as the same run"
+    assert missing(said, moved.output, run.output) == [] and "copy" not in said
     assert place_of(moved).standing is Standing.SAME and settle_identity(moved) == ""
 
 
@@ -176,7 +177,7 @@ def test_a_folder_with_all_around_it_moved_is_the_same_run(tmp_path: Path) -> No
     assert place_of(RunPaths(tmp_path / "renamed" / "run" / "output")).standing is Standing.MOVED
 
 
-def test_a_copy_that_has_got_the_number_of_the_removed_original_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_copy_with_the_inode_of_the_removed_original_is_unclear(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "project" / "output")
     paths.state.mkdir(parents=True)
     make_run_id(paths)
@@ -189,7 +190,7 @@ def test_a_copy_that_has_got_the_number_of_the_removed_original_is_not_taken_for
     write_state(copy.output, copy.identity, msgspec.structs.replace(identity, inode=inode))
     shutil.rmtree(tmp_path / "project")
     assert place_of(copy).standing is Standing.UNCLEAR
-    with pytest.raises(OpsctlError, match="which cannot be told from here"):
+    with pytest.raises(OpsctlError, match=str(copy.identity)):
         settle_identity(copy)
 
 
@@ -203,11 +204,11 @@ def test_the_same_folder_by_another_name_is_no_move(run: RunPaths) -> None:
     assert is_here(str(link), run) and is_here("", run) and not is_here("/gone", run)
 
 
-def test_what_cannot_be_told_is_refused_with_the_ways_out(run: RunPaths) -> None:
+def test_an_unclear_folder_is_refused_with_the_two_remedies(run: RunPaths) -> None:
     copy = copied(run)
     identity = Identity(id="5eed", folder="/no/such/disk/output", inode=1)
     write_state(copy.output, copy.identity, identity)
-    with pytest.raises(OpsctlError, match=rf"if it is the same run, remove {copy.identity}, .* remove {copy.state}"):
+    with pytest.raises(OpsctlError, match=rf"remove {copy.identity}.* remove {copy.state}"):
         settle_identity(copy)
     copy.identity.unlink()
     assert settle_identity(copy) == ""
@@ -239,9 +240,9 @@ def test_a_damaged_identity_is_none(run: RunPaths, text: str) -> None:
     assert read_run_id(run) == run_id and place_of(run).standing is Standing.SAME
 
 
-def test_the_news_are_said_too_where_what_follows_is_refused(run: RunPaths) -> None:
+def test_an_error_after_settling_also_reports_the_copy(run: RunPaths) -> None:
     copy = copied(run)
-    with pytest.raises(UsageError, match=r"no such thing \(.* is a copy of .*\)"), settled_identity(copy):
+    with pytest.raises(UsageError, match=rf"no such thing .*copy of {run.output}"), settled_identity(copy):
         raise UsageError("no such thing")
     with settled_identity(run) as news:
         assert news == ()

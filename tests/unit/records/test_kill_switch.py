@@ -27,6 +27,7 @@ from opsctl.records import kill_switch
 from opsctl.records.kill_switch import LONGEST_WORDS, Note
 from opsctl.runs.paths import RunPaths
 from tests.anything import any_json
+from tests.facts import missing
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 #: Puts something else in the switch's place, and what it is called.
@@ -50,13 +51,9 @@ def paths(tmp_path: Path) -> RunPaths:
     return paths
 
 
-def test_it_is_ready_for_whom_the_folder_is_open(paths: RunPaths) -> None:
+def test_readiness_follows_from_the_mode_of_the_folder(paths: RunPaths) -> None:
     before = kill_switch.state(paths)
-    assert (before.is_armed, before.is_triggered, before.readiness()) == (
-        False,
-        False,
-        f"only {ME} can trigger it",
-    )
+    assert (before.is_armed, before.is_triggered, f"only {ME}" in before.readiness()) == (False, False, True)
     paths.output.chmod(0o2770)
     assert kill_switch.state(paths).readiness() == "armed"
 
@@ -194,12 +191,12 @@ def test_words_in_the_file_come_out_as_one_short_printable_line(paths: RunPaths)
 
 
 @pytest.mark.parametrize("kind", ODD_THINGS)
-def test_whatever_else_is_in_its_place_counts_and_is_named_and_keeps_nobody_waiting(paths: RunPaths, kind: str) -> None:
+def test_any_other_object_in_its_place_counts_and_is_named_without_blocking(paths: RunPaths, kind: str) -> None:
     ODD_THINGS[kind](paths.kill_switch)
     assert kill_switch.is_triggered(paths.kill_switch)
     again = kill_switch.trigger(paths, "me too")
     assert not again.changed and again.state.is_triggered
-    assert f"({kind} is in its place, which counts)" in again.state.describe()
+    assert kind in again.state.describe()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ODD_THINGS if kind != "a folder"])
@@ -209,18 +206,18 @@ def test_deactivating_removes_what_is_in_its_place(paths: RunPaths, kind: str) -
     assert not os.path.lexists(paths.kill_switch)
 
 
-def test_deactivating_removes_a_link_and_not_what_it_points_to(paths: RunPaths, tmp_path: Path) -> None:
+def test_deactivating_removes_a_link_and_not_its_target(paths: RunPaths, tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.txt"
-    thesis.write_text(json.dumps({"by": "eve", "why": "as the switch says"}))
+    thesis.write_text(json.dumps({"by": "eve", "why": "a trap"}))
     paths.kill_switch.symlink_to(thesis)
-    assert "as the switch says" not in kill_switch.state(paths).describe()
+    assert "a trap" not in kill_switch.state(paths).describe()
     kill_switch.deactivate(paths)
     assert thesis.exists() and not kill_switch.state(paths).is_triggered
 
 
-def test_a_folder_in_its_place_is_refused_by_name(paths: RunPaths) -> None:
+def test_deactivating_refuses_to_remove_a_folder(paths: RunPaths) -> None:
     paths.kill_switch.mkdir()
-    with pytest.raises(OpsctlError, match=r"kill-switch is a folder, which counts as triggered"):
+    with pytest.raises(OpsctlError, match=r"kill-switch.* folder"):
         kill_switch.deactivate(paths)
 
 
@@ -232,10 +229,10 @@ def test_deactivating_says_what_it_was(paths: RunPaths) -> None:
     assert not kill_switch.deactivate(paths).changed
 
 
-def test_triggering_a_run_without_output_says_so(tmp_path: Path) -> None:
+def test_triggering_a_run_without_output_is_an_error(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "nothing")
-    assert kill_switch.state(paths).readiness() == "no output folder yet"
-    with pytest.raises(OpsctlError, match="no output yet"):
+    assert "output" in kill_switch.state(paths).readiness()
+    with pytest.raises(OpsctlError, match="output"):
         kill_switch.trigger(paths)
 
 
@@ -247,11 +244,11 @@ def test_where_everybody_may_write_it_triggers_all_the_same(paths: RunPaths) -> 
 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-def test_a_switch_that_claims_an_end_of_the_calendar_still_counts(tmp_path: Path, at: str) -> None:
+def test_a_switch_with_an_impossible_time_still_counts(tmp_path: Path, at: str) -> None:
     paths = RunPaths(tmp_path)
     paths.kill_switch.write_text(json.dumps({"by": "ann", "at": at}))
     state = kill_switch.state(paths)
-    assert state.is_triggered and state.describe() == f"by ann at {at}"
+    assert state.is_triggered and missing(state.describe(), "ann", at) == []
     assert kill_switch.printed_switch(state).by == "ann"
 
 

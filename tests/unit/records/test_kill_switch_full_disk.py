@@ -86,17 +86,17 @@ def _goes(do: Callable[[], object]) -> bool:
     return True
 
 
-def test_with_no_byte_left_it_triggers_and_says_who_and_why(armed: RunPaths) -> None:
+def test_with_no_byte_left_it_triggers_and_records_who_and_why(armed: RunPaths) -> None:
     fill_with_data(armed.output)
-    change = kill_switch.trigger(armed, "the disk is full")
-    assert change.changed and (change.state.by, change.state.why) == (ME, "the disk is full")
+    change = kill_switch.trigger(armed, "disk full")
+    assert change.changed and (change.state.by, change.state.why) == (ME, "disk full")
 
 
-def test_with_no_file_left_it_triggers_and_says_who_and_why(armed: RunPaths) -> None:
+def test_with_no_file_left_it_triggers_and_records_who_and_why(armed: RunPaths) -> None:
     fill_with_data(armed.output)
     fill_with_files(armed.output)
-    change = kill_switch.trigger(armed, "the disk is full")
-    assert change.changed and (change.state.by, change.state.why) == (ME, "the disk is full")
+    change = kill_switch.trigger(armed, "disk full")
+    assert change.changed and (change.state.by, change.state.why) == (ME, "disk full")
     assert not kill_switch.trigger(armed, "again").changed
 
 
@@ -136,30 +136,28 @@ def test_a_member_triggers_with_the_owners_reserve(armed: RunPaths, unix_user: C
     assert (state.by, state.why) == (member, "not mine")
 
 
-def test_what_lies_in_the_reserves_place_is_not_written_to(armed: RunPaths, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_reserve_is_not_written_to(armed: RunPaths, tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("mine")
     armed.kill_switch_reserve.unlink()
     armed.kill_switch_reserve.symlink_to(thesis)
     fill_with_files(armed.output)
-    with pytest.raises(OpsctlError, match="nor rename"):
+    with pytest.raises(OpsctlError, match="reserve"):
         kill_switch.trigger(armed)
     assert thesis.read_text() == "mine"
 
 
-def test_without_its_reserve_a_full_disk_still_takes_an_empty_file(armed: RunPaths) -> None:
+def test_without_a_reserve_a_full_disk_still_takes_an_empty_switch(armed: RunPaths) -> None:
     armed.kill_switch_reserve.unlink()
     fill_with_data(armed.output)
-    change = kill_switch.trigger(armed, "the disk is full")
+    change = kill_switch.trigger(armed, "disk full")
     assert change.changed and (change.state.by, change.state.why) == (ME, "")
 
 
-def test_what_failed_is_named_where_nothing_helps(armed: RunPaths) -> None:
+def test_an_error_names_the_failed_steps_if_nothing_could_be_written(armed: RunPaths) -> None:
     armed.kill_switch_reserve.unlink()
     fill_with_files(armed.output)
-    with pytest.raises(
-        OpsctlError, match=r"cannot create .*kill-switch: no space left, nor rename .*reserve.*: No such"
-    ):
+    with pytest.raises(OpsctlError, match=r"kill-switch: .*reserve.*: No such"):
         kill_switch.trigger(armed)
     assert not kill_switch.state(armed).is_triggered
 
@@ -176,7 +174,7 @@ def test_with_no_quota_left_the_reserve_becomes_the_switch(tmp_path: Path, monke
     assert kill_switch.trigger(paths, "over quota").state.why == "over quota"
 
 
-def test_the_reserve_says_so_where_not_even_it_can_be_written_over(
+def test_a_reserve_that_cannot_be_overwritten_triggers_without_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for a file system that copies what is written over, and has no room for that."""
@@ -189,4 +187,4 @@ def test_the_reserve_says_so_where_not_even_it_can_be_written_over(
     monkeypatch.setattr(state_files, "create_file", refuse)
     monkeypatch.setattr(reserve, "write_all", refuse)
     story = kill_switch.trigger(paths, "a reason").state
-    assert story.by == "somebody" and "full disk" in story.why
+    assert story.why not in ("", "a reason")

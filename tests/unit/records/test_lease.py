@@ -18,6 +18,7 @@ from opsctl.records import heartbeats, lease
 from opsctl.records.lease import Held, OwnLease, look, take
 from opsctl.records.trusted import Untrusted
 from opsctl.runs.paths import RunPaths
+from tests.facts import missing
 from trainer.formats.lease import SILENT_S
 
 
@@ -120,7 +121,7 @@ def test_the_age_is_the_file_servers_and_a_clock_that_differs_changes_nothing(
     assert not look(paths).is_silent
 
 
-def test_whoever_may_write_nothing_is_told_the_holder_without_an_age(
+def test_a_reader_without_write_access_sees_the_holder_without_an_age(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = taken(paths)
@@ -131,7 +132,7 @@ def test_whoever_may_write_nothing_is_told_the_holder_without_an_age(
     monkeypatch.setattr(heartbeats, "create_file", refused)
     seen = look(paths)
     assert (seen.holder, seen.age_s, seen.is_silent) == (own.holder, None, False)
-    assert "its heartbeat cannot be told from here" in seen.told()
+    assert "heartbeat" in seen.told()
 
 
 def test_a_reason_ends_the_holding_and_the_overtaken_one_learns_it_at_its_next_heartbeat(paths: RunPaths) -> None:
@@ -145,7 +146,7 @@ def test_a_reason_ends_the_holding_and_the_overtaken_one_learns_it_at_its_next_h
     assert paths.lease.stat().st_mtime_ns == stamp, "the overtaken one must not make the new one look alive"
     assert second.beat() is None
     text = paths.lease.read_text()
-    assert '"why": "no heartbeat for 180 s"' in text and '"by": "job 8 of ann on ' in text
+    assert missing(text, "180 s", "job 8 of ann") == []
 
 
 def test_a_holding_that_somebody_ended_is_lost(paths: RunPaths) -> None:
@@ -233,10 +234,10 @@ def test_what_is_no_plain_file_of_its_own_is_refused_at_once_and_left_alone(
     assert thesis.read_text() == "years of work"
 
 
-def test_a_lease_in_a_folder_that_everybody_may_write_is_not_believed(paths: RunPaths) -> None:
+def test_a_lease_in_a_world_writable_folder_is_not_trusted(paths: RunPaths) -> None:
     taken(paths)
     paths.state.chmod(0o777)
-    with pytest.raises(Untrusted, match="can be written by everybody"):
+    with pytest.raises(Untrusted, match=str(paths.state)):
         look(paths)
 
 

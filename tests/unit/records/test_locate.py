@@ -34,8 +34,8 @@ def test_a_remembered_name_is_found_from_anywhere_until_its_file_is_gone(here: P
         locate_run_file("far", environment, tmp_path / "state")
 
 
-def test_no_run_at_all_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="name one with --run, or make one with opsctl init NAME"):
+def test_an_error_about_a_missing_run_names_the_commands_that_help(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--run.*opsctl init NAME"):
         locate_run_file(None, {"HOME": str(tmp_path)}, tmp_path)
 
 

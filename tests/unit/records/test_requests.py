@@ -17,6 +17,7 @@ from opsctl.records.carrier import Carrier, carrying
 from opsctl.records.requests import Action, Outcome, Request, ask, audited, look, taken, told_of, waiting
 from opsctl.records.state_files import append_state
 from opsctl.runs.paths import RunPaths
+from tests.facts import missing
 
 STOP = Request(action=Action.STOP, why="too hot", owner="ann", job="11_1", attempt="12-ab")
 
@@ -62,27 +63,27 @@ def test_one_of_two_has_it_and_what_came_of_it_is_a_line(paths: RunPaths) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "facts"),
     [
-        ("", "cannot be read"),
-        ('{"action": "sto', "cannot be read"),
-        ("[]", "cannot be read"),
-        ('{"action": "stop", "job": 12}', "cannot be read"),
-        ('{"action": "save", "job": "1"' + " " * 70_000 + "}", "longer than any"),
-        ('{"schema_version": 2, "action": "stop", "job": "12"}', "a newer opsctl wrote it (version 2)"),
-        ('{"action": "run", "command": "id"}', "no such request: run; there are save, stop, requeue"),
-        (r'{"action": "\u001b[2J", "job": "1"}', r"no such request: \x1b[2J"),
-        ('{"action": "stop"}', "does not say which job"),
-        ('{"action": "stop", "job": "12; id"}', "does not say which job"),
-        ('{"action": "extend-chain", "tasks": 100000}', "1 to 1000"),
-        ('{"action": "extend-chain", "tasks": 0}', "1 to 1000"),
-        ('{"action": "stop", "job": "3", "within_s": -1}', "no time"),
+        ("", ()),
+        ('{"action": "sto', ()),
+        ("[]", ()),
+        ('{"action": "stop", "job": 12}', ()),
+        ('{"action": "save", "job": "1"' + " " * 70_000 + "}", ()),
+        ('{"schema_version": 2, "action": "stop", "job": "12"}', ("version 2",)),
+        ('{"action": "run", "command": "id"}', ("run", "save, stop, requeue")),
+        (r'{"action": "\u001b[2J", "job": "1"}', (r"\x1b[2J",)),
+        ('{"action": "stop"}', ("job",)),
+        ('{"action": "stop", "job": "12; id"}', ("job",)),
+        ('{"action": "extend-chain", "tasks": 100000}', ("1 to 1000",)),
+        ('{"action": "extend-chain", "tasks": 0}', ("1 to 1000",)),
+        ('{"action": "stop", "job": "3", "within_s": -1}', ("time",)),
     ],
 )
-def test_what_is_no_request_counts_for_nothing_and_says_why(paths: RunPaths, text: str, problem: str) -> None:
+def test_an_invalid_request_has_a_problem(paths: RunPaths, text: str, facts: tuple[str, ...]) -> None:
     lying_there(paths).write_text(text)
     found = look(paths, "x")
-    assert found is not None and problem in found.problem
+    assert found is not None and found.problem and missing(found.problem, *facts) == []
 
 
 def test_a_file_with_fields_of_a_later_release_is_read(paths: RunPaths) -> None:
