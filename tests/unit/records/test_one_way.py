@@ -64,8 +64,10 @@ BARE = {"read_text"}
 
 
 def opening_calls(source: str) -> list[str]:
-    """Calls in `source` that open a file, or decode one."""
-    found = []
+    """Return the calls in `source` that open a file, or decode one."""
+    found: list[str] = []
+    if not any(f"{name}(" in source for name in OPENING):
+        return found
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
