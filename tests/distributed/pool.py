@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import importlib
 import os
 import pickle
 import select
@@ -28,6 +30,15 @@ from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORT_S = 120.0
+#: What nearly every rank imports; the parent imports it for all of them.
+_IMPORTED_ONCE = (
+    "numpy.random",
+    "trainer.pretrain_gpt",
+    *(
+        f"trainer.kernels.cpp.{name}"
+        for name in ("activation", "adam", "attention", "cross_entropy", "normalization", "residual")
+    ),
+)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -108,13 +119,17 @@ def _receive(stream: IO[bytes] | None, timeout_s: float) -> Any:
 
 
 def serve() -> None:
-    """The parent: import everything, then fork ranks as asked until the asker is gone."""
+    """Import what trainings import, then fork ranks as requested until the requester is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what ranks print must not get between the answers
-    import trainer.engine  # noqa: F401
-
+    for name in _IMPORTED_ONCE:
+        importlib.import_module(name)
     while (request := _receive(sys.stdin.buffer, 86_400.0)) is not None:
+        with contextlib.suppress(Exception):  # each rank raises it again, and reports it
+            importlib.import_module(request[1])
+        gc.collect()
+        gc.freeze()  # a collection in a rank would copy the pages of all these objects
         _send(answers, _run_ranks(*request))
 
 
@@ -164,8 +179,6 @@ def _be_rank(rank: int, world_size: int, port: int, module: str, name: str, args
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     try:
-        import importlib
-
         import torch.distributed as dist
 
         function: Any = importlib.import_module(module)
