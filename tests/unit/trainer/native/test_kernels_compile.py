@@ -1,18 +1,19 @@
 """Every `.cu` file compiles for every chip: nvcc for sm_80 and sm_90, NVRTC for sm_70; no kernel spills registers.
 
-One process compiles; the others of a parallel run find what it has kept.
+`make nightly` compiles all of them, in minutes. `make test` compiles the short files for one chip, and takes the names
+of all kernels from the record of what was compiled.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.kernel_resources import RECORD, Resources, all_compiled, compiler_for, record, text_of
-from tests.emulated import build_emulated, needs_gxx
+from benchmarks.kernel_resources import RECORD, all_compiled, compiled, compiler_for, record, text_of
+from tests.emulated import kernels_in, needs_gxx
 from trainer.native.artifacts import ARCHITECTURES
 from trainer.native.cuda_driver import _SHARED_UNASKED
 from trainer.native.resources import resources_in
@@ -20,62 +21,49 @@ from trainer.native.sources import csrc_folder, kernel_sources
 from trainer.native.toolchains import CompilerError
 
 SOURCES = kernel_sources(csrc_folder())
+SHORT = ("adam", "cross_entropy", "residual", "smoke")
+RECORDED = json.loads(RECORD.read_text())
 pytestmark = pytest.mark.xdist_group("kernels_compile")
 
 
-@pytest.fixture(scope="session")
-def outcomes() -> dict[tuple[Path, str], Resources | CompilerError]:
-    return all_compiled()
+def pairs() -> list[Any]:
+    """Each file with each chip."""
+    return [
+        pytest.param(source, one, marks=[] if source.stem in SHORT and one == "sm_80" else pytest.mark.nightly)
+        for source in SOURCES
+        for one in ARCHITECTURES
+    ]
 
 
-def compiled(outcomes: dict[tuple[Path, str], Resources | CompilerError], source: Path, architecture: str) -> Resources:
+@pytest.mark.parametrize(("source", "architecture"), pairs(), ids=lambda one: getattr(one, "stem", one))
+def test_it_compiles_and_no_kernel_spills(source: Path, architecture: str) -> None:
     if compiler_for(architecture) is None:
         pytest.skip(f"no compiler for {architecture} here")
-    found = outcomes[source, architecture]
-    assert not isinstance(found, CompilerError), found
-    return found
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_it_compiles_and_no_kernel_spills(
-    outcomes: dict[tuple[Path, str], Resources | CompilerError], source: Path, architecture: str
-) -> None:
-    found = compiled(outcomes, source, architecture)
+    found = compiled(source, architecture)
     assert found, f"{source} has no kernels"
     assert not {kernel: used for kernel, used in found.items() if used["spilled_bytes"] or used["stack_bytes"]}
+    assert found.keys() <= RECORDED["kernels"].keys()
 
 
 @needs_gxx
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_every_kernel_is_exported_to_the_emulator(
-    outcomes: dict[tuple[Path, str], Resources | CompilerError], source: Path
-) -> None:
-    library = ctypes.CDLL(str(build_emulated(source)))
-    found = compiled(outcomes, source, "sm_80")
-    assert not [kernel for kernel in found if not hasattr(library, f"{kernel}__call")]
+def test_the_emulator_exports_every_kernel_that_compiles_and_no_two_files_one_of_the_same_name() -> None:
+    names = [kernel for source in SOURCES for kernel in kernels_in(source)]
+    assert sorted(names) == sorted(RECORDED["kernels"])
 
 
-def test_names_of_kernels_are_unique_over_all_files(
-    outcomes: dict[tuple[Path, str], Resources | CompilerError],
-) -> None:
-    names = [kernel for source in SOURCES for kernel in compiled(outcomes, source, "sm_80")]
-    assert len(names) == len(set(names))
-
-
-def test_the_record_is_what_compiles_now(outcomes: dict[tuple[Path, str], Resources | CompilerError]) -> None:
-    recorded = json.loads(RECORD.read_text())
+@pytest.mark.nightly
+def test_the_record_is_what_compiles_now() -> None:
     for architecture in ARCHITECTURES:
         compiler = compiler_for(architecture)
-        if compiler is None or compiler.name != recorded["compilers"].get(architecture):
-            was = recorded["compilers"].get(architecture)
+        if compiler is None or compiler.name != RECORDED["compilers"].get(architecture):
+            was = RECORDED["compilers"].get(architecture)
             pytest.skip(f"recorded with {was} for {architecture}, here is {compiler and compiler.name}")
-    found = {job: one for job, one in outcomes.items() if not isinstance(one, CompilerError)}
+    found = {job: one for job, one in all_compiled().items() if not isinstance(one, CompilerError)}
     assert RECORD.read_text() == text_of(record(found)), "python -m benchmarks.kernel_resources writes it anew"
 
 
 def test_no_kernels_static_shared_memory_is_more_than_what_launches_leave_for_it() -> None:
-    recorded = json.loads(RECORD.read_text())["kernels"]
+    recorded = RECORDED["kernels"]
     dynamic = [name for name in recorded if name.startswith(("norm_backward_", "cross_entropy_whole_"))]
     most = max(used["shared_bytes"] for name in dynamic for used in recorded[name].values())
     assert 0 < most <= (48 << 10) - _SHARED_UNASKED
