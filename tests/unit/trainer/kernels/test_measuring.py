@@ -25,7 +25,9 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @needs_gxx
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", ["plain", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("gated", "half"))]
+)
 def test_every_family_of_a_training_is_timed_by_kernels_and_by_torch(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,4 +100,4 @@ def test_a_gpu_that_is_not_there_is_not_measured(capsys: pytest.CaptureFixture[s
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     assert main(["--measure", "--device=cuda"]) == 2
-    assert capsys.readouterr().err == "opsctl: --device cuda: torch finds no GPU here\n"
+    assert "--device cuda" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from tests.emulated import needs_gxx
 from tests.replayed import Sanitizer, record, recording, replay
 from trainer.native.launching import Launch
 
-pytestmark = needs_gxx
+pytestmark = [needs_gxx, pytest.mark.nightly]
 
 SAMPLE = Path(__file__).with_name("sample.cu")
 PLANTED = Path(__file__).with_name("planted.cu")
@@ -86,6 +86,6 @@ def test_right_kernels_pass(tmp_path: Path, sanitizer: Sanitizer) -> None:
 def test_memory_that_is_no_tensors_cannot_be_recorded(tmp_path: Path) -> None:
     with (
         recording(tmp_path / "launches", PLANTED) as runner,
-        pytest.raises(LookupError, match="no tensor has the address"),
+        pytest.raises(LookupError, match="address"),
     ):
         runner.launch(Launch("overruns_global", (1, 1, 1), (1, 1, 1), 0, (c_void_p(64), c_int(0))))
