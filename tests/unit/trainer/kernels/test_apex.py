@@ -89,7 +89,7 @@ def test_it_is_taken_where_it_was_measured_to_win_and_only_there() -> None:
     kept = measured(times(CUDA=1.1, torch=2.0, apex=1.0), times("Adam", CUDA=1.0, torch=2.0, apex=1.01))
     chosen = choose(options(), CPU, kept)
     of_norms = next(path for path in chosen.paths if path.family == "norms")
-    assert of_norms.by == "apex" and of_norms.why.startswith("1.10x as fast as CUDA on ")
+    assert of_norms.by == "apex" and of_norms.why.startswith("1.10x ") and "CUDA" in of_norms.why
     assert isinstance(chosen.norms, NormFunction) and not isinstance(chosen.adam, ApexAdam)
     assert chosen.notes == ()
 
@@ -104,7 +104,8 @@ def test_where_it_was_measured_and_another_won_it_is_not_imported() -> None:
 def test_one_that_nobody_has_measured_is_told_of_and_not_taken() -> None:
     chosen = choose(options(), CPU)
     assert {path.by for path in chosen.paths if path.family in ("norms", "Adam")} == {"CUDA"}
-    assert chosen.notes == ("apex is installed and was not measured beside the kernels: opsctl kernels measure",)
+    (note,) = chosen.notes
+    assert "apex" in note and "opsctl kernels measure" in note
     assert "apex" not in sys.modules, "nothing is imported to look"
 
 
@@ -115,21 +116,22 @@ def test_the_other_project_of_that_name_is_told_apart(install: Path) -> None:
     importlib.invalidate_caches()
     chosen = choose(options(), CPU, measured(times(CUDA=2.0, torch=3.0, apex=1.0)))
     of_norms = next(path for path in chosen.paths if path.family == "norms")
-    assert of_norms.by == "CUDA" and "PyPI's project of that name, not NVIDIA's" in of_norms.why
-    assert choose(options(), CPU).notes == ("the apex that is installed is PyPI's project of that name, not NVIDIA's",)
+    assert of_norms.by == "CUDA" and "PyPI" in of_norms.why
+    (note,) = choose(options(), CPU).notes
+    assert "apex" in note and "PyPI" in note
 
 
 def test_without_its_extensions_it_computes_nothing(nvidias: Path) -> None:
     (nvidias / "amp_C.py").unlink()
     importlib.invalidate_caches()
     assert why_not_apex("norms") is None
-    with pytest.raises(ApexMissing, match="installed without its extension amp_C"):
+    with pytest.raises(ApexMissing, match="amp_C"):
         apex_kernels("adam")
 
 
 def test_one_that_does_not_load_is_a_reason_and_no_end(nvidias: Path) -> None:
     (nvidias / "apex" / "normalization" / "fused_layer_norm.py").write_text("raise ImportError('undefined symbol')\n")
-    with pytest.raises(ApexMissing, match="apex does not load: undefined symbol"):
+    with pytest.raises(ApexMissing, match=r"apex .*undefined symbol"):
         apex_kernels("norms")
 
 

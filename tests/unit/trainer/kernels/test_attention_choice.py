@@ -88,16 +88,16 @@ def test_the_first_that_can_is_taken(given: AttentionFacts, by: AttentionBy) -> 
 @pytest.mark.parametrize(
     ("asked", "given", "why"),
     [
-        (CPP, facts(None), "the library of operations is not built"),
+        (CPP, facts(None), "not built"),
         (CPP, facts(A100, "cpp"), r"C\+\+ is for the CPU"),
-        (FLASH, facts(A100), "flash-attn is not installed"),
-        (FLASH, facts(V100, "flash"), "needs compute capability 8.0, and this GPU has 7.0"),
-        (FLASH, facts(A100, "flash", dtype=torch.float32), "no kernels for torch.float32"),
+        (FLASH, facts(A100), "flash-attn"),
+        (FLASH, facts(V100, "flash"), r"\b8\.0.*\b7\.0"),
+        (FLASH, facts(A100, "flash", dtype=torch.float32), "torch.float32"),
         (FLASH, facts(A100, "flash", head_size=264), "heads of 264"),
-        (FLEX, facts(H100), "no FlexAttention with a compiler"),
+        (FLEX, facts(H100), "FlexAttention"),
         (FLEX, facts(None, "flex"), "needs a GPU"),
-        (SOFTMAX, facts(A100), "the softmax kernels are not built"),
-        (SOFTMAX, facts(A100, "softmax", dropout=True), "dropout draws its masks in torch"),
+        (SOFTMAX, facts(A100), "not built"),
+        (SOFTMAX, facts(A100, "softmax", dropout=True), "dropout"),
     ],
 )
 def test_what_is_asked_for_and_cannot_be_is_refused_by_name(
@@ -109,9 +109,8 @@ def test_what_is_asked_for_and_cannot_be_is_refused_by_name(
 
 def test_more_keys_than_the_softmax_kernels_take_are_refused_before_the_first_step() -> None:
     assert refuses(SOFTMAX, facts(V100, "softmax", sequence=32_768)) is None
-    assert refuses(SOFTMAX, facts(V100, "softmax", sequence=65_536)) == (
-        "65536 keys, where the softmax kernels take at most 32768"
-    )
+    refused = refuses(SOFTMAX, facts(V100, "softmax", sequence=65_536))
+    assert refused and "65536" in refused and "32768" in refused
 
 
 def test_flex_is_taken_only_when_it_is_asked_for() -> None:

@@ -36,7 +36,7 @@ def test_what_nobody_has_built_is_computed_by_torch_and_the_reason_is_told() -> 
 
 @pytest.mark.usefixtures("nothing_built")
 def test_constraints_that_must_be_met_and_are_not_refuse_the_training_with_each_family_and_its_reason() -> None:
-    with pytest.raises(OptionsError, match="torch would compute norms: nobody has built it here; activations: nobody"):
+    with pytest.raises(OptionsError, match=f"norms: {NOT_BUILT}; activations: {NOT_BUILT}"):
         choose(options(abort_on_unmet_fused_kernel_constraints=True), CPU)
 
 
@@ -47,19 +47,19 @@ def test_torch_alone_is_what_may_be_asked_for() -> None:
 
 
 def test_torch_alone_and_kernels_that_must_be_there_exclude_each_other() -> None:
-    with pytest.raises(OptionsError, match="with --kernels torch: leave out one of them"):
+    with pytest.raises(OptionsError, match=r"--abort-on-unmet-fused-kernel-constraints .*--kernels torch"):
         choose(options(kernels="torch", abort_on_unmet_fused_kernel_constraints=True), CPU)
 
 
 def test_attention_that_is_named_and_torch_alone_exclude_each_other() -> None:
-    with pytest.raises(OptionsError, match="--attention C\\+\\+ with --kernels torch: leave out one of them"):
+    with pytest.raises(OptionsError, match=r"--attention C\+\+ .*--kernels torch"):
         choose(options(kernels="torch", attention="C++"), CPU)
 
 
 def test_fp16_on_a_cpu_is_torchs_whatever_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "operations", lambda: object())
     chosen = choose(options(fp16=True), CPU)
-    assert chosen.norms is None and "on a CPU it has no float16" in {path.why for path in chosen.paths}
+    assert chosen.norms is None and any("float16" in path.why for path in chosen.paths)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_families_that_a_training_does_not_compute_are_not_told_of() -> None:
 
 def test_the_log_says_in_a_line_each_who_computes_what_and_why() -> None:
     paths = (Path("norms", "C++", "built"), Path("softmax", "torch", "no"), Path("Adam", "C++", "built"))
-    assert kernel_lines(Operations(paths=paths, notes=("times.json is not read",))) == [
+    assert kernel_lines(Operations(paths=paths, notes=("times.json: damaged",))) == [
         "kernels: C++ computes norms, Adam (built)",
         "kernels: torch computes softmax (no)",
-        "kernels: times.json is not read",
+        "kernels: times.json: damaged",
     ]
 
 
@@ -108,5 +108,6 @@ def test_sizes_that_the_cuda_kernels_do_not_take_are_left_to_torch_before_the_fi
     monkeypatch.setattr(choice, "source_of", lambda _options, _device: Source(CUDA, object(), "built for 9.0"))
     chosen = choose(options(hidden_size=40_960, num_attention_heads=320), CPU)
     assert chosen.norms is None and chosen.cross_entropy is not None
-    assert Path("norms", "torch", "rows of 40960 elements, where the norm kernels take at most 32768") in chosen.paths
+    (why,) = [path.why for path in chosen.paths if (path.family, path.by) == ("norms", "torch")]
+    assert "40960" in why and "32768" in why
     assert choose(options(hidden_size=32_768, num_attention_heads=256), CPU).norms is not None

@@ -59,7 +59,7 @@ def test_those_of_other_sources_are_not_found(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (json.dumps({"schema_version": 2, "all": "else"}), "it is of version 2, and this reads up to 1"),
+        (json.dumps({"schema_version": 2, "all": "else"}), "version 2"),
         ("{", "damaged"),
         ("", "damaged"),
         (json.dumps({"schema_version": 1, "device": 3}), "damaged"),
@@ -72,11 +72,11 @@ def test_a_newer_or_broken_one_is_passed_over_with_a_word(text: str, said: str) 
     found = kept_times(CPU)
     assert [one.family for one in found.families] == ["norms"] and good.exists()
     (note,) = found.notes
-    assert note.startswith(f"{bad} is not read: {said}") and note.endswith("opsctl kernels measure writes another")
+    assert note.startswith(str(bad)) and said in note and "opsctl kernels measure" in note
 
 
 def test_one_that_others_could_have_written_is_not_believed() -> None:
     target = keep(of(times(torch=1.0)), CPU)
     target.chmod(0o666)
     found = kept_times(CPU)
-    assert found.families == () and "can be written by everybody" in found.notes[0]
+    assert found.families == () and str(target) in found.notes[0]

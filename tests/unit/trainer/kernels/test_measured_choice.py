@@ -59,7 +59,8 @@ def test_the_preferred_way_stays_where_no_other_was_measured_clearly_faster() ->
 
 def test_a_way_that_was_measured_slower_by_more_than_three_hundredths_is_not_taken() -> None:
     found = decided(["CUDA", "torch", "apex"], times(CUDA=1.21, torch=1.1, apex=1.0), "GPU")
-    assert found == Decision("apex", "1.21x as fast as CUDA on GPU, measured 2026-11-23")
+    assert found.way == "apex" and found.why is not None
+    assert all(fact in found.why for fact in ("1.21x", "CUDA", "GPU", "2026-11-23"))
 
 
 def test_what_is_not_there_is_not_taken_however_fast_it_was() -> None:
@@ -70,7 +71,8 @@ def test_what_is_not_there_is_not_taken_however_fast_it_was() -> None:
 def test_torch_compile_is_told_of_and_never_taken() -> None:
     found = decided(["CUDA", "torch"], times(CUDA=1.0, torch=2.0, compiled=0.8), "GPU")
     assert found.way == "CUDA" and found.why is None
-    assert found.beside == "torch.compile: 1.25x as fast on GPU, measured 2026-11-23, but it compiles in the training"
+    assert found.beside is not None
+    assert all(fact in found.beside for fact in ("torch.compile", "1.25x", "GPU", "2026-11-23"))
 
 
 def test_of_several_sizes_the_nearest_counts_and_only_of_that_precision_and_kind() -> None:
@@ -85,7 +87,7 @@ def test_of_several_sizes_the_nearest_counts_and_only_of_that_precision_and_kind
 def test_a_training_takes_what_was_measured_faster_and_says_so() -> None:
     kept = measured(times(cpp=1.21, torch=1.0), times("Adam", cpp=1.0, torch=1.5))
     by, why = path_of("norms", kept)
-    assert by == "torch" and why == f"1.21x as fast as C++ on {kept.device}, measured 2026-11-23"
+    assert by == "torch" and all(fact in why for fact in ("1.21x", "C++", kept.device, "2026-11-23"))
     assert path_of("Adam", kept) == (CPP, "built") == path_of("cross entropy", kept)
     chosen = choose(options(), CPU, kept)
     assert chosen.norms is None and chosen.adam is not None
@@ -113,7 +115,7 @@ def test_what_nobody_has_built_is_torchs_whatever_was_measured(monkeypatch: pyte
     monkeypatch.setattr(choice, "source_of", lambda _options, _device: Source(CPP, None, NotBuilt("nobody").why))
     kept = measured(times(cpp=1.0, torch=2.0))
     assert path_of("norms", kept) == ("torch", "nobody")
-    with pytest.raises(OptionsError, match="torch would compute norms: nobody"):
+    with pytest.raises(OptionsError, match="norms: nobody"):
         choose(options(abort_on_unmet_fused_kernel_constraints=True), CPU, kept)
 
 

@@ -212,9 +212,9 @@ def test_gradients_by_torch_are_those_of_differences(rms: bool) -> None:
 def test_rows_that_there_are_no_kernels_for_are_refused_by_name(machine: Machine) -> None:
     kernels = CudaNorms(machine.runner)
     weight = torch.ones(32_769)
-    with pytest.raises(ValueError, match="rows of 32769 elements, where the norm kernels take at most 32768"):
+    with pytest.raises(ValueError, match=r"\b32769\b.*\b32768\b"):
         kernels.forward(torch.zeros(1, 32_769), weight, None, EPSILON, False)
-    with pytest.raises(ValueError, match=r"torch.float32 beside rows of torch.float16: the norm kernels take one"):
+    with pytest.raises(ValueError, match=r"torch\.float32 .*torch\.float16"):
         kernels.forward(torch.zeros(1, 8).half(), weight[:8], None, EPSILON, False)
     with pytest.raises(TypeError, match=r"torch\.float64"):
         kernels.forward(torch.zeros(1, 8).double(), weight[:8].double(), None, EPSILON, False)

@@ -36,7 +36,8 @@ def test_what_a_tool_finds_is_told_after_all_have_run(noted: Path, capsys: pytes
     (noted.parent / "code").write_text(str(FOUND))
     assert main(("memcheck", "racecheck")) == 1
     assert len(noted.read_text().splitlines()) == 2
-    assert "memcheck found something; racecheck found something" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "memcheck" in errors and "racecheck" in errors
 
 
 def test_without_the_tool_or_a_driver_it_is_refused_by_name(
@@ -46,11 +47,10 @@ def test_without_the_tool_or_a_driver_it_is_refused_by_name(
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", no_driver)
-    assert main() == 2 and "no CUDA driver here: libcuda.so.1" in capsys.readouterr().err
+    assert main() == 2 and "libcuda.so.1" in capsys.readouterr().err
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
     assert main() == 2
-    assert capsys.readouterr().err.startswith(
-        "sanitize-gpu: compute-sanitizer is neither on the PATH nor in $CUDA_HOME"
-    )
+    errors = capsys.readouterr().err
+    assert "compute-sanitizer" in errors and "$CUDA_HOME" in errors
     assert not noted.exists()

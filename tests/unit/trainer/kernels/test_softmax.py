@@ -237,11 +237,11 @@ def test_more_keys_than_there_are_kernels_for_are_refused_by_name() -> None:
             raise AssertionError("launched")
 
     kernels = CudaSoftmax(NeverRuns())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="32769 keys, where the softmax kernels take at most 32768"):
+    with pytest.raises(ValueError, match=r"\b32769\b.*\b32768\b"):
         kernels.forward(torch.zeros(1, 1, 1, 32_769), None, 1.0, None, False)
-    with pytest.raises(ValueError, match=r"a mask of torch.uint8, where softmax takes torch.bool"):
+    with pytest.raises(ValueError, match=r"mask .*torch\.uint8.*torch\.bool"):
         kernels.forward(torch.zeros(1, 1, 1, 4), torch.zeros(4, dtype=torch.uint8), 1.0, None, False)
-    with pytest.raises(ValueError, match=r"slopes of torch.float32 \[3\], where softmax takes fp32 \[2\]"):
+    with pytest.raises(ValueError, match=r"slopes .*\[3\].*\[2\]"):
         kernels.forward(torch.zeros(1, 2, 1, 4), None, 1.0, torch.zeros(3), False)
     with pytest.raises(TypeError, match=r"torch\.float64"):
         kernels.forward(torch.zeros(1, 2, 1, 4).double(), None, 1.0, None, False)

@@ -28,7 +28,8 @@ def built(library: str) -> None:
 @needs_gxx
 def test_a_library_is_loaded_once_it_was_built_and_says_why_not_before(cache: Path, csrc: Path) -> None:
     before = load_library("data")
-    assert before == NotBuilt(f"nobody has built it here ({cache}): opsctl kernels build")
+    assert isinstance(before, NotBuilt)
+    assert str(cache) in before.why and "opsctl kernels build" in before.why
     built("data")
     after = load_library("data")
     assert isinstance(after, ctypes.CDLL)
@@ -75,7 +76,7 @@ def test_a_source_may_ask_for_flags_of_its_own(cache: Path, csrc: Path) -> None:
 @needs_gxx
 def test_a_source_that_does_not_compile_is_told_by_the_compilers_first_error(cache: Path, csrc: Path) -> None:
     (csrc / "data" / "wrong.cpp").write_text("int f() { return none; }\n")
-    with pytest.raises(CompilerError, match=r"wrong.cpp:1:\d+: error: 'none' was not declared"):
+    with pytest.raises(CompilerError, match=r"wrong.cpp:1:\d+: error: 'none'"):
         built("data")
     assert not [one for one in cache.iterdir() if one.is_dir()]
 
@@ -101,11 +102,11 @@ def test_without_a_compiler_a_sentence_says_how_to_get_one(
     monkeypatch.setattr("trainer.native.building.host_compiler", lambda: None)
     monkeypatch.setattr(toolchains, "nvcc", lambda: None)
     monkeypatch.setattr(toolchains, "nvrtcs", lambda: ())
-    with pytest.raises(CompilerError, match=r"no C\+\+ compiler here: install g\+\+"):
+    with pytest.raises(CompilerError, match=r"C\+\+.*install g\+\+"):
         built("data")
     artifact = cuda_artifact("sm_80")
     assert artifact
-    with pytest.raises(CompilerError, match=r"no CUDA compiler here: .* pip install 'nvidia-cuda-nvrtc-cu12<13'"):
+    with pytest.raises(CompilerError, match=r"pip install 'nvidia-cuda-nvrtc-cu12<13'"):
         build(artifact)
 
 
@@ -117,7 +118,7 @@ def test_a_compiler_that_no_longer_takes_a_chip_is_named_with_the_one_that_does(
     monkeypatch.setattr(toolchains, "nvrtcs", lambda: ())
     artifact = cuda_artifact("sm_70")
     assert artifact
-    with pytest.raises(CompilerError, match=r"nvcc 13.0.88 cannot compile for sm_70; .*cu12<13"):
+    with pytest.raises(CompilerError, match=r"nvcc 13\.0\.88 .*sm_70.*cu12<13"):
         build(artifact)
 
 
@@ -135,7 +136,8 @@ def test_levels_are_those_that_the_cpu_has_with_all_below() -> None:
 
 def test_a_cpu_without_any_level_is_told(csrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "own_levels", lambda: ())
-    assert load_library("data") == NotBuilt("this CPU is older than x86-64-v2")
+    loaded = load_library("data")
+    assert isinstance(loaded, NotBuilt) and "x86-64-v2" in loaded.why
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")

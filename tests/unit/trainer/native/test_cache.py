@@ -97,10 +97,10 @@ def test_a_file_that_changed_is_told_and_facts_that_are_no_facts_are_refused(cac
     (built.folder / "libdata.so").write_text("other")
     assert damaged_files(built) == ["libdata.so"]
     (built.folder / "libdata.so").unlink()
-    with pytest.raises(CacheError, match=r"is damaged \(No such file or directory\): remove it and build again"):
+    with pytest.raises(CacheError, match=rf"{built.folder}.*No such file"):
         find(ARTIFACT)
     (built.folder / "built.json").write_text("{}")
-    with pytest.raises(CacheError, match="is damaged"):
+    with pytest.raises(CacheError, match=str(built.folder)):
         find(ARTIFACT)
 
 
@@ -109,7 +109,7 @@ def test_what_everybody_can_write_is_not_loaded(cache: Path) -> None:
     for place in (built.folder / "libdata.so", built.folder, cache):
         mode = place.stat().st_mode & 0o7777
         place.chmod(mode | 0o002)
-        with pytest.raises(CacheError, match=f"is not loaded: {place} can be written by everybody"):
+        with pytest.raises(CacheError, match=rf"{place}\b(?!/)"):
             find(ARTIFACT)
         place.chmod(mode)
     assert find(ARTIFACT) == built
@@ -120,10 +120,10 @@ def test_what_is_somebody_elses_is_not_loaded_unless_the_folder_is_their_groups(
     built = put(ARTIFACT, "g++ 12", "2.13", making())
     stranger = pwd.getpwnam("nobody")
     os.chown(built.folder / "libdata.so", stranger.pw_uid, stranger.pw_gid)
-    with pytest.raises(CacheError, match=r"libdata.so belongs to nobody"):
+    with pytest.raises(CacheError, match=r"libdata\.so .*\bnobody\b"):
         find(ARTIFACT)
     os.chown(cache, 0, stranger.pw_gid)
-    with pytest.raises(CacheError, match=r"libdata.so belongs to nobody"):
+    with pytest.raises(CacheError, match=r"libdata\.so .*\bnobody\b"):
         find(ARTIFACT)
     cache.chmod(0o775)
     assert find(ARTIFACT) == built
@@ -135,7 +135,7 @@ def test_what_a_group_can_write_is_loaded_where_the_folder_is_that_groups_alone(
     assert os.geteuid() != 0 or find(ARTIFACT) == built  # root's own group is nobody else's
     if os.geteuid() == 0:
         os.chown(built.folder, 0, pwd.getpwnam("nobody").pw_gid)
-        with pytest.raises(CacheError, match=f"{built.folder} can be written by the group nogroup"):
+        with pytest.raises(CacheError, match=rf"{built.folder} .*\bnogroup\b"):
             find(ARTIFACT)
 
 
@@ -216,7 +216,7 @@ def test_a_home_folder_that_is_not_there_is_told_in_one_line(
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     if named:
         monkeypatch.setenv("OPSCTL_KERNELS_CACHE", named)
-    with pytest.raises(CacheError, match=r"there is no such home folder: name a folder in OPSCTL_KERNELS_CACHE$"):
+    with pytest.raises(CacheError, match=r"home folder.*OPSCTL_KERNELS_CACHE$"):
         cache_folders()
     assert isinstance(load_library("data"), NotBuilt) and isinstance(cubins_for((8, 0)), NotBuilt)
 
@@ -239,7 +239,7 @@ def test_what_this_user_may_not_read_is_not_called_damaged(cache: Path, monkeypa
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(cache_module, "read_plain", refused)  # root may read all
-    with pytest.raises(CacheError, match=r"it cannot be read by this user: .* OPSCTL_KERNELS_CACHE"):
+    with pytest.raises(CacheError, match=rf"{cache}(?!.*damaged).* OPSCTL_KERNELS_CACHE"):
         find(ARTIFACT)
 
 
@@ -250,7 +250,7 @@ def test_a_cache_of_which_nothing_would_be_loaded_is_refused_before_anything_is_
     def never(_: Path) -> dict[str, dict[str, Any]]:
         raise AssertionError("compiled")
 
-    with pytest.raises(CacheError, match=f"{cache} can be written by everybody: .*OPSCTL_KERNELS_CACHE"):
+    with pytest.raises(CacheError, match=f"{cache} .*OPSCTL_KERNELS_CACHE"):
         put(ARTIFACT, "g++ 12", "2.13", never)
     assert not list(cache.iterdir())
 
@@ -259,7 +259,7 @@ def test_a_disk_that_is_full_is_told_with_the_folder(cache: Path) -> None:
     def full(_: Path) -> dict[str, dict[str, Any]]:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(OSError, match=f"No space left on device: '{cache}'"):
+    with pytest.raises(OSError, match=f"No space left.*'{cache}'"):
         put(ARTIFACT, "g++ 12", "2.13", full)
 
 
@@ -288,14 +288,12 @@ def test_in_a_container_without_root_unknown_folders_are_believed_above_the_cach
     monkeypatch.setenv("OPSCTL_KERNELS_CACHE", str(cache))
     built = put(ARTIFACT, "g++ 12", "2.13", making())
     os.chown(above, unknown, 0)
-    with pytest.raises(CacheError, match=f"{above} belongs to nobody"):
+    with pytest.raises(CacheError, match=rf"{above} .*\bnobody\b"):
         find(ARTIFACT)
     monkeypatch.setattr(trust, "_uid_of_the_unknown", lambda: unknown)
     assert find(ARTIFACT) == built
     os.chown(built.folder, unknown, 0)
-    with pytest.raises(
-        CacheError, match=r"belongs to nobody, who is somebody unknown in this container: .* of your own"
-    ):
+    with pytest.raises(CacheError, match=rf"{built.folder} .*\bnobody\b.*container"):
         find(ARTIFACT)
 
 

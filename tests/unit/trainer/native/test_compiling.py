@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -59,9 +60,9 @@ def test_when_one_file_fails_the_compilers_of_the_others_end(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["a$(touch pwned)", "a`touch pwned`", 'a"b', "a\\b", "a\nb"])
 def test_a_path_that_a_shell_would_read_is_not_handed_to_nvcc(tmp_path: Path, name: str) -> None:
     nvcc = Nvcc(os.devnull, "13.0", ("sm_80",))
-    with pytest.raises(CompilerError, match="which has a character of the shell's"):
+    with pytest.raises(CompilerError, match=re.escape(repr(str(tmp_path / name))[:-1])):
         compile_cubin(nvcc, tmp_path / name / "smoke.cu", "sm_80", (), tmp_path / "smoke.cubin")
-    with pytest.raises(CompilerError, match="which has a character of the shell's"):
+    with pytest.raises(CompilerError, match=re.escape(repr(str(tmp_path / name))[:-1])):
         compile_cubin(nvcc, tmp_path / "smoke.cu", "sm_80", (), tmp_path / name / "smoke.cubin")
 
 

@@ -98,16 +98,16 @@ def test_syncwarp_orders_what_lanes_write_and_read(order: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "said"),
     [
-        ("barrier_of_some", r"waits in __syncthreads at planted.cu:\d+, which thread .* never reaches: it has left"),
-        ("barriers_in_two_places", r"is in the barrier at planted.cu:\d+, thread .* in that at planted.cu:\d+"),
-        ("lane_not_in_its_mask", r"__shfl_xor_sync with mask 0x0000ffff, in which lane \d+ is not at planted.cu"),
+        ("barrier_of_some", r"__syncthreads at planted.cu:\d+, .*thread \("),
+        ("barriers_in_two_places", r"planted.cu:\d+, thread .* planted.cu:\d+"),
+        ("lane_not_in_its_mask", r"__shfl_xor_sync .*0x0000ffff.*lane \d+ .*planted.cu"),
         (
             "masks_that_differ",
-            r"(mask 0xfffffffe, in which lane 0|waits in __shfl_sync with mask 0x.*, lane \d+ of it)",
+            r"(0xfffffffe, .*lane 0|__shfl_sync .*0x.*, lane \d+)",
         ),
-        ("source_outside_the_mask", r"__shfl_sync reads lane 20, which is not in mask 0x0000ffff"),
-        ("lane_that_has_left", r"waits in __shfl_xor_sync .*, lane 7 of it has left the kernel"),
-        ("shuffle_against_vote", r"waits in __\w+ with mask 0xffffffff .*, lane \d+ of it waits in __\w+"),
+        ("source_outside_the_mask", r"__shfl_sync .*lane 20, .*0x0000ffff"),
+        ("lane_that_has_left", r"__shfl_xor_sync .*, lane 7 "),
+        ("shuffle_against_vote", r"__\w+ .*0xffffffff .*, lane \d+ .*__\w+"),
     ],
 )
 @pytest.mark.parametrize("order", ORDERS)
@@ -118,7 +118,7 @@ def test_what_no_chip_defines_ends_the_launch_with_a_line(kernel: str, said: str
 
 def test_a_misaligned_vector_is_refused() -> None:
     x, out = np.zeros(64, np.float32), np.zeros(64, np.float32)
-    with pytest.raises(KernelError, match=r"misaligned_vector: .* is no multiple of 16 bytes"):
+    with pytest.raises(KernelError, match=r"misaligned_vector: .*\b16 bytes"):
         planted("misaligned_vector", pointer(out), pointer(x), threads=1)
 
 
@@ -129,22 +129,22 @@ def test_shared_memory_is_poisoned_before_every_block() -> None:
 
 
 def test_a_warp_that_is_not_whole_cannot_shuffle_with_a_whole_mask() -> None:
-    with pytest.raises(KernelError, match="with mask 0xffffffff in a warp of 20 threads"):
+    with pytest.raises(KernelError, match=r"0xffffffff .*\b20 threads"):
         planted("lane_that_has_left", pointer(np.zeros(64, np.float32)), threads=20)
 
 
 def test_arguments_of_other_types_than_the_kernels_are_refused() -> None:
-    with pytest.raises(KernelError, match="overruns_global: arguments of types 'Pf' where it takes 'Pi'"):
+    with pytest.raises(KernelError, match=r"overruns_global: .*'Pf'.*'Pi'"):
         planted("overruns_global", pointer(np.zeros(4, np.float32)), c_float(1))
 
 
 def test_a_kernel_that_no_file_exports_is_named() -> None:
-    with pytest.raises(KernelError, match=r"nothing: no such kernel in planted.cu; is there an EXPORT\(nothing\)?"):
+    with pytest.raises(KernelError, match=r"nothing: .*planted\.cu.*EXPORT\(nothing\)"):
         planted("nothing")
 
 
 def test_more_shared_memory_than_the_device_has_is_refused() -> None:
-    with pytest.raises(KernelError, match="200000 bytes of shared memory, where 166912 is the most"):
+    with pytest.raises(KernelError, match=r"200000 bytes.*\b166912\b"):
         planted("overruns_dynamic_shared", pointer(np.zeros(4, np.float32)), c_int(0), shared_bytes=200_000)
 
 

@@ -71,7 +71,7 @@ def test_statistics_and_gradients_are_as_near_to_fp64_as_torchs(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shared_bytes", [164 << 10, 4 << 10], ids=["rows kept", "long rows read again"])
+@pytest.mark.parametrize("shared_bytes", [164 << 10, 4 << 10], ids=["kept", "read again"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_one_launch_gives_what_two_give(
     machine: Machine, shape: tuple[int, int, int, int], shared_bytes: int, dtype: torch.dtype
