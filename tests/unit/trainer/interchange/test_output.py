@@ -63,7 +63,7 @@ def test_what_ends_the_block_leaves_nothing_behind(tmp_path: Path, error: BaseEx
 def test_what_is_there_is_never_replaced(tmp_path: Path, make: Callable[[Path], None]) -> None:
     target = tmp_path / "folder"
     make(target)
-    with pytest.raises(CheckpointError, match=r"/folder is there already: give another --output, or remove it"):
+    with pytest.raises(CheckpointError, match=r"/folder .*--output"):
         write_one(target)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 

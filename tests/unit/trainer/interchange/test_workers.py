@@ -39,15 +39,15 @@ def test_no_tasks_are_no_work() -> None:
 def test_the_first_refusal_ends_the_others() -> None:
     def work(task: int) -> None:
         if task == 0:
-            raise CheckpointError("the file is short")
+            raise CheckpointError("file 0")
         time.sleep(600)
 
-    with pytest.raises(CheckpointError, match="the file is short"):
+    with pytest.raises(CheckpointError, match="file 0"):
         each(range(2), work, 2)
 
 
 def test_an_error_of_a_file_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="missing: No such file or directory"):
+    with pytest.raises(CheckpointError, match="missing: No such file"):
         each(["missing"], lambda name: (tmp_path / name).read_text(), 1)
 
 
@@ -62,7 +62,7 @@ def test_a_killed_worker_is_named_and_nobody_waits_for_it() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
 
-    with pytest.raises(CheckpointError, match="a worker process ended by SIGKILL: was its memory limited"):
+    with pytest.raises(CheckpointError, match="SIGKILL"):
         each(range(2), work, 2)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -48,66 +49,76 @@ def test_the_family_follows_from_the_model(options: dict[str, Any], family: str)
     assert family_of(one, names(one)) is family_of(one, names(one), family) is FAMILIES[family]
 
 
+#: An option, its value in the model, and the value that the family has.
+Difference = tuple[str, str, str]
+NOT_ABSOLUTE = ("position_embedding_type", "alibi", "absolute")
+NORM_MISSING, NORM_THERE = ("embed_layernorm", "false", "true"), ("embed_layernorm", "true", "false")
+
+
+def pattern(family: str, *differences: Difference) -> str:
+    """A regular expression of a refusal that names these and no others, in this order."""
+    each = [rf"{name} [^,;]*\b{own}\b[^,;]*\b{theirs}\b[^,;]*" for name, own, theirs in differences]
+    return rf"[^;]*\b{family}: " + ",".join([each[0], *(f" {one}" for one in each[1:])])
+
+
 @pytest.mark.parametrize(
     ("options", "of_bloom", "of_gpt2"),
     [
-        (
-            {"position_embedding_type": "alibi"},
-            "embed_layernorm is false here and true there",
-            "position_embedding_type is alibi here and absolute there",
-        ),
+        ({"position_embedding_type": "alibi"}, [NORM_MISSING], [NOT_ABSOLUTE]),
         (
             {**BLOOM, "ffn_hidden_size": 24, "no_bias_gelu_fusion": True},
-            "ffn_hidden_size is 24 here and 64 there, the form of GeLU is erf here and tanh there",
-            "position_embedding_type is alibi here and absolute there, embed_layernorm is true here and false there",
+            [("ffn_hidden_size", "24", "64"), ("the form of GeLU", "erf", "tanh")],
+            [NOT_ABSOLUTE, NORM_THERE],
         ),
         (
             {"apply_residual_connection_post_layernorm": True},
-            "position_embedding_type is absolute here and alibi there, embed_layernorm is false here and true there",
-            "apply_residual_connection_post_layernorm is true here and false there",
+            [("position_embedding_type", "absolute", "alibi"), NORM_MISSING],
+            [("apply_residual_connection_post_layernorm", "true", "false")],
         ),
     ],
 )
-def test_what_no_family_can_be_is_named_with_both_values(options: dict[str, Any], of_bloom: str, of_gpt2: str) -> None:
+def test_what_no_family_can_be_is_named_with_both_values(
+    options: dict[str, Any], of_bloom: list[Difference], of_gpt2: list[Difference]
+) -> None:
     one = shape(**options)
     with pytest.raises(CheckpointError) as refused:
         family_of(one, names(one))
-    said = f"it cannot be bloom: {of_bloom}; it cannot be gpt2: {of_gpt2}; it cannot be llama: position_embedding_type"
-    assert str(refused.value).startswith(said)
+    wanted = f"{pattern('bloom', *of_bloom)};{pattern('gpt2', *of_gpt2)};.*llama: position_embedding_type"
+    assert re.match(wanted, str(refused.value)), refused.value
 
 
 @pytest.mark.parametrize(
-    ("family", "options", "said"),
+    ("family", "options", "name", "own", "theirs"),
     [
-        ("gpt2", {"normalization": "RMSNorm"}, "normalization is RMSNorm here and LayerNorm there"),
-        ("gpt2", {"disable_bias_linear": True}, "disable_bias_linear is true here and false there"),
-        ("gpt2", {"num_query_groups": 1}, "num_query_groups is 1 here and 2 there"),
-        ("bloom", {**BLOOM, "glu_activation": "swiglu"}, "glu_activation is swiglu here and missing there"),
-        ("bloom", {**BLOOM, "qk_layernorm": True}, "qk_layernorm is true here and false there"),
+        ("gpt2", {"normalization": "RMSNorm"}, "normalization", "RMSNorm", "LayerNorm"),
+        ("gpt2", {"disable_bias_linear": True}, "disable_bias_linear", "true", "false"),
+        ("gpt2", {"num_query_groups": 1}, "num_query_groups", "1", "2"),
+        ("bloom", {**BLOOM, "glu_activation": "swiglu"}, "glu_activation", "swiglu", "missing"),
+        ("bloom", {**BLOOM, "qk_layernorm": True}, "qk_layernorm", "true", "false"),
         (
             "bloom",
             {**BLOOM, "untie_embeddings_and_output_weights": True},
-            "untie_embeddings_and_output_weights is true here and false there",
+            *("untie_embeddings_and_output_weights", "true", "false"),
         ),
-        ("llama", {**LLAMA, "rotary_percent": 0.5}, "rotary_percent is 0.5 here and 1.0 there"),
-        ("llama", {**LLAMA, "add_qkv_bias": True}, "add_qkv_bias is true here and false there"),
-        ("llama", {**LLAMA, "qk_layernorm": True}, "qk_layernorm is true here and false there"),
-        ("llama", {**LLAMA, "glu_activation": None}, "a gated MLP (glu_activation) is false here and true there"),
-        ("llama", {**LLAMA, "embed_layernorm": True}, "embed_layernorm is true here and false there"),
+        ("llama", {**LLAMA, "rotary_percent": 0.5}, "rotary_percent", "0.5", "1.0"),
+        ("llama", {**LLAMA, "add_qkv_bias": True}, "add_qkv_bias", "true", "false"),
+        ("llama", {**LLAMA, "qk_layernorm": True}, "qk_layernorm", "true", "false"),
+        ("llama", {**LLAMA, "glu_activation": None}, r"[^,;]*\(glu_activation\)", "false", "true"),
+        ("llama", {**LLAMA, "embed_layernorm": True}, "embed_layernorm", "true", "false"),
     ],
 )
-def test_what_one_family_cannot_be_is_refused_for_that_alone(family: str, options: dict[str, Any], said: str) -> None:
+def test_what_one_family_cannot_be_is_refused_for_that_alone(
+    family: str, options: dict[str, Any], name: str, own: str, theirs: str
+) -> None:
     one = shape(**options)
     with pytest.raises(CheckpointError) as refused:
         family_of(one, names(one), family)
-    assert str(refused.value) == f"it cannot be {family}: {said}"
+    assert re.fullmatch(pattern(family, (name, own, theirs)), str(refused.value)), refused.value
 
 
 def test_a_parameter_that_a_family_has_no_place_for_is_named() -> None:
     one = shape()
-    with pytest.raises(
-        CheckpointError, match=r"layers.1.mlp.gate.weight has no place there \(1 parameters have none\)"
-    ):
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.gate\.weight .*\b1 parameter"):
         family_of(one, [*names(one), "layers.1.mlp.gate.weight"], "gpt2")
 
 

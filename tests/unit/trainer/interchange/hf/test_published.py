@@ -26,14 +26,14 @@ NO_TABLES: dict[str, Callable[[], Any]] = {
 def test_a_pickled_file_of_anything_but_plain_tensors_by_name_is_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     torch.save(NO_TABLES[kind](), tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="is no table of plain tensors by name"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
         PublishedModel(tmp_path)
 
 
 def test_an_empty_pickled_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin cannot be read: "):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
         PublishedModel(tmp_path)
 
 
@@ -41,5 +41,5 @@ def test_a_configuration_of_more_layers_than_tensors_is_refused_at_once(publish:
     folder = publish("bloom")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "n_layer": 2**62}))
-    with pytest.raises(CheckpointError, match=r"it has 4611686018427387904 layers, and its files have \d+ tensors"):
+    with pytest.raises(CheckpointError, match=r"\b4611686018427387904 layers.* \d+ tensors"):
         ImportedModel(folder, Padding(128, None))

@@ -132,27 +132,27 @@ def changed_config(published: Path, **changes: Any) -> None:
         (
             "gpt2",
             {"activation_function": "relu"},
-            "activation_function is relu, a model of the trainer has gelu_new or",
+            "activation_function .*relu.*gelu_new",
         ),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "is true, a model of the trainer has false"),
-        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false, a model of the trainer has true"),
-        ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings is false, a model of the trainer has true"),
-        ("gpt2", {"model_type": "mamba"}, "model_type is 'mamba', the trainer has bloom, gpt2, llama"),
-        ("gpt2", {"n_embd": "wide\x1b[2J"}, r"n_embd is 'wide\\x1b\[2J', no size of a model"),
-        ("gpt2", {"n_head": 5}, "--hidden-size 32 is not divisible by --num-attention-heads 5"),
-        ("bloom", {"n_layer": 3}, r"transformer.h.2.input_layernorm.weight is missing, config.json makes it \(32,\)"),
-        ("bloom", {"vocab_size": 60}, r"word_embeddings.weight is \(61, 32\), config.json makes it \(60, 32\)"),
-        ("bloom", {"n_layer": 1}, "'transformer.h.1.input_layernorm.bias' belongs to nothing"),
-        ("bloom", {"quantization_config": {"bits": 4}}, "it is quantized"),
-        ("llama", {"hidden_act": "tanh"}, "hidden_act is tanh, a model of the trainer has silu or"),
-        ("llama", {"head_dim": 16}, "head_dim is 16, a model of the trainer has missing or 8"),
-        ("llama", {"attention_bias": True}, "mlp_bias is false, a model of the trainer has true"),
-        ("llama", {"num_key_value_heads": 3}, "--num-attention-heads 4 is not divisible by --num-query-groups 3"),
-        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters are of type 'llama3', the trainer's"),
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling are of type 'linear'"),
-        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, a model of the trainer has"),
-        ("llama", {"num_key_value_heads": 4}, r"k_proj.weight is \(16, 32\), config.json makes it \(32, 32\)"),
-        ("llama", {"tie_word_embeddings": True}, "lm_head.weight differs from model.embed_tokens.weight"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx .*true.*false"),
+        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights .*false.*true"),
+        ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings .*false.*true"),
+        ("gpt2", {"model_type": "mamba"}, "model_type .*'mamba'.*bloom, gpt2, llama"),
+        ("gpt2", {"n_embd": "wide\x1b[2J"}, r"n_embd .*'wide\\x1b\[2J'"),
+        ("gpt2", {"n_head": 5}, "--hidden-size 32 .*--num-attention-heads 5"),
+        ("bloom", {"n_layer": 3}, r"transformer.h.2.input_layernorm.weight .*config.json.*\(32,\)"),
+        ("bloom", {"vocab_size": 60}, r"word_embeddings.weight .*\(61, 32\).*config.json.*\(60, 32\)"),
+        ("bloom", {"n_layer": 1}, "'transformer.h.1.input_layernorm.bias'"),
+        ("bloom", {"quantization_config": {"bits": 4}}, "quantized"),
+        ("llama", {"hidden_act": "tanh"}, "hidden_act .*tanh.*silu"),
+        ("llama", {"head_dim": 16}, r"head_dim .*\b16\b.*\b8\b"),
+        ("llama", {"attention_bias": True}, "mlp_bias .*false.*true"),
+        ("llama", {"num_key_value_heads": 3}, "--num-attention-heads 4 .*--num-query-groups 3"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters .*'llama3'"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling .*'linear'"),
+        ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor .*\b0\.5\b"),
+        ("llama", {"num_key_value_heads": 4}, r"k_proj.weight .*\(16, 32\).*config.json.*\(32, 32\)"),
+        ("llama", {"tie_word_embeddings": True}, "lm_head.weight .*model.embed_tokens.weight"),
     ],
 )
 def test_what_the_trainer_has_not_is_refused_by_name(
@@ -175,7 +175,7 @@ def test_an_index_that_leads_out_of_its_folder_is_refused(
     map_["weight_map"]["transformer.ln_f.bias"] = "../secret.safetensors"
     index.write_text(json.dumps(map_))
     assert import_program.main([str(published), "--output", str(tmp_path / "checkpoints")]) == 1
-    assert "names '../secret.safetensors', which is no file of the folder" in capsys.readouterr().err
+    assert "'../secret.safetensors'" in capsys.readouterr().err
 
 
 def test_another_output_layer_than_the_embedding_is_refused(
@@ -189,7 +189,7 @@ def test_another_output_layer_than_the_embedding_is_refused(
     tensors["lm_head.weight"] = tensors["transformer.word_embeddings.weight"] + 1
     torch.save(tensors, published / "pytorch_model.bin")
     assert import_program.main([str(published), "--output", str(tmp_path / "checkpoints")]) == 1
-    assert "lm_head.weight differs from transformer.word_embeddings.weight" in capsys.readouterr().err
+    assert re.search(r"lm_head\.weight .*transformer\.word_embeddings\.weight", capsys.readouterr().err)
     assert not (tmp_path / "checkpoints").exists()
 
 

@@ -108,21 +108,21 @@ def test_a_tokenizers_own_configuration_is_taken_for_its_tokens_and_nothing_else
 def test_a_tokenizer_that_is_another_or_gone_or_too_large_is_refused(tmp_path: Path) -> None:
     options = options_for("folder", tmp_path, trained())
     identity, size = tokenizer_identity(options), bpe.vocab_size(trained())
-    with pytest.raises(CheckpointError, match=f"has {size} tokens, the model {size - 1}: give --tokenizer"):
+    with pytest.raises(CheckpointError, match=rf"\b{size} tokens.*\b{size - 1}\b.*--tokenizer"):
         tokenizer_files(options, identity, size - 1, 128)
     spec = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**spec, "truncation": None, "version": "1.1"}))
-    with pytest.raises(CheckpointError, match="is another than was trained with"):
+    with pytest.raises(CheckpointError, match=r"tokenizer .*\bchanged\b"):
         tokenizer_files(options, identity, TOKENS, 128)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match=r"cannot read .*; give --tokenizer, or --no-tokenizer to go without"):
+    with pytest.raises(CheckpointError, match=r"--tokenizer.*--no-tokenizer"):
         tokenizer_files(options, identity, TOKENS, 128)
 
 
 def test_a_tokenizer_that_is_not_what_the_data_were_made_with_is_refused(tmp_path: Path) -> None:
     options = options_for("data's notes", tmp_path, trained())
     trained("</s>").save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(CheckpointError, match="is another tokenizer than the data were made with"):
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json.*data"):
         tokenizer_files(options, None, TOKENS, 128)
 
 
