@@ -28,7 +28,7 @@ def _data_error_on(rank: int) -> Any:
         from trainer.loop import preparing
 
         def refuse(*_args: Any, **_more: Any) -> Any:
-            raise DataError("the corpus is gone from this node")
+            raise DataError("corpus gone")
 
         if own == rank:
             setattr(preparing, "build_datasets", refuse)  # noqa: B010
@@ -49,7 +49,7 @@ def _reading(in_evaluation: bool) -> Any:
             if (self._pool is None) == in_evaluation and first >= 12:
                 if first >= 20 and not in_evaluation:
                     time.sleep(600)
-                raise SampleError(f"sample {first} is no sample")
+                raise SampleError(f"sample {first}: bad")
             return usual(self, first)
 
         if own == 1:
@@ -86,8 +86,8 @@ def _save_hangs(own: int) -> None:
 
 
 _FAULTS: dict[str, Any] = {
-    "no data on rank 0": _data_error_on(0),
-    "no data on rank 1": _data_error_on(1),
+    "no data: rank 0": _data_error_on(0),
+    "no data: rank 1": _data_error_on(1),
     "bad sample in a thread": _reading(in_evaluation=False),
     "bad sample in an evaluation": _reading(in_evaluation=True),
     "deaf": _deaf,

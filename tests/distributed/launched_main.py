@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
         if what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "raise":
-            raise ValueError("the seventh token is odd")
+            raise ValueError("odd token")
         if what == "give up":
             raise SystemExit("too much padding")
         if what == "exit":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,15 @@ OVERTAKEN = (
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def other_pool() -> Iterator[Pool]:
+    """Ranks that run at the same time as those of `pool`."""
+    ranks = Pool()
+    ranks.run(1, os.getpid)  # its parent ends with the thread that starts it, so not in a test's own thread
+    yield ranks
+    ranks.close()
 
 
 def taken(number: int) -> str:
@@ -79,18 +90,17 @@ def test_an_overtaken_training_leaves_where_it_would_have_published_and_one_that
 def test_a_lease_that_cannot_be_read_costs_no_checkpoint(pool: Pool, corpus: str, tmp_path: Path) -> None:
     (seen,) = pool.run(1, run_training, writing(corpus, tmp_path, 1, train_iters=2))
     assert seen.status == 0
-    assert "going on without knowing who has it" in seen.errors
+    assert str(tmp_path / LEASE_FILE) in seen.errors
     assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step2"
 
 
 @pytest.mark.parametrize("leased", [True, False], ids=["with a lease", "without"])
 def test_of_two_writers_the_one_behind_publishes_nothing_and_spoils_nothing(
-    pool: Pool, corpus: str, tmp_path: Path, leased: bool
+    pool: Pool, other_pool: Pool, corpus: str, tmp_path: Path, leased: bool
 ) -> None:
     """The ranks of a killed job go on after the next job has taken over, passed them and is saving."""
     lease, left_behind = tmp_path / LEASE_FILE, tmp_path / "left behind"
     lease.write_text(taken(1))
-    other_pool = Pool()
     with ThreadPoolExecutor(1) as thread:
         try:
             disturb = {"after_step": 3, "wait": str(left_behind)}
@@ -109,7 +119,6 @@ def test_of_two_writers_the_one_behind_publishes_nothing_and_spoils_nothing(
             (seen,) = first.result(timeout=60)
         finally:
             left_behind.unlink(missing_ok=True)
-            other_pool.close()
     assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step6"
     assert len(seen.losses) == 4
     if leased:
@@ -118,16 +127,16 @@ def test_of_two_writers_the_one_behind_publishes_nothing_and_spoils_nothing(
         assert in_its_save.is_dir(), "what its successor is writing is not its own to clear away"
     else:
         assert seen.status == 1
-        complaint = f"trainer: {tmp_path}/checkpoints/latest names global_step6, which another writer has published, so"
-        assert seen.errors.startswith(f"{complaint} global_step4 is not: ")
-        assert seen.errors.count("\n") == 1
+        assert seen.errors.startswith(f"trainer: {tmp_path}/checkpoints/latest names global_step6, ")
+        assert "global_step4" in seen.errors and seen.errors.count("\n") == 1
     manifest = json.loads((tmp_path / "checkpoints" / "global_step4" / "manifest.json").read_text())
     assert manifest["iteration"] == 4
 
 
-def test_of_two_started_by_hand_on_one_folder_the_second_is_refused(pool: Pool, corpus: str, tmp_path: Path) -> None:
+def test_of_two_started_by_hand_on_one_folder_the_second_is_refused(
+    pool: Pool, other_pool: Pool, corpus: str, tmp_path: Path
+) -> None:
     trains, in_its_save = tmp_path / "trains", tmp_path / "checkpoints" / ".tmp-global_step4.of-the-first"
-    other_pool = Pool()
     with ThreadPoolExecutor(1) as thread:
         try:
             disturb = {"after_step": 3, "wait": str(trains)}
@@ -140,11 +149,9 @@ def test_of_two_started_by_hand_on_one_folder_the_second_is_refused(pool: Pool, 
             (seen,) = first.result(timeout=60)
         finally:
             trains.unlink(missing_ok=True)
-            other_pool.close()
-    complaint = f"trainer: another process has the lock on {tmp_path}/checkpoints/{WRITER_LOCK}, so it saves to this "
     assert [(rank.status, rank.losses) for rank in refused] == [(1, [])] * 2
     (said,) = (rank.errors for rank in refused if rank.errors)
-    assert said.startswith(complaint) and said.count("\n") == 1
+    assert f"{tmp_path}/checkpoints/{WRITER_LOCK}" in said and said.count("\n") == 1
     assert (seen.status, len(seen.losses)) == (0, 6)
     ranks = pool.run(2, run_training, writing(corpus, tmp_path))
     assert [(rank.status, rank.losses, rank.errors) for rank in ranks] == [(0, [], "")] * 2, "the first is over"
@@ -155,7 +162,7 @@ def test_what_cannot_be_locked_is_said_and_keeps_nobody_from_training(pool: Pool
     (tmp_path / "checkpoints" / WRITER_LOCK).symlink_to("/dev/null")
     (seen,) = pool.run(1, run_training, writing(corpus, tmp_path, train_iters=2))
     assert seen.status == 0 and names(tmp_path) == {"global_step2", "latest"}
-    assert f"trainer: {tmp_path}/checkpoints/{WRITER_LOCK} cannot be locked (Too many levels of" in seen.errors
+    assert seen.errors.startswith(f"trainer: {tmp_path}/checkpoints/{WRITER_LOCK} ")
     assert seen.errors.count("\n") == 1
 
 
@@ -173,10 +180,8 @@ def test_a_training_that_begins_before_what_is_saved_is_refused_before_it_costs_
     pool.run(1, run_training, writing(corpus, tmp_path, train_iters=2))
     ranks = pool.run(2, run_training, {**writing(corpus, tmp_path), "save_interval": 1, **begins})
     assert [(rank.status, rank.losses) for rank in ranks] == [(1, [])] * 2
-    complaint = (
-        f"trainer: --save {tmp_path}/checkpoints has global_step2 already and this training begins at iteration 0: "
-    )
-    assert ranks[0].errors.startswith(complaint)
+    assert ranks[0].errors.startswith(f"trainer: --save {tmp_path}/checkpoints ")
+    assert "global_step2" in ranks[0].errors and "iteration 0" in ranks[0].errors
     assert ranks[0].errors.count("\n") == 1
     assert ranks[1].errors == ""
     assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step2"
@@ -189,10 +194,8 @@ def test_a_missing_latest_beside_checkpoints_is_refused_on_all_ranks(pool: Pool,
         ranks = pool.run(2, run_training, options)
         assert [(rank.status, rank.losses) for rank in ranks] == [(1, [])] * 2
         root = tmp_path / "checkpoints"
-        assert ranks[0].errors == (
-            f"trainer: {root}/latest is missing, and {root} has 2 checkpoints; the newest complete checkpoint is "
-            "global_step2: opsctl checkpoints repoint makes it the latest\n"
-        )
+        assert ranks[0].errors.startswith(f"trainer: {root}/latest ") and ranks[0].errors.count("\n") == 1
+        assert "global_step2" in ranks[0].errors and "opsctl checkpoints repoint" in ranks[0].errors
         assert ranks[1].errors == ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ PIPELINE = {"pipeline_model_parallel_size": 2, "bf16": True, "hidden_dropout": 0
 TENSOR = {"tensor_model_parallel_size": 2, "optimizer": "sgd", "sequence_parallel": True}
 
 
+@pytest.fixture(scope="module")
+def fresh_pool() -> Iterator[Pool]:
+    """Ranks of a parent that has imported nothing for other tests."""
+    ranks = Pool()
+    yield ranks
+    ranks.close()
+
+
 def loaded_in_training(options: dict[str, Any]) -> list[str]:
     before = set(sys.modules)
     seen = run_training(options)
@@ -27,10 +36,10 @@ def loaded_in_training(options: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("layout", [PIPELINE, TENSOR], ids=["pipeline", "tensor"])
 def test_a_training_loads_all_of_torch_and_deepspeed_before_its_ranks_are_forked(
-    pool: Pool, tmp_path: Path, layout: dict[str, Any]
+    fresh_pool: Pool, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     """From the first step through evaluation and saving, and going on from there; nothing is recomputed."""
     options = {"data_path": [write_corpus(tmp_path)], "save": str(tmp_path), "load": str(tmp_path), **layout}
     options |= {"train_iters": 2, "exit_interval": 1, "eval_iters": 1, "eval_interval": 1}
     for _ in ("the first step", "the second"):
-        assert pool.run(2, loaded_in_training, options) == [[], []]
+        assert fresh_pool.run(2, loaded_in_training, options) == [[], []]
