@@ -16,6 +16,11 @@ from tests.distributed.whole_training import SEQUENCE, TINY, run_training, write
 from trainer.formats.manifest import read_manifest
 
 pytestmark = pytest.mark.distributed
+RANKS_IMPORT = [
+    "safetensors.torch",
+    "transformers.generation.utils",
+    *(f"transformers.models.{one}.modeling_{one}" for one in ("bloom", "gpt2", "llama")),
+]
 
 #: Numbers large enough for logits to differ by whole units, with a vocabulary that is padded.
 MODEL: dict[str, Any] = {

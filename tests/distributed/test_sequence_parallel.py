@@ -15,8 +15,10 @@ from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.recomputation import RECOMPUTE, recomputed
 from trainer.recipe.sequence_parallel import splits_sequence
 from trainer.recipe.vocabulary import Vocabulary
+from trainer.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
+RANKS_IMPORT = COMPILER  # recomputation loads it
 
 STEPS = 4
 BY_TORCH = {"kernels": "torch"}  # of which the plan speaks: kernels keep less

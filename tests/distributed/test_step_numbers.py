@@ -8,6 +8,9 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.tiny_training import step_items, tiny_engine
+from trainer.uncompiled import COMPILER
+
+RANKS_IMPORT = COMPILER  # recomputation loads it
 
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
 CONVERSIONS = ("__int__", "__float__", "__bool__")
