@@ -19,6 +19,7 @@ from tests.native_libraries import built_library
 pytestmark = pytest.mark.distributed
 
 BY_TORCH = {"kernels": "torch"}
+STEPS = 8
 LAYOUTS: list[tuple[int, dict[str, Any]]] = [
     (1, {"clip_grad": 0.0}),
     (1, {"bf16": True, "clip_grad": 0.1}),
@@ -47,13 +48,11 @@ def with_kernels(function: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize(("ranks", "changes"), LAYOUTS, ids=str)
-def test_twenty_steps_are_those_without_kernels_within_rounding(
-    pool: Pool, ranks: int, changes: dict[str, Any]
-) -> None:
-    plain = pool.run(ranks, train, 20, {**changes, **BY_TORCH})[0]
-    fused = pool.run(ranks, with_kernels, train, 20, changes)[0]
+def test_its_steps_are_those_without_kernels_within_rounding(pool: Pool, ranks: int, changes: dict[str, Any]) -> None:
+    plain = pool.run(ranks, train, STEPS, {**changes, **BY_TORCH})[0]
+    fused = pool.run(ranks, with_kernels, train, STEPS, changes)[0]
     tolerance = 2e-2 if changes.get("bf16") else 2e-5
-    steps = 5 if changes.get("bf16") else 20  # later norms of so small a model in bf16 are rounding alone
+    steps = 5 if changes.get("bf16") else STEPS  # later norms of so small a model in bf16 are rounding alone
     assert fused[:steps] == [pytest.approx(of_step, rel=tolerance) for of_step in plain[:steps]]
     assert [loss for loss, _ in fused] == pytest.approx([loss for loss, _ in plain], rel=tolerance)
     assert fused[-1][0] < fused[0][0]
@@ -122,18 +121,18 @@ def losses(ranks: list[Seen]) -> list[float]:
     return ranks[-1].losses
 
 
-@pytest.mark.parametrize(("ranks", "changes"), [(1, {}), (1, {"bf16": True})], ids=str)
+@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.nightly), {"bf16": True}], ids=str)
 def test_a_training_goes_on_with_and_without_kernels(
-    pool: Pool, corpus: str, tmp_path: Path, ranks: int, changes: dict[str, Any]
+    pool: Pool, corpus: str, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     """With them from start to end bit for bit, from one way to the other within rounding."""
-    base = {**changes, "data_path": [corpus], "micro_batch_size": 1, "train_samples": 48}
-    fused = losses(pool.run(ranks, with_kernels, run_training, base))
+    base = {**changes, "data_path": [corpus], "micro_batch_size": 4, "train_samples": 48}
+    fused = losses(pool.run(1, with_kernels, run_training, base))
 
     def part(by_kernels: bool, options: dict[str, Any]) -> list[float]:
         if by_kernels:
-            return losses(pool.run(ranks, with_kernels, run_training, options))
-        return losses(pool.run(ranks, run_training, {**options, **BY_TORCH}))
+            return losses(pool.run(1, with_kernels, run_training, options))
+        return losses(pool.run(1, run_training, {**options, **BY_TORCH}))
 
     def in_two(first: bool, second: bool) -> list[float]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ COVERING: dict[str, list[Layout]] = {
     "modern": [(2, 2, 1), (1, 1, 2)],
 }
 KINDS: dict[str, dict[str, Any]] = {"bf16": {"bf16": True}, "modern": WITH_NORMS}
-STEPS = 20
+STEPS = 4
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_each_rank_of_each_layout_gets_bitwise_what_its_own_files_have(
     pool: Pool, corpus: str, tmp_path: Path, kind: str
 ) -> None:
-    folders = saved_in_all(pool, tmp_path, corpus, COVERING[kind], **KINDS.get(kind, {}))
+    folders = saved_in_all(pool, tmp_path, corpus, COVERING[kind], num_layers=4, **KINDS.get(kind, {}))
     pairs = [(str(source), str(target)) for source in folders.values() for target in folders.values()]
     assert pool.run(1, differences, pairs)[0] == []
 
@@ -47,13 +49,19 @@ RAMPED = {
     "rampup_batch_size": [4, 4, 16],
     "lr_warmup_samples": 20,
 }
+FOUR = {"num_layers": 4, "micro_batch_size": 2}
 MOVES: list[tuple[Layout, dict[str, Any], Layout, dict[str, Any]]] = [
-    ((1, 1, 2), {}, (2, 1, 1), {"micro_batch_size": 2, "sequence_parallel": True}),
+    (
+        (1, 1, 2),
+        {"num_layers": 2},
+        (2, 1, 1),
+        {"num_layers": 2, "micro_batch_size": 2, "sequence_parallel": True},
+    ),
     (
         (2, 2, 1),
-        {"pp_partition_method": "type:transformer|embedding", "num_layers": 6, "sequence_parallel": True},
+        {**FOUR, "pp_partition_method": "type:transformer|embedding", "sequence_parallel": True},
         (1, 2, 2),
-        {"num_layers": 6},
+        FOUR,
     ),
 ]
 
@@ -81,6 +89,20 @@ def test_a_training_that_moved_to_another_layout_in_the_ramp_is_the_one_that_nev
     assert named["data_parallel_size"] == (before[2], after[2])
 
 
+@pytest.fixture(scope="module")
+def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """`saved(precision)`: options of a small model, with `load` naming a folder with its checkpoint of two replicas."""
+
+    @cache
+    def options_of(precision: str) -> dict[str, Any]:
+        folder = str(tmp_path_factory.mktemp(precision))
+        options = {"bf16": precision == "bf16", "num_layers": 2, "vocab_size": 66}
+        trained(pool, (1, 1, 2), {**options, "data_path": [corpus], "train_iters": 2, "save": folder})
+        return {**options, "load": folder}
+
+    return options_of
+
+
 def optimizer_after(options: dict[str, Any], layout: Layout) -> dict[str, Any]:
     """In a rank: what an engine goes by after a load, and whether its fp32 weights are the checkpoint's."""
     import torch
@@ -100,7 +122,7 @@ def optimizer_after(options: dict[str, Any], layout: Layout) -> dict[str, Any]:
         "clip": optimizer.clip_grad,
         "groups": [(one["weight_decay"], one["betas"], one["eps"]) for one in groups],
         "states": [sorted(optimizer.optimizer.state[one["params"][0]]) for one in groups],
-        "master is the checkpoint's": torch.equal(groups[0]["params"][0].detach()[: wanted.numel()], wanted),
+        "master weights match": torch.equal(groups[0]["params"][0].detach()[: wanted.numel()], wanted),
         "rounded to weights": any((one != one.bfloat16().float()).any() for one in wanted.split(1000)),
         "counted": (engine.global_steps, engine.global_samples, engine.skipped_steps),
     }
@@ -109,17 +131,15 @@ def optimizer_after(options: dict[str, Any], layout: Layout) -> dict[str, Any]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("with_moments", [True, False])
 def test_options_are_the_command_lines_and_fp32_weights_the_checkpoints(
-    pool: Pool, corpus: str, tmp_path: Path, precision: str, with_moments: bool
+    pool: Pool, saved: Callable[[str], dict[str, Any]], precision: str, with_moments: bool
 ) -> None:
-    options: dict[str, Any] = {"bf16": precision == "bf16", "num_layers": 2, "vocab_size": 66}
-    trained(pool, (1, 1, 2), {**options, "data_path": [corpus], "train_iters": 2, "save": str(tmp_path)})
     changed = {"clip_grad": 0.5, "weight_decay": 0.2, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6}
-    given = {**options, **changed, "load": str(tmp_path), "no_load_optim": not with_moments}
+    given = {**saved(precision), **changed, "no_load_optim": not with_moments}
     (found,) = pool.run(1, optimizer_after, given, (1, 1, 1))
     assert found["clip"] == 0.5
     assert found["groups"] == [(0.2, (0.8, 0.95), 1e-6), (0.0, (0.8, 0.95), 1e-6)]
     assert found["states"] == [["exp_avg", "exp_avg_sq", "step"] if with_moments else []] * 2
-    assert found["master is the checkpoint's"] and found["rounded to weights"]
+    assert found["master weights match"] and found["rounded to weights"]
     assert found["counted"] == (2, 16, 0)
 
 
@@ -159,9 +179,7 @@ def moments_after_going_back(options: dict[str, Any]) -> list[bool]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_going_back_in_the_midst_of_a_training_keeps_no_second_copy_of_the_moments(
-    pool: Pool, corpus: str, tmp_path: Path, precision: str
+    pool: Pool, saved: Callable[[str], dict[str, Any]], precision: str
 ) -> None:
-    options: dict[str, Any] = {"bf16": precision == "bf16", "num_layers": 2, "vocab_size": 66}
-    trained(pool, (1, 1, 1), {**options, "data_path": [corpus], "train_iters": 2, "save": str(tmp_path)})
-    (seen,) = pool.run(1, moments_after_going_back, {**options, "load": str(tmp_path)})
+    (seen,) = pool.run(1, moments_after_going_back, saved(precision))
     assert len(seen) > 8 and all(seen)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ import pytest
 
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import VOCABULARY, write_corpus
+from trainer.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
+RANKS_IMPORT = COMPILER  # recomputation loads it
 
 MODEL = """--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 1024
     --micro-batch-size 1 --rampup-batch-size 2 2 300 --global-batch-size 16 --train-samples 300"""
 OPTIMIZER = """--optimizer adam --adam-beta1 0.9 --adam-beta2 0.95 --adam-eps 1e-8 --lr 1e-4 --lr-warmup-samples 5
     --lr-decay-samples 6 --clip-grad 1.0 --weight-decay 1e-1 --bf16"""
-OUTPUT = """--log-interval 5 --save-interval 10 --eval-interval 10 --eval-iters 1 --exit-interval 20
+OUTPUT = """--log-interval 3 --save-interval 3 --eval-interval 3 --eval-iters 1 --exit-interval 6
     --tensorboard-queue-size 5 --log-timers-to-tensorboard --log-batch-size-to-tensorboard
     --log-validation-ppl-to-tensorboard"""
 
@@ -82,10 +85,10 @@ def test_a_training_begins_saves_and_goes_on_in_bigsciences_words(
     assert f"Unable to find latest file at {checkpoints}/latest" in said
     for phrase in ("consumed samples", "successfully saved checkpoint at iteration", "lm loss"):
         assert phrase in said
-    assert said.count("optimizer states are sharded over DP at stage 0 too") == 2  # option and file
-    assert "[exiting program at iteration 20]" in said
+    assert len(re.findall("sharded over DP .*stage 0", said)) == 2  # option and file
+    assert "[exiting program at iteration 6]" in said
     if "weighted" in variation:
-        assert "VALID1 loss at iteration 10" in said and "VALID2 loss at iteration 20" in said
+        assert "VALID1 loss at iteration 3" in said and "VALID2 loss at iteration 6" in said
     assert len(list((tmp_path / "tensorboard").glob("events*"))) == 1
 
     said = train()

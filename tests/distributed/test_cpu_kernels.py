@@ -16,8 +16,10 @@ from tests.native_libraries import built_library
 from trainer.formats.kernel_times import FamilyTimes, KernelTimes
 from trainer.kernels.kept_times import device_name, keep
 from trainer.native.cache import CACHE_VARIABLE
+from trainer.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
+RANKS_IMPORT = COMPILER  # recomputation loads it
 
 GATED = {
     **{"position_embedding_type": "rope", "normalization": "RMSNorm", "swiglu": True},
@@ -25,10 +27,10 @@ GATED = {
 }
 BY_TORCH = {"kernels": "torch"}
 TRAININGS: list[tuple[int, int, dict[str, Any]]] = [
-    (1, 50, {}),
-    (1, 10, GATED),
+    (1, 12, {}),
+    (1, 6, GATED),
     (1, 5, {"bf16": True}),  # later ones of so small a model are rounding alone, torch's as well
-    (2, 10, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
+    (2, 4, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
 ]
 
 
@@ -55,20 +57,20 @@ def by_cpp(function: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "changes"),
+    ("ranks", "steps", "changes"),
     [
-        (1, {"position_embedding_type": "alibi", "embed_layernorm": True, "hidden_dropout": 0.1}),
-        (2, {"pipeline_model_parallel_size": 2, "recompute": "block", "eod_mask_loss": True}),
+        (1, 20, {"position_embedding_type": "alibi", "embed_layernorm": True, "hidden_dropout": 0.1}),
+        (2, 6, {"pipeline_model_parallel_size": 2, "recompute": "block", "eod_mask_loss": True}),
     ],
     ids=str,
 )
-def test_fifty_steps_with_all_that_is_built_are_torchs_within_rounding(
-    pool: Pool, ranks: int, changes: dict[str, Any]
+def test_steps_with_all_that_is_built_are_torchs_within_rounding(
+    pool: Pool, ranks: int, steps: int, changes: dict[str, Any]
 ) -> None:
-    ours = pool.run(ranks, train, 50, changes)[0]
-    plain = pool.run(ranks, train, 50, {**changes, **BY_TORCH})[0]
+    ours = pool.run(ranks, train, steps, changes)[0]
+    plain = pool.run(ranks, train, steps, {**changes, **BY_TORCH})[0]
     assert ours == [pytest.approx(of_step, rel=2e-5) for of_step in plain]
-    assert ours != plain and ours[-1][0] < ours[0][0] - 0.3
+    assert ours != plain and ours[-1][0] < ours[0][0] - 0.015 * steps
 
 
 def kernels_of_a_rank(folders: list[str]) -> list[tuple[str, str, str]]:
@@ -87,7 +89,7 @@ def test_ranks_that_would_compute_by_different_kernels_all_take_torch(pool: Pool
     assert both[0] == both[1] and {by for _, by, _ in both[0]} == {"C++"}
     apart = pool.run(2, kernels_of_a_rank, [built, str(tmp_path)])
     assert apart[0] == apart[1] and {by for _, by, _ in apart[0]} == {"torch"}
-    assert "on rank 1 (" in apart[0][0][2] and "nobody has built it here" in apart[0][0][2]
+    assert "on rank 1 (" in apart[0][0][2] and "opsctl kernels build" in apart[0][0][2]
 
 
 def test_all_ranks_choose_by_what_was_measured_where_the_first_one_is(

@@ -10,8 +10,10 @@ import pytest
 from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool, RanksFailed
 from tests.distributed.tiny_training import batch_items, step_items, tiny_engine, train
+from trainer.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
+RANKS_IMPORT = COMPILER  # recomputation loads it
 
 DROPOUT = {"attention_dropout": 0.1, "hidden_dropout": 0.1}
 ALIBI = {"position_embedding_type": "alibi", "embed_layernorm": True}
@@ -43,8 +45,8 @@ def test_recomputation_gives_the_same_losses(
 
 def test_recomputed_attention_gives_the_same_bits_with_all_that_it_can_have(pool: Pool) -> None:
     changes = {**WITH_NORMS, **DROPOUT, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}
-    whole = pool.run(4, train, 3, changes)
-    assert pool.run(4, train, 3, {**changes, "recompute": "attention"}) == whole
+    whole = pool.run(4, train, 2, changes)
+    assert pool.run(4, train, 2, {**changes, "recompute": "attention"}) == whole
 
 
 def core_runs(changes: dict[str, Any]) -> list[int]:
@@ -88,17 +90,17 @@ def train_deterministically(steps: int, changes: dict[str, Any]) -> tuple[list[t
 
 def test_deterministic_runs_everything_a_training_does_and_gives_the_same_bits_again(pool: Pool) -> None:
     layout = {"tensor_model_parallel_size": 2, "checkpoint_activations": True, "bf16": True, **DROPOUT}
-    first = pool.run(2, train_deterministically, 3, layout)
-    assert pool.run(2, train_deterministically, 3, layout) == first
+    first = pool.run(2, train_deterministically, 2, layout)
+    assert pool.run(2, train_deterministically, 2, layout) == first
     assert first[0][1] == [True, False, ":4096:8", True]
-    assert pool.run(2, train, 3, layout) == [measured for measured, _ in first]  # on a CPU nothing is slower for it
+    assert pool.run(2, train, 2, layout) == [measured for measured, _ in first]  # on a CPU nothing is slower for it
 
 
-@pytest.mark.parametrize("pipeline", [1, 2])
+@pytest.mark.parametrize("pipeline", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_split_recomputation_inputs_give_the_same_bits(pool: Pool, pipeline: int) -> None:
     layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": pipeline, "checkpoint_activations": True}
-    whole = pool.run(2 * pipeline, train, 3, {**DROPOUT, **layout})
-    assert pool.run(2 * pipeline, train, 3, {**DROPOUT, **layout, "partition_activations": True}) == whole
+    whole = pool.run(2 * pipeline, train, 2, {**DROPOUT, **layout})
+    assert pool.run(2 * pipeline, train, 2, {**DROPOUT, **layout, "partition_activations": True}) == whole
 
 
 def bytes_kept(options: dict[str, Any], activations: int) -> list[int]:
@@ -178,7 +180,7 @@ def places_of_dropout() -> tuple[int, int]:
 
 
 def test_every_place_of_dropout_has_masks_of_its_own(pool: Pool) -> None:
-    blocks, heads, samples = 4, 4, 8
+    blocks, heads, samples = 2, 4, 8
     each_once = samples * ((heads + 2) * blocks + 1)  # attention's heads, its output, the MLP's; the embedding
     assert pool.run(1, places_of_dropout)[0] == (each_once, each_once)
 
@@ -255,7 +257,7 @@ def untold_place() -> None:
 
 
 def test_a_model_with_dropout_does_not_train_on_samples_that_do_not_say_where_they_lie(pool: Pool) -> None:
-    with pytest.raises(RanksFailed, match="carry the index of their first sample"):
+    with pytest.raises(RanksFailed, match="first sample"):
         pool.run(1, untold_place)
 
 
@@ -377,10 +379,10 @@ def test_the_learning_rate_is_the_one_given_to_the_step(pool: Pool, changes: dic
 
 def test_bf16_trains_like_fp32_in_every_kind_of_parallelism(pool: Pool) -> None:
     layout = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "checkpoint_activations": True}
-    half = losses(pool, 8, 20, **ALIBI, **layout, bf16=True)
-    full = losses(pool, 1, 20, **ALIBI)
+    half = losses(pool, 8, 5, **ALIBI, **layout, bf16=True)
+    full = losses(pool, 1, 5, **ALIBI)
     assert half == pytest.approx(full, rel=2e-2)
-    assert half[-1] < half[0] - 0.3
+    assert half[-1] < half[0] - 0.05
 
 
 def test_fp16_without_a_gpu_is_refused_by_name(pool: Pool) -> None:
@@ -507,7 +509,7 @@ def saved_layers(folder: str, changes: dict[str, Any]) -> None:
     engine.save_checkpoint(folder, tag="step")
 
 
-@pytest.mark.parametrize("pipeline", [1, 2])
+@pytest.mark.parametrize("pipeline", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_layer_files_have_megatrons_numbers_and_names(pool: Pool, tmp_path: Path, pipeline: int) -> None:
     import torch
 

