@@ -33,7 +33,11 @@ def losses(log: str) -> dict[int, float]:
     return {int(iteration): float(loss) for iteration, loss in found}
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.name)
+@pytest.mark.parametrize(
+    "build",
+    [pytest.param(one, marks=pytest.mark.nightly if number else []) for number, one in enumerate(BUILDS)],
+    ids=lambda build: build.name,
+)
 def test_a_training_goes_on_from_what_a_build_saved(build: Build, pool: Pool, tmp_path: Path) -> None:
     """Its first iterations there have the loss that its last ones had, not that of a model that knows nothing."""
     folder = build.unpack(tmp_path)
