@@ -94,7 +94,7 @@ def test_a_rank_that_is_killed_leaves_the_last_total_of_its_node(pool: Pool, cor
 def test_without_codecarbon_it_is_refused_by_name(pool: Pool, corpus: str, tmp_path: Path) -> None:
     seen = pool.run(2, without_codecarbon, {"data_path": [corpus], "codecarbon_dir": str(tmp_path), "train_iters": 1})
     assert [rank.status for rank in seen] == [1, 1]
-    assert "--codecarbon-dir: codecarbon is not installed for " in seen[0].errors + seen[0].output
+    assert "--codecarbon-dir" in seen[0].errors + seen[0].output
     assert f"-m pip install {requirement('carbon')}" in seen[0].errors + seen[0].output
     assert list(tmp_path.iterdir()) == []
 

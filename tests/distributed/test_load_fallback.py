@@ -49,13 +49,12 @@ def test_a_damaged_latest_is_refused_by_name_unless_told_to_fall_back_and_then_i
     (refused,) = pool.run(1, run_training, careful)
     assert refused.status == 1 and refused.losses == []
     assert f"{root}/global_step3/layer_01-model_00-model_states.pt has checksum " in refused.errors
-    assert "opsctl checkpoints repoint --to 1 makes it the latest" in refused.errors
+    assert "opsctl checkpoints repoint --to 1" in refused.errors
 
     ranks = pool.run(2, run_training, {**careful, "load_fallback": True})
     assert [(rank.status, len(rank.losses)) for rank in ranks] == [(0, 4)] * 2, ranks[0].errors
     (line,) = [one for one in ranks[0].output.splitlines() if one.startswith("--load-fallback: ")]
-    assert line.startswith(f"--load-fallback: global_step3 is damaged ({root}/global_step3/layer_01-model_00-")
-    assert line.endswith("): going on from global_step1, 2 iterations are trained again")
+    assert f"{root}/global_step3/layer_01-model_00-" in line and "global_step1, 2 iterations" in line
     (record,) = [json.loads(one) for one in (root / "rollbacks.jsonl").read_text().splitlines()]
     assert (record["from"], record["to"], record["why"]) == (3, 1, line)
     history = read_manifest(root / "global_step5").history
@@ -71,5 +70,5 @@ def test_nothing_falls_back_past_a_checkpoint_of_another_model(
     other = options(corpus, root, load_fallback=True, hidden_size=32)
     (refused,) = pool.run(1, run_training, other)
     assert refused.status == 1 and refused.errors.count("\n") == 1
-    assert f"{root}/global_step3: hidden_size value from checkpoint (16) is not equal to " in refused.errors
+    assert f"{root}/global_step3: hidden_size " in refused.errors and "(16)" in refused.errors
     assert (root / "latest").read_text() == "global_step3" and not (root / "rollbacks.jsonl").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_what_makes_another_training_is_refused_naming_both_values(
     (refused,) = train(pool, corpus, load=str(saved), **changed)
     assert (refused.status, refused.losses) == (1, [])
     assert complaint in refused.errors and refused.errors.count("\n") == 1
-    assert f"give the checkpoint's, or --allow-changed {name} to go on with the new" in refused.errors
+    assert f"--allow-changed {name} " in refused.errors
 
 
 def test_what_is_let_through_by_name_is_said_once_and_stays_on_record(
@@ -99,7 +100,7 @@ def test_data_that_is_moved_and_renamed_is_the_same_and_one_edited_token_makes_i
     tokens[len(tokens) // 2] ^= 1
     tokens.flush()
     (refused,) = train(pool, moved, load=str(saved))
-    assert refused.status == 1 and "the training data documents 0 to 48 of 60" in refused.errors
+    assert refused.status == 1 and "documents 0 to 48 of 60" in refused.errors
     assert refused.errors.count("xxh64") == 2
 
 
@@ -124,7 +125,7 @@ def test_a_start_that_names_no_tokenizer_has_no_later_one_take_another(
 def test_a_longer_training_that_would_shuffle_the_data_anew_is_refused(pool: Pool, corpus: Path, saved: Path) -> None:
     """48 documents of 20 to 119 tokens give some 200 samples of 16: 400 samples need more than one pass."""
     (refused,) = train(pool, corpus, load=str(saved), train_iters=50, override_lr_scheduler=True)
-    assert refused.status == 1 and "the order of the samples 16 " in refused.errors
+    assert refused.status == 1 and re.search(r"order .*\b16\b", refused.errors)
     (longer,) = train(pool, corpus, load=str(saved), train_iters=5, override_lr_scheduler=True)
     assert longer.status == 0 and len(longer.losses) == 3
     assert "changed since global_step2 was saved: --train-iters 4 -> 5\n" in longer.output
@@ -150,4 +151,5 @@ def test_a_checkpoint_of_an_older_trainer_is_taken_and_what_it_does_not_say_is_s
     path.write_text(json.dumps({**of_the_first, "schema_version": 1}))
     (taken,) = train(pool, corpus, load=str(tmp_path / "old"), seed=5)
     assert taken.status == 0
-    assert taken.output.count("whether they are the same is not checked") == 1
+    (line,) = [one for one in taken.output.splitlines() if "not checked" in one]
+    assert "seed" in line

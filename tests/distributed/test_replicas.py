@@ -67,14 +67,26 @@ def found_by_flipping(changes: dict[str, Any], flips: list[tuple[int, str, str]]
     return said
 
 
-def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[str]:
-    """What all ranks say alike of each flip, without what stands around it in the line."""
+#: What differs, the parameter, and the numbers of the ranks in the order in which the line has them.
+Found = tuple[str, str, list[int]]
+
+
+def named(pool: Pool, changes: dict[str, Any], flips: list[tuple[int, str, str]]) -> list[Found]:
+    """What all ranks report alike of each flip."""
     ranks = pool.run(4, found_by_flipping, changes, flips)
     assert all(said == ranks[0] for said in ranks)
     untrained, first, *found, last = ranks[0]
     assert untrained == first == last == ""
-    assert all(text.startswith("after iteration 2 ranks hold different numbers") for text in found)
-    return [text.split("the same: ")[1].split(". Nothing is saved")[0] for text in found]
+    assert all("iteration 2 " in text for text in found)
+    return [what_differs(text) for text in found]
+
+
+def what_differs(text: str) -> Found:
+    pattern = (
+        rf"(master weight|weight|exp_avg|exp_avg_sq) \w+ ((?:layers\.\d+\.)?(?:{NORM}|{EMBEDDING}|{SPLIT}))\b([^.]*)\."
+    )
+    ((what, name, rest),) = re.findall(pattern, text)
+    return what, name, [int(number) for number in re.findall(r"\d+", rest)]
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}], ids=["fp32", "bf16"])
@@ -83,10 +95,10 @@ def test_one_bit_in_what_tensor_parallel_ranks_have_whole_is_named(pool: Pool, p
     layer = f"layers.0.{NORM}"
     flips = [(2, NORM, "weight"), (3, SPLIT, "weight"), (1, NORM, "master weight"), (1, NORM, "exp_avg_sq")]
     assert named(pool, {"tensor_model_parallel_size": 2, **precision}, flips) == [
-        f"weight of {layer} on rank 2 differs from ranks 0, 1 and 3",
-        f"weight of layers.0.{SPLIT} differs: rank 1 against rank 3",
-        f"master weight of {layer} differs: rank 0 against rank 1",
-        f"exp_avg_sq of {layer} differs: rank 0 against rank 1",
+        ("weight", layer, [2, 0, 1, 3]),
+        ("weight", f"layers.0.{SPLIT}", [1, 3]),
+        ("master weight", layer, [0, 1]),
+        ("exp_avg_sq", layer, [0, 1]),
     ]
 
 
@@ -94,9 +106,9 @@ def test_one_bit_in_the_tied_embedding_is_named_wherever_its_shares_are_cut(pool
     """PP 2 x DP 2: ranks 0 and 1 are the first stage, whose ZeRO shares are cut elsewhere than the last stage's."""
     flips = [(3, EMBEDDING, "weight"), (0, EMBEDDING, "exp_avg"), (2, EMBEDDING, "master weight")]
     assert named(pool, {"pipeline_model_parallel_size": 2, "bf16": True}, flips) == [
-        f"weight of {EMBEDDING} on rank 3 differs from ranks 0 to 2",
-        f"exp_avg of {EMBEDDING} differs: ranks 0 and 1 against ranks 2 and 3",
-        f"master weight of {EMBEDDING} differs: ranks 0 and 1 against ranks 2 and 3",
+        ("weight", EMBEDDING, [3, 0, 2]),  # ranks 0 to 2
+        ("exp_avg", EMBEDDING, [0, 1, 2, 3]),
+        ("master weight", EMBEDDING, [0, 1, 2, 3]),
     ]
 
 
@@ -104,10 +116,10 @@ def test_a_training_that_drifts_ends_with_the_reason_and_saves_nothing_of_it(poo
     options = {"data_path": [write_corpus(tmp_path)], "train_iters": 8, "save": str(tmp_path / "ck")}
     options |= {"load": str(tmp_path / "ck"), "check_replicas_interval": 3, "save_interval": 2}
     options |= {"tensor_model_parallel_size": 2, "sync_tp_duplicated_parameters": True}
-    told = r"after iteration 4 ranks hold different numbers .*: weight of layers\.0\.input_layernorm\.weight differs: "
+    told = r".*iteration 4 .*layers\.0\.input_layernorm\.weight .*"
     ends = pool.run(2, run_training, options, {"after_step": 4, "flip": (1, NORM)})
     assert [seen.status for seen in ends] == [1, 1]
-    assert re.match(rf"trainer: {told}rank 0 against rank 1\. Nothing is saved of it: .*\n$", ends[0].errors)
+    assert re.match(rf"trainer: {told}rank 0 .*rank 1\b.*\n$", ends[0].errors)
     assert ends[1].errors == ""
     assert (tmp_path / "ck" / "latest").read_text() == "global_step2"
     assert not (tmp_path / "ck" / "global_step4").exists()
@@ -125,4 +137,4 @@ def test_a_training_whose_first_iterations_are_left_out_is_compared_once_it_has_
     assert [(seen.status, seen.errors, len(seen.losses)) for seen in well] == [(0, "", 3)] * 2
     ends = pool.run(2, run_training, options, {"after_step": 3, "flip": (1, NORM)})
     assert [seen.status for seen in ends] == [1, 1]
-    assert "after iteration 6 ranks hold different numbers" in ends[0].errors
+    assert "iteration 6 " in ends[0].errors and NORM in ends[0].errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,12 @@ def test_replicas_that_the_ramps_start_does_not_fit_go_on_once_it_is_behind(
     assert whole.status == 0, whole.errors
     refused = train(pool, corpus, tmp_path / "fresh", 4, **RAMPED)
     assert refused.status == 2
-    assert "the start of --rampup-batch-size, 4 is not divisible by --micro-batch-size 2 x DP 4 = 8" in refused.errors
+    assert re.search(r"--rampup-batch-size, 4 .*--micro-batch-size 2 x DP 4 = 8", refused.errors)
     begun = train(pool, corpus, tmp_path / "run", 2, **RAMPED, exit_interval=2)
     assert begun.batch_sizes == [4, 4]
     too_early = train(pool, corpus, tmp_path / "run", 4, **RAMPED)
     assert too_early.status == 2
-    assert "the batch of --rampup-batch-size at sample 8, 4 is not divisible by" in too_early.errors
+    assert re.search(r"--rampup-batch-size at sample 8, 4 ", too_early.errors)
     further = train(pool, corpus, tmp_path / "run", 2, **RAMPED, exit_interval=3)
     assert further.status == 0, further.errors
     grown = train(pool, corpus, tmp_path / "run", 4, **RAMPED)
@@ -59,7 +60,7 @@ def test_replicas_that_the_ramps_start_does_not_fit_go_on_once_it_is_behind(
     losses = [*begun.losses, *further.losses, *grown.losses]
     assert [*begun.batch_sizes, *further.batch_sizes, *grown.batch_sizes] == whole.batch_sizes == [4, 4, 4, *[8] * 5]
     assert losses == pytest.approx(whole.losses, rel=1e-6)
-    assert "changed since global_step3 was saved: data parallel size 2 -> 4\n" in grown.output
+    assert "data parallel size 2 -> 4\n" in grown.output
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +94,11 @@ def test_a_named_checkpoint_that_is_not_there_or_before_the_latest_is_refused_by
     other, losses = saved
     absent = train(pool, corpus, tmp_path, load=str(other), load_step=3, train_iters=6)
     assert absent.status == 1
-    assert f"--load-step 3: there is no global_step3 in {other}; complete there: global_step4, global_step2" in (
-        absent.errors
-    )
+    assert re.search(rf"--load-step 3: .*{other}.*: global_step4, global_step2", absent.errors)
     copy = tmp_path / "copy"
     shutil.copytree(other, copy)
     earlier = train(pool, corpus, copy, load_step=2, train_iters=6)
-    assert earlier.status == 1 and "has global_step4 already and this training begins at iteration 2" in earlier.errors
+    assert earlier.status == 1 and re.search("global_step4 .*iteration 2", earlier.errors)
     (copy / "latest").write_text("global_step2")
     shutil.rmtree(copy / "global_step4")
     again = train(pool, corpus, copy, load_step=2, train_iters=6)
@@ -134,7 +133,7 @@ def test_without_optimizer_states_bf16_keeps_the_fp32_weights_and_begins_its_mom
     still = {"lr": 0.0, "override_lr_scheduler": True, "no_load_optim": True, "exit_after_iters": 1}
     resumed = train(pool, corpus, tmp_path / "on", load=str(tmp_path / "base"), **{**begun, **still})
     assert resumed.status == 0, resumed.errors
-    assert "changed since global_step2 was saved: optimizer states the checkpoint's -> fresh\n" in resumed.output
+    assert "-> fresh\n" in resumed.output
     unlike, moved, finer, steps = pool.run(
         1, compared, str(tmp_path / "base" / "global_step2"), str(tmp_path / "on" / "global_step3")
     )[0]
