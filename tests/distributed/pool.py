@@ -180,7 +180,7 @@ def serve() -> None:
         _load_libraries()
         gc.collect()
         gc.freeze()  # a collection in a rank would copy the pages of all these objects
-        _send(answers, {"run": _run_ranks, "start": _start}[kind](module, name, *details))
+        _send(answers, _run_ranks(module, name, *details) if kind == "run" else _start(module, name, *details))
 
 
 def _load_libraries() -> None:
