@@ -34,17 +34,23 @@ def saving(corpus: str, folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def run_with_a_slow_disk(
-    options: dict[str, Any], held: str, gate: str, disturb: dict[str, Any] | None = None, opens_after_s: float = 60.0
+    options: dict[str, Any], held: str, gate: str, disturb: dict[str, Any] | None = None, waits: int | None = None
 ) -> Seen:
-    """Train; the last rank waits before its first file of the save `held` until the file `gate` is gone, or so long."""
+    """Train; the last rank waits before its first file of the save `held` until the file `gate` is gone.
+
+    waits: or until it has printed so many times that it waits for a save.
+    """
     waits = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
     waited: list[bool] = []
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         if event == "open" and waits and f"/.tmp-{held}." in str(args[0]) and not waited:
             waited.append(True)
-            until = time.monotonic() + opens_after_s
+            until = time.monotonic() + 60
+            printed: Any = sys.stdout
             while Path(gate).exists() and time.monotonic() < until:
+                if waits is not None and printed.getvalue().count("waiting ") >= waits:
+                    break
                 time.sleep(0.01)
 
     sys.addaudithook(watch)
@@ -58,7 +64,7 @@ def said(seen: Seen) -> list[str]:
         r"  successfully saved checkpoint at iteration +(\d+)": "saved",
         r"  failed to save checkpoint at iteration +(\d+)": "failed",
         r" iteration +(\d+)/": "trained",
-        r"waiting .*iteration (\d+)": "waits",
+        r"waiting .*?iteration (\d+)": "waits",
         r"time \(ms\) \| save-checkpoint: \S+ \| save-checkpoint-(background)": "times",
     }
     matches = [(word, re.match(pattern, line)) for line in seen.output.splitlines() for pattern, word in words.items()]
@@ -97,7 +103,7 @@ def test_leaving_waits_for_the_save_under_way_and_then_saves_what_is_newer(
     gate.touch()
     options = saving(corpus, tmp_path, save_interval=2)
     leave = {"after_step": 3, "touch": str(tmp_path / "kill_switch")}
-    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), leave, 1.0)
+    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), leave, 1)
     assert seen.status == 0, seen.errors
     trained = ["trained 1", "trained 2", "begins 2", "trained 3"]
     assert said(seen) == [*trained, "waits 2", "saved 2", "times background", "begins 3", "saved 3"]
@@ -112,7 +118,7 @@ def test_leaving_for_iterations_in_vain_finishes_the_save_under_way_and_saves_no
     gate.touch()
     options = saving(corpus, tmp_path, save_interval=2, max_skipped_iterations=1)
     in_vain = {"after_step": 3, "loss": math.nan}
-    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), in_vain, 1.0)
+    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), in_vain, 1)
     assert seen.status == 0, seen.errors
     assert said(seen) == ["trained 1", "trained 2", "begins 2", "trained 3", "waits 2", "saved 2", "times background"]
     assert "exiting program after 1 skipped or nan iterations" in seen.output
@@ -127,7 +133,7 @@ def test_the_kill_switch_is_heard_while_a_save_that_is_due_waits_for_another(
     gate.touch()
     options = saving(corpus, tmp_path, save_interval=2)
     leave = {"after_step": 4, "touch": str(tmp_path / "kill_switch")}
-    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), leave, 1.5)
+    (seen,) = pool.run(1, run_with_a_slow_disk, options, "global_step2", str(gate), leave, 2)
     assert seen.status == 0, seen.errors
     about = [word for word in said(seen) if not word.startswith("trained")]
     assert about == ["begins 2", "waits 2", "waits 2", "saved 2", "times background", "begins 4", "saved 4"]

@@ -281,15 +281,12 @@ def test_a_sample_that_cannot_be_used_ends_the_training_at_once_with_the_reason(
         assert errors.count("\n") == 1
 
 
-def disturbed_end(fault: str, options: dict[str, Any]) -> tuple[int | None, str, float]:
-    """In a rank: as `status_and_errors` of a training with a fault, and how many seconds it took."""
-    import time
-
+def disturbed_end(fault: str, options: dict[str, Any]) -> tuple[int | None, str]:
+    """In a rank: as `status_and_errors` of a training with a fault."""
     from tests.distributed.disturbed_training import disturb
 
     disturb(fault)
-    started = time.monotonic()
-    return *status_and_errors(options), time.monotonic() - started
+    return status_and_errors(options)
 
 
 @pytest.mark.parametrize(
@@ -309,9 +306,7 @@ def test_what_one_rank_meets_alone_it_says_at_once_and_ends_with(
     options |= {"eval_iters": 4, "eval_interval": 2} if "evaluation" in fault else {}
     options |= {"num_workers": 2} if "thread" in fault else {}
     ends = pool.run(2, disturbed_end, fault, options, timeout_s=120)
-    status, errors, seconds = ends[rank]
-    assert (status, errors) == (2, f"trainer: {complaint}\n")
-    assert seconds < 60
+    assert ends[rank] == (2, f"trainer: {complaint}\n")
     assert ends[1 - rank][0] is None  # its connection closed
 
 

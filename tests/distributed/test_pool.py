@@ -23,10 +23,6 @@ def rank_and_sum(addend: int) -> tuple[int, int, int]:
     return dist.get_rank(), int(total), os.getpid()
 
 
-def parent_process() -> int:
-    return os.getppid()
-
-
 def raise_on(rank: int) -> None:
     import torch.distributed as dist
 
@@ -80,12 +76,3 @@ def test_late_ranks_are_ended_and_none_is_left(pool: Pool, tmp_path: Path) -> No
     processes = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(processes) == 2
     assert not any(is_alive(one) for one in processes)
-
-
-@pytest.mark.nightly
-def test_a_closed_pool_leaves_no_process() -> None:
-    own = Pool()
-    (parent,) = own.run(1, parent_process)
-    assert is_alive(parent)
-    own.close()
-    assert not is_alive(parent)
