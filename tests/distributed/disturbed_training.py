@@ -88,8 +88,8 @@ def _save_hangs(own: int) -> None:
 _FAULTS: dict[str, Any] = {
     "no data: rank 0": _data_error_on(0),
     "no data: rank 1": _data_error_on(1),
-    "bad sample in a thread": _reading(in_evaluation=False),
-    "bad sample in an evaluation": _reading(in_evaluation=True),
+    "bad sample: thread": _reading(in_evaluation=False),
+    "bad sample: evaluation": _reading(in_evaluation=True),
     "deaf": _deaf,
     "save hangs": _save_hangs,
 }

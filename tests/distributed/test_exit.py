@@ -294,8 +294,8 @@ def disturbed_end(fault: str, options: dict[str, Any]) -> tuple[int | None, str]
     [
         ("no data: rank 0", 0, "corpus gone"),
         ("no data: rank 1", 1, "corpus gone"),
-        ("bad sample in a thread", 1, "sample 14: bad"),
-        ("bad sample in an evaluation", 1, "sample 14: bad"),
+        ("bad sample: thread", 1, "sample 14: bad"),
+        ("bad sample: evaluation", 1, "sample 14: bad"),
     ],
 )
 def test_what_one_rank_meets_alone_it_says_at_once_and_ends_with(

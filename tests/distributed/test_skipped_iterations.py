@@ -87,7 +87,7 @@ def test_the_same_tokens_come_at_each_step_with_and_without_skipping(pool: Pool,
     assert len(others[0].losses) == 1
     (change,) = (one for one in at(tmp_path / "other", 9).history[-1].changes if one.name == "train_range_to_skip")
     assert (change.before, change.now) == ([7, 7, 2, 4], [5, 9])
-    assert "changed since global_step3 was saved: --train-range-to-skip 7 7 2 4 -> 5 9" in others[0].output
+    assert "--train-range-to-skip 7 7 2 4 -> 5 9" in others[0].output
 
 
 def test_ranges_that_are_none_are_refused_before_the_first_step(pool: Pool, corpus: str) -> None:

@@ -121,7 +121,7 @@ def test_after_a_resume_the_command_lines_settings_count_and_are_said(
         other = train(pool, corpus, tmp_path / name, load=str(tmp_path / "base"), **{**begun, name: value})
         assert other.status == 0, other.errors
         assert other.losses[0] == usual.losses[0] and other.losses[1:] != usual.losses[1:], name
-        assert f"changed since global_step2 was saved: --{name.replace('_', '-')} " in other.output
+        assert re.search(rf"global_step2 .*--{name.replace('_', '-')} ", other.output)
 
 
 def test_without_optimizer_states_bf16_keeps_the_fp32_weights_and_begins_its_moments_anew(
