@@ -18,16 +18,11 @@ Layout = tuple[int, int, int, int]
 LAYOUTS: list[Layout] = [(1, 1, 1, 4), (2, 1, 1, 2), (1, 2, 1, 1), (1, 1, 2, 4), (2, 2, 1, 2), (2, 2, 2, 1)]
 #: With 61 tokens, TP 1 has 63 rows of them and TP 2 84.
 PADDED = {"vocab_size": 61, "make_vocab_size_divisible_by": 21}
+FOUR = {"num_layers": 4}  # two of them on a stage
 KINDS: dict[str, dict[str, Any]] = {
-    "alibi": {
-        "position_embedding_type": "alibi",
-        "embed_layernorm": True,
-        "hidden_dropout": 0.1,
-        "num_layers": 4,
-        **PADDED,
-    },
-    "modern": {**WITH_NORMS, "hidden_dropout": 0.1, **PADDED},
-    "learned": {"hidden_dropout": 0.1, "attention_dropout": 0.1, "eod_mask_loss": True},
+    "alibi": {**FOUR, "position_embedding_type": "alibi", "embed_layernorm": True, "hidden_dropout": 0.1, **PADDED},
+    "modern": {**FOUR, **WITH_NORMS, "hidden_dropout": 0.1, **PADDED},
+    "learned": {**FOUR, "hidden_dropout": 0.1, "attention_dropout": 0.1, "eod_mask_loss": True},
 }
 
 
