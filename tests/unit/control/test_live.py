@@ -46,7 +46,7 @@ def test_a_chain_is_refused_when_its_own_arguments_have_the_training_at_its_end(
     if not is_over:
         live.refuse_to_start(run)
         return
-    with pytest.raises(OpsctlError, match=f"tiny is finished: global_step10 has consumed {consumed} samples"):
+    with pytest.raises(OpsctlError, match=rf"tiny.*global_step10.*\b{consumed}\b"):
         live.refuse_to_start(run)
 
 
@@ -55,7 +55,7 @@ def test_a_triggered_kill_switch_refuses(tmp_path: Path) -> None:
     live.refuse_to_start(run)
     run.paths.output.mkdir(exist_ok=True)
     run.paths.kill_switch.touch()
-    with pytest.raises(OpsctlError, match=r"kill switch of tiny is triggered .*opsctl kill-switch deactivate first"):
+    with pytest.raises(OpsctlError, match=r"tiny.*opsctl kill-switch deactivate"):
         live.refuse_to_start(run)
 
 
@@ -65,7 +65,7 @@ def test_whose_revisions_queued_tasks_take_is_fixed_in_their_script(tmp_path: Pa
     table = msgspec.structs.replace(run.file.run, publish="owner")
     closed = replace(run, file=msgspec.structs.replace(run.file, run=table))
     live.refuse_what_slurm_has_fixed(closed, [RUNNING])
-    with pytest.raises(OpsctlError, match=r"^\[run\] publish changed, which Slurm has fixed for .*--resubmit"):
+    with pytest.raises(OpsctlError, match=r"^\[run\] publish .*--resubmit"):
         live.refuse_what_slurm_has_fixed(closed, [REST])
 
 
@@ -76,7 +76,7 @@ def test_after_a_damaged_revision_what_is_fixed_is_what_the_one_before_says(tmp_
     wider = replace(run, file=msgspec.structs.replace(run.file, slurm=slurm))
     (revisions.publish(wider).folder / "run.json").unlink()
     live.refuse_what_slurm_has_fixed(run, [REST])
-    with pytest.raises(OpsctlError, match=r"\[slurm\] nodes changed"):
+    with pytest.raises(OpsctlError, match=r"\[slurm\] nodes"):
         live.refuse_what_slurm_has_fixed(wider, [REST])
 
 
@@ -86,7 +86,7 @@ def test_what_slurm_has_fixed_for_queued_tasks_is_not_published_beside_them(tmp_
     wider = replace(run, file=msgspec.structs.replace(run.file, slurm=msgspec.structs.replace(run.file.slurm, nodes=4)))
     live.refuse_what_slurm_has_fixed(run, [REST])
     live.refuse_what_slurm_has_fixed(wider, [RUNNING])
-    with pytest.raises(OpsctlError, match=r"\[slurm\] nodes changed, .*opsctl revise --resubmit replaces them"):
+    with pytest.raises(OpsctlError, match=r"\[slurm\] nodes.*opsctl revise --resubmit"):
         live.refuse_what_slurm_has_fixed(wider, [REST])
 
 

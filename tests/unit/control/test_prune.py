@@ -63,7 +63,7 @@ def test_what_the_policy_does_not_keep_is_gone_and_on_record(folder: Path) -> No
     said: list[str] = []
     done = prune(seen(folder), said.append, asks_nobody)
     assert done.removed == (10, 20, 30, 40) and done.problems == ()
-    assert there(folder) == [25, 50, 60] and said[0] == "global_step10 is gone"
+    assert there(folder) == [25, 50, 60] and "global_step10" in said[0]
     assert names(folder) == {"latest", "prunes.jsonl", "global_step25", "global_step50", "global_step60"}
     assert [one.iteration for one in read_prunes(seen(folder).paths)] == [10, 20, 30, 40]
 
@@ -71,12 +71,11 @@ def test_what_the_policy_does_not_keep_is_gone_and_on_record(folder: Path) -> No
 def test_nothing_goes_where_nothing_says_what_stays(folder: Path) -> None:
     run_file = folder / "run.toml"
     run_file.write_text(run_file.read_text().replace("last = 2\nfull_percent = 0", "last = 15"))
-    assert plan_prune(seen(folder)).warnings == (
-        "the run file's [retention] is not what is published: opsctl revise publishes it",
-    )
+    (warning,) = plan_prune(seen(folder)).warnings
+    assert "[retention]" in warning and "opsctl revise" in warning
     shutil.rmtree(folder / "output" / ".opsctl" / "revisions")
     run_file.write_text(run_file.read_text().replace("[retention]\nlast = 15", ""))
-    with pytest.raises(OpsctlError, match=r"tiny has no \[retention\], which says what stays"):
+    with pytest.raises(OpsctlError, match=r"tiny .*\[retention\]"):
         prune_now(folder)
     assert len(there(folder)) == 6
 
@@ -90,7 +89,7 @@ def test_nothing_goes_where_it_is_not_sure_what_the_training_goes_on_from(folder
         (checkpoints / "global_step60" / "manifest.json").write_text("{")
     else:
         (checkpoints / "global_step60" / "layer_01-model_00-model_states.pt").unlink()
-    with pytest.raises(OpsctlError, match="nothing is pruned: "):
+    with pytest.raises(OpsctlError, match="latest" if damage == "latest" else "global_step60"):
         prune_now(folder)
     assert len(there(folder)) == 6
 
@@ -136,14 +135,15 @@ def test_a_training_that_publishes_meanwhile_is_waited_for_and_its_latest_stays(
 
     once_it_is_decided(monkeypatch, one_is_saved)
     done = prune_now(folder)
-    assert done.problems == ("global_step40 is another one now, and stays",)
+    (problem,) = done.problems
+    assert problem.startswith("global_step40 ")
     assert there(folder) == [40, 50, 60, 70] and latest(folder) == "global_step70"
 
 
 def test_where_the_latest_goes_back_meanwhile_nothing_goes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_training_falls_back = partial((folder / "output" / "checkpoints" / "latest").write_text, "global_step40")
     once_it_is_decided(monkeypatch, a_training_falls_back)
-    with pytest.raises(OpsctlError, match="nothing is pruned: the latest went back meanwhile"):
+    with pytest.raises(OpsctlError, match="latest"):
         prune_now(folder)
     assert len(there(folder)) == 6
 
@@ -174,7 +174,7 @@ def test_who_publishes_has_the_lease_and_is_not_disturbed(folder: Path) -> None:
     own = lease.take(paths, "attempt", 1, "ada", lambda _held: None)
     assert isinstance(own, lease.OwnLease)
     with held_by_a_stopped_process(paths.lease):
-        with pytest.raises(OpsctlError, match="tiny is trained, and the lease's lock is not to be had"):
+        with pytest.raises(OpsctlError, match=r"tiny.*lease"):
             prune(seen(folder), lambda _line: None, asks_nobody, lease_wait_s=0.1)
         assert len(there(folder)) == 6
     assert prune_now(folder).removed == (10, 20, 30, 40)
@@ -193,11 +193,13 @@ def test_a_checkpoint_that_somebody_is_sending_stays_until_that_is_done(
     paths = seen(folder).paths
     with reading(paths, 10, "backup"):
         assert [one.kept.iteration for one in plan_prune(seen(folder)).going] == [20, 30, 40]
-        assert plan_prune(seen(folder)).verdicts[0].reasons == ("it is being read",)
+        first = plan_prune(seen(folder)).verdicts[0]
+        assert (first.iteration, len(first.reasons), first.goes) == (10, 1, False)
         with contextlib.ExitStack() as begun:
             once_it_is_decided(monkeypatch, lambda: begun.enter_context(reading(paths, 20, "backup")))
             done = prune_now(folder)
-            assert done.problems == ("global_step20 is being read now, and stays",)
+            (problem,) = done.problems
+            assert problem.startswith("global_step20 ")
             assert there(folder) == [10, 20, 50, 60]
             monkeypatch.undo()
     prune_now(folder)

@@ -96,7 +96,7 @@ def test_a_triggered_kill_switch_is_somebodys_word(files: Files) -> None:
     switch = KillSwitchState(Path("/o/kill-switch"), True, True, by="ben", why="a spike")
     decision = decide(replace(files, switch=switch), live.Seen((), ()))
     assert decision.word is Word.RESTS
-    assert decision.why == "not refilled: the kill switch is triggered by ben: a spike"
+    assert "kill switch" in decision.why and "ben" in decision.why and "a spike" in decision.why
 
 
 @pytest.mark.parametrize("queued_only", [True, False])
@@ -205,7 +205,7 @@ def test_a_damaged_revision_is_refused_by_name(tmp_path: Path) -> None:
     paths = published(tmp_path)
     folder = next(paths.revisions.iterdir())
     (folder / "run.json").unlink()
-    with pytest.raises(OpsctlError, match=f"revision {folder.name} .* is damaged"):
+    with pytest.raises(OpsctlError, match=f"revision {folder.name} .*opsctl revise"):
         further_chain(paths)
     assert decided(read_files(paths), ()) == (Word.STUCK, 0)
 
@@ -213,5 +213,5 @@ def test_a_damaged_revision_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_run_that_was_moved_away_from_where_it_is_published_is_refused(tmp_path: Path) -> None:
     paths = published(tmp_path)
     paths.output.rename(tmp_path / "elsewhere")
-    with pytest.raises(OpsctlError, match=r"is published for .*/output and is now in .*/elsewhere"):
+    with pytest.raises(OpsctlError, match=rf"{tmp_path}/output .*{tmp_path}/elsewhere.*\[run\] output.*opsctl revise"):
         further_chain(RunPaths(tmp_path / "elsewhere"))

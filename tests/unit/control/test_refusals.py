@@ -20,9 +20,9 @@ from opsctl.control.refusals import way_out
         ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "nodes and time"),
         ("Job dependency problem", "--after"),
         ("Invalid job array specification", "--array"),
-        ("job 67108876 of a federation", "submit on a cluster that is in none"),
+        ("job 67108876 of a federation", "cluster"),
         ("Something new", "[slurm]"),
     ],
 )
 def test_slurms_words_say_what_to_change(slurm_says: str, to_change: str) -> None:
-    assert to_change in way_out(f"Slurm refused to take the job: {slurm_says}")
+    assert to_change in way_out(f"Slurm: {slurm_says}")

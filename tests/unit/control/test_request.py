@@ -28,15 +28,15 @@ def test_the_run_files_array_is_taken_when_none_is_given(tmp_path: Path) -> None
     [
         (("--num-layer", "x"), "num-layers"),
         (("--no-such-thing", "1"), "--no-such-thing"),
-        (("loose",), "belongs to no option"),
+        (("loose",), "loose"),
         (("--lr", "fast"), "lr"),
-        (("--save", "/elsewhere"), "--save belongs to the run, not to one chain"),
-        (("--kill_switch_path=/x",), "--kill-switch-path belongs to the run"),
-        (("--kill-switch", "/x"), "--kill-switch-path belongs to the run"),
-        (("--kill", "/x"), "--kill-switch-path belongs to the run"),
-        (("--stop_req=/x",), "--stop-request-path belongs to the run"),
-        (("--exit-rep", "/x"), "--exit-report-path belongs to the run"),
-        (("--sav=/x",), "could be any of --save"),
+        (("--save", "/elsewhere"), "^--save .*run"),
+        (("--kill_switch_path=/x",), "--kill-switch-path .*run"),
+        (("--kill-switch", "/x"), "--kill-switch-path .*run"),
+        (("--kill", "/x"), "--kill-switch-path .*run"),
+        (("--stop_req=/x",), "--stop-request-path .*run"),
+        (("--exit-rep", "/x"), "--exit-report-path .*run"),
+        (("--sav=/x",), "--sav .*--save-interval"),
         (("--global-batch-size", "3"), "3"),
     ],
 )
@@ -77,7 +77,7 @@ def test_one_slow_save_among_many_refuses_no_submit(tmp_path: Path) -> None:
     took = [*[1000.0] * 5, 77000.0, *[1000.0] * 3]
     run.paths.main_log.write_text("".join(f"time (ms) | save-checkpoint: {ms:.2f}\n" for ms in took))
     (warning,) = check(run, Wish()).warnings
-    assert warning.startswith("one of the last 9 saves took 77 s")
+    assert "9 saves" in warning and "77 s" in warning
 
 
 def test_unknown_durations_are_only_warned_of(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_unknown_durations_are_only_warned_of(tmp_path: Path) -> None:
 def test_a_group_that_is_not_there_or_not_ones_own_is_refused_and_only_warned_of_when_looking(
     tmp_path: Path, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"no-such-group": "no Unix group 'no-such-group'", "root": "is not in group root, with which"}[group]
+    said = {"no-such-group": "'no-such-group'", "root": "group root"}[group]
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
     monkeypatch.setattr(os, "getegid", lambda: 65534)
     monkeypatch.setattr(os, "getgroups", list)
@@ -114,6 +114,6 @@ def test_a_dry_run_is_refused_as_well_where_only_the_owner_publishes(
     run.paths.output.mkdir()
     os.chown(run.paths.output, 1, -1)
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    with pytest.raises(OpsctlError, match=r'only .* publishes revisions of tiny: \[run\] publish = "owner"'):
+    with pytest.raises(OpsctlError, match=r'tiny.*\[run\] publish = "owner"'):
         check(run, Wish())
     check(run, Wish(), files=False)

@@ -117,7 +117,7 @@ def test_what_came_after_is_set_aside_and_the_next_task_goes_on_from_there(folde
     assert (brought.to, brought.before, brought.checkpoints) == (40, 20, (30, 40, 50))
     assert contents(folder) == before and there(folder) == [10, 20, 30, 40, 50]
     assert [(one.to, one.before) for one in read_rollbacks(seen(folder).paths)] == [(20, 40), (40, 20)]
-    with pytest.raises(OpsctlError, match="no rollback to undo; there are: none"):
+    with pytest.raises(OpsctlError, match=r"rollback to undo.*none"):
         forward(folder)
 
 
@@ -141,7 +141,7 @@ def test_curves_show_nothing_of_what_was_abandoned_and_come_back_bit_for_bit(fol
     assert not (folder / "output" / "tensorboard" / whole).exists()
     newer = write_curve(folder, 21, 22, 1.5)
     assert curve(folder)[-2:] == [(21, 1.5), (22, 1.5)]
-    with pytest.raises(OpsctlError, match=f"gone on since that rollback: {newer} is new; opsctl checkpoints rollback"):
+    with pytest.raises(OpsctlError, match=f"{newer} .*opsctl checkpoints rollback --to 20"):
         forward(folder, curves=read_curves)
     assert back(folder, curves=read_curves).number == 2  # as that says
     forward(folder, 1, curves=read_curves)
@@ -161,11 +161,11 @@ def test_nobody_goes_back_while_somebody_trains_or_to_what_is_not_whole(folder: 
     paths = seen(folder).paths
     own = lease.take(paths, "attempt", 7, "ada", lambda _held: None)
     assert isinstance(own, lease.OwnLease)
-    for change in (back, forward):
-        with pytest.raises(OpsctlError, match=r"being trained by job 7 of ada|no rollback to undo"):
+    for change, why in ((back, "job 7 of ada"), (forward, "rollback to undo.*none")):
+        with pytest.raises(OpsctlError, match=why):
             change(folder)
     own.end("done")
-    for to, why in ((50, "is not complete"), (25, "has no global_step25")):
+    for to, why in ((50, "global_step50"), (25, "global_step25")):
         with pytest.raises(OpsctlError, match=why):
             back(folder, to=to)
     assert there(folder) == [10, 20, 30, 40, 50] and not (folder / "output" / "set-aside").exists()
@@ -174,7 +174,7 @@ def test_nobody_goes_back_while_somebody_trains_or_to_what_is_not_whole(folder: 
 def test_checkpoints_of_a_new_branch_are_never_mixed_with_the_old_one(folder: Path) -> None:
     back(folder)
     save(folder, 30, consumed_valid_samples=5)
-    with pytest.raises(OpsctlError, match="global_step30 is new; opsctl checkpoints rollback --to 20 sets that aside"):
+    with pytest.raises(OpsctlError, match=r"global_step30 .*opsctl checkpoints rollback --to 20 "):
         forward(folder)
     assert back(folder).checkpoints == (30,)
     assert forward(folder, 1).checkpoints == (30, 40, 50)
@@ -208,9 +208,9 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
     for step in killed_at_every_step(lambda: back(folder, curves=copied)):
         told = set_aside.read_all(seen(folder).paths)
         if any(one.is_unfinished for one in told):
-            with pytest.raises(OpsctlError, match="was cut off: opsctl checkpoints rollback --to 20 finishes it"):
+            with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20 "):
                 prune(seen(folder), lambda _line: None, asks_nobody)
-            with pytest.raises(OpsctlError, match="was cut off"):
+            with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20 "):
                 repoint(seen(folder).paths, "tiny", 20, "")
         assert latest(folder) in ("global_step20", "global_step40")
         done = back(folder, curves=copied)

@@ -51,8 +51,8 @@ def test_a_writer_that_the_queue_does_not_show_refuses_a_chain_by_name(paths: Ru
     with pytest.raises(OpsctlError) as refused:
         waits(paths)
     said = str(refused.value)
-    assert "tiny is being trained by job 12 of ann on " in said and "heartbeat 0 s ago" in said and "\n" not in said
-    assert said.endswith("chain behind it with opsctl submit --after auto")
+    assert said.startswith("tiny ") and "job 12 of ann on " in said and "0 s ago" in said and "\n" not in said
+    assert "opsctl submit --after auto" in said
 
 
 def test_a_chain_lines_up_behind_it_when_asked(paths: RunPaths) -> None:
@@ -62,27 +62,27 @@ def test_a_chain_lines_up_behind_it_when_asked(paths: RunPaths) -> None:
 
 def test_behind_a_job_of_another_cluster_nothing_can_line_up(paths: RunPaths) -> None:
     for after in (None, "auto"):
-        with pytest.raises(OpsctlError, match="it is a job of cluster alps: wait for its end, or cancel it there"):
+        with pytest.raises(OpsctlError, match=r"job 12 of ann.*cluster alps"):
             waits(paths, after, here="jura")
 
 
 def test_behind_a_job_of_another_cluster_nothing_can_line_up_where_jobs_are_hidden_either(paths: RunPaths) -> None:
-    with pytest.raises(OpsctlError, match="it is a job of cluster alps: wait for its end, or cancel it there"):
+    with pytest.raises(OpsctlError, match=r"job 12 of ann.*cluster alps"):
         waits(paths, "auto", here="jura", unseen=[Unseen(12, "ann")])
 
 
 def test_another_clusters_job_of_the_same_id_is_no_sign_of_its_end(paths: RunPaths) -> None:
-    with pytest.raises(OpsctlError, match="a job of cluster alps"):
+    with pytest.raises(OpsctlError, match=r"job 12 of ann.*cluster alps"):
         waits(paths, ends=[end(12, "COMPLETED")], here="jura")
 
 
 def test_a_holders_job_whose_comment_is_another_runs_is_the_runs(paths: RunPaths) -> None:
     """As after the run's id was lost."""
     rest = replace(TWELVE, job_id=13, state="PENDING", array_task="2-3", array_job_id=12)
-    with pytest.raises(OpsctlError, match=r"tiny is live: 12 RUNNING \(ann\), 12_\[2-3\] PENDING \(ann\)"):
+    with pytest.raises(OpsctlError, match=r"tiny .*12 RUNNING \(ann\), 12_\[2-3\] PENDING \(ann\)"):
         waits(paths, queue=[TWELVE, rest])
     assert waits(paths, "auto", [TWELVE, rest]) == ("12",)
-    with pytest.raises(OpsctlError, match="does not show"):
+    with pytest.raises(OpsctlError, match=r"job 12 of ann.*--after auto"):
         waits(paths, queue=[replace(TWELVE, user="ben")])  # an id that started over
 
 
@@ -90,7 +90,7 @@ def test_a_job_that_got_the_holders_id_is_neither_the_holder_nor_waited_for(path
     paths.run_id.write_text("5eed\n")
     for other in (TWELVE, replace(TWELVE, comment="", name="analysis")):
         for after in (None, "auto"):
-            with pytest.raises(OpsctlError, match="does not show"):
+            with pytest.raises(OpsctlError, match=r"job 12 of ann.*--after auto"):
                 waits(paths, after, [other])
 
 
@@ -101,7 +101,7 @@ def test_a_holder_that_the_queue_shows_is_named_once(paths: RunPaths) -> None:
 
 def test_a_heartbeat_that_stopped_or_a_job_that_slurm_knows_to_be_gone_refuses_nothing(paths: RunPaths) -> None:
     assert waits(paths, ends=[end(12, "NODE_FAIL")]) == ()
-    with pytest.raises(OpsctlError, match="does not show"):
+    with pytest.raises(OpsctlError, match=r"job 12 of ann.*--after auto"):
         waits(paths)  # that Slurm does not know the job says nothing
     at = time.time() - SILENT_S - 5
     os.utime(paths.lease, (at, at))
@@ -111,5 +111,5 @@ def test_a_heartbeat_that_stopped_or_a_job_that_slurm_knows_to_be_gone_refuses_n
 def test_a_lease_that_cannot_be_read_refuses_in_a_line(paths: RunPaths) -> None:
     paths.lease.unlink()
     paths.lease.symlink_to("elsewhere")
-    with pytest.raises(OpsctlError, match=r"who trains tiny cannot be seen: .*lease\.jsonl: .*link"):
+    with pytest.raises(OpsctlError, match=r"tiny .*lease\.jsonl: .*link"):
         waits(paths)
