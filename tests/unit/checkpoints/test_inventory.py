@@ -65,7 +65,7 @@ def test_a_latest_that_cannot_be_gone_on_from_is_said_with_the_way_out(tmp_path:
         pointer.write_text(latest)
     problem = latest_problem(pointer.parent) or ""
     assert problem.startswith(str(pointer)) and problem.isprintable()
-    assert "the newest complete checkpoint is global_step20: opsctl checkpoints repoint" in problem
+    assert "global_step20" in problem and "opsctl checkpoints repoint" in problem
 
 
 def test_a_damaged_manifest_of_the_latest_is_said_with_an_older_one_to_go_on_from(tmp_path: Path) -> None:
@@ -74,4 +74,4 @@ def test_a_damaged_manifest_of_the_latest_is_said_with_an_older_one_to_go_on_fro
     manifest = tmp_path / "output" / "checkpoints" / "global_step20" / "manifest.json"
     manifest.write_text(manifest.read_text()[:-20])
     problem = latest_problem(manifest.parent.parent) or ""
-    assert problem.startswith(str(manifest)) and "newest complete checkpoint is global_step10" in problem
+    assert problem.startswith(str(manifest)) and "global_step10" in problem

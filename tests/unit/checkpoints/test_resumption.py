@@ -26,14 +26,14 @@ def test_a_run_that_nobody_changed_goes_on(tmp_path: Path) -> None:
 
 def test_another_learning_rate_is_refused_unless_the_trainer_is_told_which_to_believe(tmp_path: Path) -> None:
     run = run_with_a_checkpoint(tmp_path, lr="5e-4")
-    with pytest.raises(RunFileError, match=r"learning rate 0.001 -> 0.0005\): give --override-lr-scheduler"):
+    with pytest.raises(RunFileError, match=r"learning rate 0.001 -> 0.0005\).* --override-lr-scheduler"):
         check(run, Wish())
     check(run, Wish(arguments=("--override-lr-scheduler",)))
     check(run, Wish(arguments=("--finetune",)))
 
 
 def test_a_longer_training_whose_decay_would_change_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunFileError, match="total number of iterations 4000 -> 8000"):
+    with pytest.raises(RunFileError, match="iterations 4000 -> 8000"):
         check(run_with_a_checkpoint(tmp_path, train_samples=8000), Wish())
 
 
@@ -58,13 +58,13 @@ def test_other_tensor_and_pipeline_ranks_and_another_micro_batch_go_on_whatever_
 
 def test_who_only_looks_at_the_script_is_warned(tmp_path: Path) -> None:
     asked = check(run_with_a_checkpoint(tmp_path, lr="5e-4"), Wish(), files=False)
-    assert "learning rate schedule changed" in asked.warnings[-1]
+    assert "learning rate 0.001 -> 0.0005" in asked.warnings[-1]
 
 
 def test_a_latest_that_names_nothing_is_refused_by_name(tmp_path: Path) -> None:
     run = run_with_a_checkpoint(tmp_path)
     (run.paths.checkpoints / "latest").write_text("global_step11")
-    with pytest.raises(RunFileError, match="names global_step11, which is not in"):
+    with pytest.raises(RunFileError, match=r"latest.*global_step11"):
         check(run, Wish())
 
 
@@ -75,20 +75,20 @@ def test_another_seed_or_more_documents_are_refused_before_a_chain_waits(tmp_pat
     said = {**json.loads(manifest.read_text()), "training": {"seed": 1234, "train_data": [source]}}
     manifest.write_text(json.dumps(said))
     assert check(run, Wish()).warnings == ()
-    with pytest.raises(RunFileError, match=r"of another training: --seed 1234 -> 5: .*--allow-changed seed"):
+    with pytest.raises(RunFileError, match=r"--seed 1234 -> 5: .*--allow-changed seed"):
         check(run, Wish(arguments=("--seed", "5")))
     assert check(run, Wish(arguments=("--seed", "5", "--allow-changed", "seed"))).warnings == ()
     write_data(tmp_path / "data", documents=9)
-    with pytest.raises(RunFileError, match=r"the training data documents 0 to 8 of 8 .* -> documents 0 to 9 of 9"):
+    with pytest.raises(RunFileError, match=r"documents 0 to 8 of 8 .* -> documents 0 to 9 of 9"):
         check(run, Wish())
 
 
 def test_a_named_checkpoint_must_be_there_and_not_before_the_latest(tmp_path: Path) -> None:
     run = run_with_a_checkpoint(tmp_path)
-    with pytest.raises(RunFileError, match=r"--load-step 7: there is no global_step7 in .*: global_step10"):
+    with pytest.raises(RunFileError, match=r"--load-step 7: .*global_step7 .*: global_step10"):
         check(run, Wish(arguments=("--load-step", "7")))
     write_checkpoint(tmp_path, 20, 160)
-    with pytest.raises(RunFileError, match="has global_step20 already and this training begins at iteration 10"):
+    with pytest.raises(RunFileError, match=r"global_step20 .*iteration 10"):
         check(run, Wish(arguments=("--load-step", "10")))
     assert check(run, Wish(arguments=("--load-step", "20"))).warnings == ()
 
@@ -98,10 +98,10 @@ def test_more_nodes_than_the_ramps_start_fits_are_taken_once_it_is_behind(tmp_pa
     path = write_run(tmp_path, nodes=4)
     path.write_text(path.read_text().replace("lr = 1e-3", "lr = 1e-3\nrampup_batch_size = [4, 4, 100]"))
     run = load_run_file(path, {})
-    with pytest.raises(RunFileError, match="the start of rampup_batch_size, 4 is not divisible by"):
+    with pytest.raises(RunFileError, match="start of rampup_batch_size, 4 "):
         check(run, Wish())
     write_checkpoint(tmp_path, 20, 80)
-    with pytest.raises(RunFileError, match="the batch of rampup_batch_size at sample 80, 4 is not divisible by"):
+    with pytest.raises(RunFileError, match="rampup_batch_size at sample 80, 4 "):
         check(run, Wish())
     write_checkpoint(tmp_path, 30, 120)
     assert check(run, Wish()).run.layout.data == 8
@@ -114,9 +114,7 @@ def test_a_length_that_shuffles_the_data_anew_is_refused_before_a_chain_waits(tm
     settings = {**length, "global_batch_size": 8, "rampup_batch_size": None, "separate_last_epoch_threshold": 0.8}
     said = {**json.loads(manifest.read_text()), "training": {"sample_order": {"16": "0" * 16}}, "settings": settings}
     manifest.write_text(json.dumps(said))
-    with pytest.raises(
-        RunFileError, match=r"order of the samples changes, 126 passes, the last apart -> 251 .*4,000 -> 8,000 samples"
-    ):
+    with pytest.raises(RunFileError, match=r"126 passes.* -> 251 .*4,000 -> 8,000 samples"):
         check(run, Wish(arguments=("--override-lr-scheduler",)))
     allowed = ("--override-lr-scheduler", "--allow-changed", "sample_order")
     assert check(run, Wish(arguments=allowed)).warnings == ()
