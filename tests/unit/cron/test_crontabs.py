@@ -45,7 +45,7 @@ def test_our_block_is_replaced_and_nothing_else_is_touched() -> None:
     assert with_block(once + "last\n", "opsctl cron 1", ["other"]).count("opsctl cron 1 begin") == 1
     assert with_block(once, "opsctl cron 1", []) == MINE
     assert with_block(once, "opsctl cron 2", []) == once
-    with pytest.raises(OpsctlError, match="remove or complete the block"):
+    with pytest.raises(OpsctlError, match=r"'# opsctl cron 1 begin' .*'# opsctl cron 1 end'"):
         with_block("# opsctl cron 1 begin\nbackup\n", "opsctl cron 1", [])
 
 
@@ -95,14 +95,14 @@ def test_where_there_is_no_crontab_or_it_does_not_answer_that_is_said(
 ) -> None:
     (tmp_path / "bin" / "crontab").write_text("#!/bin/bash\nexec sleep 60\n")
     monkeypatch.setattr(crontabs, "_ANSWER_S", 0.2)
-    with pytest.raises(OpsctlError, match="does not answer"):
+    with pytest.raises(OpsctlError, match=r"crontab .*0 s"):
         chain.start(cron, "crontab", 3600, False, time.time)
     (tmp_path / "bin" / "crontab").write_text("#!/bin/bash\necho you are not allowed >&2; exit 1\n")
-    with pytest.raises(OpsctlError, match=r"cannot read your crontab .*not allowed.*nothing was changed"):
+    with pytest.raises(OpsctlError, match=r"crontab -l: you are not allowed"):
         chain.start(cron, "crontab", 3600, False, time.time)
     (tmp_path / "bin" / "crontab").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # this machine may have a real one
-    with pytest.raises(OpsctlError, match="there is no crontab on this machine"):
+    with pytest.raises(OpsctlError, match=r"--via crontab: .*--via slurm"):
         chain.start(cron, "crontab", 3600, False, time.time)
     assert read_chain(cron.paths) is None
 
@@ -112,6 +112,6 @@ def test_without_scrontab_slurms_own_queue_carries_it(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert crontabs.best_via(cron, 3600) == "slurm"
-    with pytest.raises(OpsctlError, match="--via scrontab: it is not on PATH; take --via slurm"):
+    with pytest.raises(OpsctlError, match=r"--via scrontab: .*PATH.*--via slurm"):
         chain.start(cron, "scrontab", 3600, False, time.time)
     assert cron.cluster == Cluster()

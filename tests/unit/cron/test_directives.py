@@ -24,20 +24,20 @@ def test_its_own_lines_are_read_as_sbatch_reads_them() -> None:
 
 @pytest.mark.parametrize("line", ["--gpus=1", "-G 1", "--gres=gpu:1", "--gpus-per-node=2", "--gre=gpu:1", "--gpu=1"])
 def test_gpus_are_refused_by_name(line: str) -> None:
-    with pytest.raises(OpsctlError, match="gets no GPU"):
+    with pytest.raises(OpsctlError, match=r"#SBATCH --g.*GPU"):
         own_directives(lines(f"#SBATCH {line}"))
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("--array=1-3", "one tick starts one job"),
+        ("--array=1-3", "--array: "),
         ("-a 1-3", "--array"),
-        ("--begin=now", "the grid"),
-        ("--tim=3", "did you mean --time"),
+        ("--begin=now", "--begin: "),
+        ("--tim=3", "--tim: .*--time"),
         ("--comment=x", "comment"),
-        ("--export=ALL", "login environment"),
-        ("--time", "has no value"),
+        ("--export=ALL", "--export: "),
+        ("--time", "--time: .*value"),
         ("-p 'open", "No closing quotation"),
         ("--partition=a\x1bb", "control character"),
         ("word", "is no option"),
@@ -67,5 +67,5 @@ def test_a_job_says_before_its_first_command_that_it_needs_the_internet(own: lis
 
 
 def test_another_word_of_ours_is_refused_by_name() -> None:
-    with pytest.raises(OpsctlError, match="#OPSCTL internt: the one word"):
+    with pytest.raises(OpsctlError, match=r"#OPSCTL internt: .*internet"):
         needs_internet(lines("#OPSCTL internt"))
