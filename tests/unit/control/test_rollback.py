@@ -21,6 +21,7 @@ from opsctl.control.rollback import EventFile, Point, RolledBack, rollback, undo
 from opsctl.errors import OpsctlError
 from opsctl.records import lease
 from opsctl.records.state_files import parsed
+from opsctl.runs.paths import RunPaths
 from tests.killed_in_python import killed_at_every_step
 from tests.unit.control.checkpoint_runs import asks_nobody, care_run, latest, save, seen, there, two_at_once
 
@@ -55,12 +56,13 @@ def read_curves(folder: Path, point: Point, output: Path | None) -> Sequence[Eve
 
 
 def back(folder: Path, to: int = 20, **more: object) -> RolledBack:
-    paths = seen(folder).paths
+    paths = RunPaths(folder / "output")
     return rollback(paths, "tiny", to, "a spike", more.pop("curves", no_curves), **more)  # type: ignore[arg-type]
 
 
 def forward(folder: Path, number: int | None = None, **more: object) -> RolledBack:
-    return undo(seen(folder).paths, "tiny", number, more.pop("curves", no_curves), **more)  # type: ignore[arg-type]
+    paths = RunPaths(folder / "output")
+    return undo(paths, "tiny", number, more.pop("curves", no_curves), **more)  # type: ignore[arg-type]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -191,8 +193,8 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
     folder = begun(tmp_path / "run", (20, 40))
     write_curve(folder, 1, 30, 3.0)
     before = contents(folder)
-    prepared = read_curves(seen(folder).paths.tensorboard, Point(20, 160, 2560), tmp_path / "prepared")
-
+    paths = RunPaths(folder / "output")
+    prepared = read_curves(paths.tensorboard, Point(20, 160, 2560), tmp_path / "prepared")
     (name,) = {one.name for one in prepared}
     size = len(before[f"tensorboard/{name}"])
 
@@ -206,12 +208,12 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
         return prepared
 
     for step in killed_at_every_step(lambda: back(folder, curves=copied)):
-        told = set_aside.read_all(seen(folder).paths)
+        told = set_aside.read_all(paths)
         if any(one.is_unfinished for one in told):
             with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20 "):
                 prune(seen(folder), lambda _line: None, asks_nobody)
             with pytest.raises(OpsctlError, match="opsctl checkpoints rollback --to 20 "):
-                repoint(seen(folder).paths, "tiny", 20, "")
+                repoint(paths, "tiny", 20, "")
         assert latest(folder) in ("global_step20", "global_step40")
         done = back(folder, curves=copied)
         assert bool(done.finished) == any(one.is_unfinished for one in told), step
@@ -219,13 +221,13 @@ def test_killed_at_any_step_the_next_command_finishes_it_and_loses_nothing(tmp_p
         assert contents(folder)[f"tensorboard/{name}"] == (tmp_path / "prepared" / name).read_bytes(), step
         forward(folder)
         assert contents(folder) == before, step
-        assert read_rollbacks(seen(folder).paths)[-1].to == 40
+        assert read_rollbacks(paths)[-1].to == 40
 
     for step in killed_at_every_step(lambda: forward(folder)):
-        done_of = {one.state for one in set_aside.read_all(seen(folder).paths)}
+        done_of = {one.state for one in set_aside.read_all(paths)}
         if set_aside.DONE not in done_of:
             back(folder, to=40)  # finishes the undoing; there is nothing later but what was never finished
-            assert set_aside.UNDOING not in {one.state for one in set_aside.read_all(seen(folder).paths)}
+            assert set_aside.UNDOING not in {one.state for one in set_aside.read_all(paths)}
             forward(folder)
         else:
             forward(folder)
