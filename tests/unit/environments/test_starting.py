@@ -96,23 +96,17 @@ def shared(unix_user: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> It
 def test_what_the_group_can_change_is_started_for_the_owner_and_for_who_submits_and_for_no_other_member(
     shared: Shared,
 ) -> None:
-    failed = (True, "what changed in the environment since attempt 1 cannot be seen from here: exit code 3 without a")
     for user, do in ((shared.ann, shared.revising), (shared.ann, shared.submitting), (shared.ben, shared.submitting)):
         was_started, line = shared.started_by(user, do)
-        assert (was_started, line.startswith(failed[1])) == (True, True), (user, line)
-    assert shared.started_by(shared.ben, shared.revising) == (
-        False,
-        "what changed in the environment since attempt 1 was not looked at: it is not started here, "
-        f"{shared.script} belongs to {shared.ann}",
-    )
+        assert was_started and "attempt 1" in line and "exit code 3" in line, (user, line)
+    was_started, line = shared.started_by(shared.ben, shared.revising)
+    assert not was_started and "attempt 1" in line and line.endswith(f"{shared.script} belongs to {shared.ann}")
 
 
 def test_a_check_does_not_start_it_until_it_is_told_to_trust(shared: Shared) -> None:
-    assert shared.started_by(shared.ben, shared.checking) == (
-        False,
-        f"the environment does not start: it was not started, {shared.script} belongs to {shared.ann} "
-        "[opsctl env check --trust]",
-    )
+    was_started, line = shared.started_by(shared.ben, shared.checking)
+    assert not was_started
+    assert line.endswith(f"{shared.script} belongs to {shared.ann} [opsctl env check --trust]")
     was_started, line = shared.started_by(shared.ben, lambda: shared.checking(trust=True))
     assert was_started and "exit code 3" in line
 
@@ -148,7 +142,7 @@ def test_what_others_than_those_who_share_the_run_can_change_nobody_starts(
     change(shared)
     for user in (shared.ann, shared.ben):
         was_started, line = shared.started_by(user, shared.submitting)
-        assert not was_started and "was not looked at: it is not started here, " in line, line
+        assert not was_started and "attempt 1" in line and "exit code" not in line, line
 
 
 def test_variables_of_a_run_file_that_somebody_else_wrote_reach_no_python(shared: Shared) -> None:
@@ -156,4 +150,4 @@ def test_variables_of_a_run_file_that_somebody_else_wrote_reach_no_python(shared
     path = shared.folder / "run.toml"
     path.write_text(path.read_text().replace('environment = "env.sh"\n', "") + 'PYTHONPATH = "/x"\n')
     assert shared.started_by(shared.ben, shared.revising)[1].endswith(f"{path} belongs to {shared.ann}")
-    assert "was not looked at" not in shared.started_by(shared.ann, shared.revising)[1]
+    assert "belongs to" not in shared.started_by(shared.ann, shared.revising)[1]
