@@ -12,11 +12,13 @@ import base64
 import contextlib
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
 import socket
 import subprocess
+import tarfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -104,6 +106,27 @@ class GitServer:
         git(target, "lfs", "install", "--local", environment=environment)
         git(target, "lfs", "pull", environment=self.environment())
         return target
+
+    def contents(self, repo: str, branch: str = "main") -> dict[str, bytes]:
+        """Read the files of a branch where they are stored: a fifth of a clone's time, and no proof of attributes."""
+        plain = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "GIT_CONFIG_NOSYSTEM": "1"}
+        command = ["git", "archive", "--format=tar", f"{branch}^{{tree}}"]
+        made = subprocess.run(
+            command, cwd=self.git_folder(repo), env=plain, capture_output=True, check=True, timeout=60
+        )
+        with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar:
+            files = {one.name: tar.extractfile(one) for one in tar.getmembers() if one.isfile()}
+            return {name: _stored(self, file.read()) for name, file in files.items() if file is not None}
+
+
+def _stored(server: GitServer, content: bytes) -> bytes:
+    """Return what the storage has for an LFS pointer, and any other content as it is."""
+    match = re.fullmatch(rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize (\d+)\n", content)
+    if match is None:
+        return content
+    found = server.object_path(match[1].decode()).read_bytes()
+    assert (hashlib.sha256(found).hexdigest(), len(found)) == (match[1].decode(), int(match[2]))
+    return found
 
 
 def git(folder: Path | None, *words: str, environment: dict[str, str] | None = None) -> str:
