@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -9,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -23,6 +26,7 @@ from opsctl.runs.paths import RunPaths
 from opsctl.runs.schema import HubTable
 from tests.hub_server import TOKEN, Hub, hub_server
 from tests.tiny_run import MANIFEST, write_run
+from tests.unit.cli.called import opsctl
 
 REPO = "lab/run"
 
@@ -80,7 +84,18 @@ class Desk:
         return set(self.hub.files(REPO)) - {NOTE}
 
     def opsctl(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """The command as a process of its own."""
+        """Run the command in this process, with the variables of one of its own."""
+        command, out, err = self.words(*words)[3:], io.StringIO(), io.StringIO()
+        with (
+            patch.dict(os.environ, self.environment(**variables), clear=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = opsctl(*command)
+        return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+    def process(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the command in a process of its own."""
         return subprocess.run(
             self.words(*words), env=self.environment(**variables), text=True, capture_output=True, timeout=60
         )
