@@ -76,6 +76,7 @@ finally:
 """
 
 
+@pytest.mark.nightly
 def test_memory_is_flat_in_the_size_of_files(desk: Desk) -> None:
     def peak_mib() -> float:
         words = [sys.executable, "-c", MEASURED, str(desk.folder / "run" / "run.toml")]

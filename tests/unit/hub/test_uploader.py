@@ -75,7 +75,7 @@ def test_two_that_begin_at_once_send_everything_once(desk: Desk) -> None:
 
 def test_a_host_whose_heart_beats_is_left_to_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     on_another_host(desk.paths, monkeypatch, 10.0)
-    with pytest.raises(Busy, match="@node7 is sending to the hub"), the_uploader(desk.paths, FILES, impatient()):
+    with pytest.raises(Busy, match="@node7"), the_uploader(desk.paths, FILES, impatient()):
         pass
     assert "@node7" in (who_sends(desk.paths) or "")
     with the_uploader(desk.paths, CHECKPOINTS, impatient()):
@@ -105,7 +105,7 @@ def test_another_host_waits_for_one_that_sends_and_goes_on_when_that_was_killed_
     first.kill()
     first.wait(30)
     goes_on.set()
-    with pytest.raises(Busy, match="@node7 is sending to the hub"):  # it may only be slow: no lock says it is dead
+    with pytest.raises(Busy, match="@node7"):  # it may only be slow: no lock says it is dead
         desk.sync(most_s=0.0)
     then = time.time() - SILENT_S - 60
     os.utime(desk.paths.hub_uploaders / "files.json", (then, then))
@@ -135,7 +135,7 @@ def test_whoever_waits_goes_on_when_the_other_one_is_done(desk: Desk) -> None:
         words, variables = desk.words("sync"), desk.environment()
         child = subprocess.Popen(words, env=variables, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         assert child.stderr is not None
-        assert child.stderr.readline().startswith("tiny: waiting: cannot send to the hub: ")
+        assert child.stderr.readline().startswith("tiny: waiting: ")
         assert desk.hub.requests == []
     child.communicate(timeout=60)
     assert child.returncode == 0 and len(desk.hub.commits(REPO)) == 1

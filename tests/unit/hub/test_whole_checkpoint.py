@@ -105,7 +105,7 @@ def test_one_that_goes_while_it_is_sent_is_not_whole_over_there(desk: Desk, monk
     folder = desk.checkpoint(10, FILES)
     desk.hub.faults = [Fault("put", "call", call=lambda _: shutil.rmtree(folder))]
     outcome = desk.asks(checkpoints="folder").sync(["checkpoints"])
-    assert "went while it was sent, and it is nowhere called whole" in outcome.left[0]
+    assert "global_step10" in outcome.left[0]
     assert called_whole(desk) == []
 
 
@@ -190,7 +190,7 @@ def test_no_manifest_goes_to_files_that_the_storage_has_lost(desk: Desk, monkeyp
     lost = "checkpoints/global_step10/mp_rank_00_model_states.pt"
     desk.hub.faults = [Fault("commit", "call", after=3, call=lambda _: desk.hub.lose(REPO, lost))]
     outcome = desk.asks(checkpoints="folder").sync(["checkpoints"])
-    assert "is not there any more" in outcome.left[0] and called_whole(desk) == []
+    assert lost.rpartition("/")[2] in outcome.left[0] and called_whole(desk) == []
     assert not desk.sync(["checkpoints"]).left
     assert whole(desk, "checkpoints/global_step10/", "main") == FILES
 
@@ -200,7 +200,7 @@ def test_a_repository_that_ignores_its_files_is_never_said_to_have_them(desk: De
     desk.hub.make_repo(REPO)
     desk.hub.commit(REPO, {".gitignore": b"*_states.pt\n*.txt\n"})
     outcome = desk.asks(checkpoints="folder").sync()
-    assert "has a .gitignore that keeps logs/main_log.txt out" in outcome.left[0] and called_whole(desk) == []
+    assert ".gitignore" in outcome.left[0] and "logs/main_log.txt" in outcome.left[0] and called_whole(desk) == []
     desk.hub.commit(REPO, {".gitignore": None})
     assert not desk.sync().left
     assert whole(desk, "checkpoints/global_step10/", "main") == FILES
