@@ -18,11 +18,10 @@ from opsctl.stores import etag, s3_upload
 from opsctl.stores.flow import Flow, Stopped
 from opsctl.stores.opening import open_store
 from opsctl.stores.types import ANYTHING, Access, Expected, FarFile, FileFault, StoreError
-from tests.s3_server import KEY, SECRET, Fault, Proxy, environment
+from tests.s3_server import KEY, PART_BYTES, SECRET, Fault, Proxy, environment
 from tests.unit.stores.test_folder import files_of, flip, names_in, replaced, same
 
-#: The least that S3 takes as a part that is not the last.
-PART = 5 << 20
+PART = PART_BYTES
 #: Three parts, the last one short.
 LARGE = 2 * PART + 5
 UPLOADS = "uploadId=.*partNumber"
@@ -91,7 +90,7 @@ def test_a_file_of_many_parts_is_the_same_for_others(large: Path, proxy: Proxy, 
     assert bodies[-1] == f"PUT /{bucket}/manifest.json"
 
 
-@pytest.mark.parametrize("expected", [known, files_of], ids=["by its note", "by what the server says"])
+@pytest.mark.parametrize("expected", [known, files_of], ids=["note", "etag"])
 def test_what_is_there_is_not_sent_again(
     large: Path, proxy: Proxy, bucket: str, expected: Callable[[Path], dict[str, Expected]]
 ) -> None:
@@ -107,7 +106,7 @@ def test_what_is_there_is_not_sent_again(
 def test_what_boto3_sent_with_other_parts_is_sent_again(large: Path, proxy: Proxy, bucket: str, s3: Any) -> None:
     from boto3.s3.transfer import TransferConfig
 
-    config = TransferConfig(multipart_chunksize=6 << 20)
+    config = TransferConfig(multipart_threshold=PART, multipart_chunksize=PART + (PART >> 2))
     s3.upload_file(str(large / "states.pt"), bucket, "states.pt", Config=config)
     with open_store(f"s3://{bucket}") as store:
         assert not store.put(large, {"states.pt": ANYTHING}).moved["states.pt"].was_there
@@ -117,16 +116,18 @@ def test_what_boto3_sent_with_other_parts_is_sent_again(large: Path, proxy: Prox
     "fault",
     [
         Fault("^PUT", "answer", 2, 503, "SlowDown"),
-        Fault("^PUT", "answer", 2, 500),
-        Fault("^PUT", "answer", 1, 429, "TooManyRequests", {"Retry-After": "0"}),
+        pytest.param(Fault("^PUT", "answer", 2, 500), marks=pytest.mark.nightly),
+        pytest.param(
+            Fault("^PUT", "answer", 1, 429, "TooManyRequests", {"Retry-After": "0"}), marks=pytest.mark.nightly
+        ),
         Fault("^PUT", "cut request", 2),
         Fault("^PUT", "cut answer", 2),
         Fault("^PUT", "lost answer", 2),
         Fault("^PUT", "flip", 2),
         Fault("^POST.*uploads", "lost answer"),
         Fault("^POST.*uploadId", "lost answer"),
-        Fault("^POST.*uploadId", "answer", 1, 500),
-        Fault("^GET", "answer", 3, 503, "SlowDown"),
+        pytest.param(Fault("^POST.*uploadId", "answer", 1, 500), marks=pytest.mark.nightly),
+        pytest.param(Fault("^GET", "answer", 3, 503, "SlowDown"), marks=pytest.mark.nightly),
         Fault("^GET", "cut answer", 2),
     ],
     ids=lambda fault: f"{fault.pattern} {fault.does} {fault.status}",
@@ -159,7 +160,7 @@ def test_a_file_that_arrives_otherwise_again_and_again_is_refused_by_name(
     with open_store(f"s3://{bucket}") as store:
         outcome = store.put(large, known(large))
     assert set(outcome.faults) == {"states.pt", "weights.pt", "manifest.json"}
-    assert outcome.faults["states.pt"] == f"'states.pt' arrived otherwise in s3://{bucket}, 3 times"
+    assert re.search(rf"^'states.pt' .* s3://{bucket}, 3 times$", outcome.faults["states.pt"])
     assert not unfinished(s3, bucket) and "states.pt" not in keys_in(s3, bucket)
 
 
@@ -211,7 +212,7 @@ def test_a_store_that_loses_what_it_took_is_found_before_the_last_piece(
     (large / "third.pt").write_bytes(b"3")
     with open_store(f"s3://{bucket}") as store:
         outcome = store.put(large, known(large), last=["manifest.json"])
-        assert outcome.faults == {"weights.pt": f"'weights.pt' is not in s3://{bucket}, whatever it said before"}
+        assert [*outcome.faults] == ["weights.pt"] and f"s3://{bucket}" in outcome.faults["weights.pt"]
         assert "manifest.json" not in keys_in(s3, bucket)
         store.put(large, known(large), last=["manifest.json"]).raise_faults()
     assert keys_in(s3, bucket) == set(files_of(large))
@@ -233,12 +234,12 @@ with open_store(sys.argv[1]) as store:
 @pytest.mark.parametrize(
     ("at", "sent_parts"),
     [
-        ("^POST .*uploads", 3),
-        ("partNumber=1", 2),
+        pytest.param("^POST .*uploads", 3, marks=pytest.mark.nightly),
+        pytest.param("partNumber=1", 2, marks=pytest.mark.nightly),
         ("partNumber=2", 2),
-        ("partNumber=3", 2),
+        pytest.param("partNumber=3", 2, marks=pytest.mark.nightly),
         ("^POST .*uploadId", 0),
-        ("^PUT .*weights", None),
+        pytest.param("^PUT .*weights", None, marks=pytest.mark.nightly),
         ("^PUT .*manifest", 0),
     ],
 )
@@ -326,7 +327,7 @@ def test_an_upload_that_another_transfer_ends_is_begun_again(large: Path, proxy:
     [
         (lambda path: os.truncate(path, PART + 10), "shrank"),
         (lambda path: path.open("ab").write(b"x"), "grew"),
-        (lambda path: replaced(path), "was replaced or removed"),
+        (lambda path: replaced(path), "replaced"),
     ],
     ids=["shrinks", "grows", "replaced"],
 )
@@ -341,17 +342,16 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_its_upload_ended(
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "told"),
+    ("status", "code", "told", "at"),
     [
-        (403, "InvalidAccessKeyId", "does not know the access key"),
-        (403, "SignatureDoesNotMatch", "does not take the secret key"),
-        (403, "AccessDenied", "denies access"),
-        (400, "ExpiredToken", "the session's token has expired"),
-        (403, "RequestTimeTooSkewed", "this machine's clock is wrong"),
-        (507, "XMinioStorageFull", "takes no more"),
+        (403, "InvalidAccessKeyId", "access key", "^GET"),
+        (403, "SignatureDoesNotMatch", "secret key", "^PUT"),
+        (403, "AccessDenied", "denies access", "^GET"),
+        (400, "ExpiredToken", "expired", "^PUT"),
+        (403, "RequestTimeTooSkewed", "clock", "^GET"),
+        (507, "XMinioStorageFull", "takes no more", "^PUT"),
     ],
 )
-@pytest.mark.parametrize("at", ["^GET", "^PUT"])
 def test_what_does_not_pass_is_one_line_at_once(
     large: Path, proxy: Proxy, bucket: str, status: int, code: str, told: str, at: str
 ) -> None:
@@ -364,7 +364,7 @@ def test_what_does_not_pass_is_one_line_at_once(
 
 
 def test_a_bucket_that_is_not_there_is_one_line(large: Path, proxy: Proxy) -> None:
-    with open_store("s3://never-made/x") as store, pytest.raises(StoreError, match="no such bucket: make it"):
+    with open_store("s3://never-made/x") as store, pytest.raises(StoreError, match=r"^s3://never-made/x: [^\n]*bucket"):
         store.put(large, known(large))
 
 
@@ -373,7 +373,7 @@ def test_without_credentials_it_says_where_they_are_looked_for(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    with open_store(f"s3://{bucket}") as store, pytest.raises(StoreError, match="no credentials here: see AWS_ACCESS"):
+    with open_store(f"s3://{bucket}") as store, pytest.raises(StoreError, match="AWS_ACCESS_KEY_ID"):
         store.put(large, known(large))
 
 
@@ -386,7 +386,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_a_line(
     else:
         proxy.faults.append(Fault("", "silent", 100))
     access = Access(connect_timeout_s=0.2, answer_timeout_s=0.2, patience_s=0.5)
-    with open_store(f"s3://{bucket}", access) as store, pytest.raises(StoreError, match="no whole answer came"):
+    with open_store(f"s3://{bucket}", access) as store, pytest.raises(StoreError, match=f"^s3://{bucket}: "):
         store.put(large, known(large))
 
 
@@ -442,7 +442,9 @@ print(status("VmHWM") - before)
 """
 
 
-@pytest.mark.parametrize("kind", ["folder", "whole", "in parts", "tar"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(one, marks=pytest.mark.nightly) for one in ("folder", "whole", "tar")), "in parts"]
+)
 def test_memory_is_not_that_of_a_file(tmp_path: Path, there: Path, server: str, bucket: str, kind: str) -> None:
     folder = tmp_path / "one"
     folder.mkdir()
@@ -463,9 +465,9 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("^PUT", "answer", 2, 503, "SlowDown"),
+        pytest.param(Fault("^PUT", "answer", 2, 503, "SlowDown"), marks=pytest.mark.nightly),
         Fault("^PUT", "answer", 2, 400, "BadDigest"),
-        Fault("^PUT", "cut request", 2),
+        pytest.param(Fault("^PUT", "cut request", 2), marks=pytest.mark.nightly),
         Fault("^PUT", "lost answer", 2),
         Fault("^PUT", "flip", 2),
     ],
@@ -487,7 +489,7 @@ def test_a_file_that_the_server_calls_changed_on_the_way_again_and_again_is_refu
     proxy.faults.append(Fault("^PUT", "answer", 100, 400, "BadDigest"))
     with open_store(f"s3://{bucket}") as store:
         outcome = store.put(large, {"weights.pt": ANYTHING})
-    assert outcome.faults == {"weights.pt": f"'weights.pt' arrived otherwise in s3://{bucket}, 3 times"}
+    assert [*outcome.faults] == ["weights.pt"] and f"s3://{bucket}, 3 times" in outcome.faults["weights.pt"]
 
 
 @pytest.mark.parametrize(
@@ -495,7 +497,7 @@ def test_a_file_that_the_server_calls_changed_on_the_way_again_and_again_is_refu
     [
         (lambda path: os.truncate(path, PART + 10), "shrank"),
         (lambda path: path.open("ab").write(b"x"), "grew"),
-        (lambda path: replaced(path), "was replaced or removed"),
+        (lambda path: replaced(path), "replaced"),
     ],
     ids=["shrinks", "grows", "replaced"],
 )
@@ -541,7 +543,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_refused(
         outcome = store.put(
             large, {"states.pt": ANYTHING}, flow=Watched(lambda: os.truncate(large / "states.pt", 1000))
         )
-    assert "shrank to 1000 bytes" in outcome.faults["states.pt"] and not keys_in(s3, bucket)
+    assert "1000 bytes" in outcome.faults["states.pt"] and not keys_in(s3, bucket)
 
 
 def test_who_is_told_to_stop_in_the_midst_of_a_file_stops(
