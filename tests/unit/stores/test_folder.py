@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import re
 import stat
 import subprocess
 import tempfile
@@ -150,9 +151,9 @@ def test_a_file_that_is_not_what_it_has_to_be_is_refused_by_name(here: Path, the
     [
         (lambda path: os.truncate(path, 10), "shrank"),
         (lambda path: path.open("ab").write(b"x"), "grew"),
-        (lambda path: flip_and_touch(path), "was written to"),
-        (lambda path: path.replace(path.with_name("elsewhere")), "was replaced or removed"),
-        (lambda path: replaced(path), "was replaced or removed"),
+        (lambda path: flip_and_touch(path), "written"),
+        (lambda path: path.replace(path.with_name("elsewhere")), "replaced"),
+        (lambda path: replaced(path), "replaced"),
     ],
     ids=["shrinks", "grows", "written", "removed", "replaced"],
 )
@@ -198,9 +199,9 @@ def test_of_a_file_that_grows_what_there_was_is_sent(here: Path, there: Path) ->
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a//b", ".", "", "a/.", "a\0b"])
 def test_no_name_leads_out(here: Path, there: Path, name: str) -> None:
     with open_store(str(there)) as store:
-        assert "no name of a file" in store.put(here, {name: ANYTHING}).faults[name]
-        assert "no name of a file" in store.get({name: ANYTHING}, here).faults[name]
-        with pytest.raises(FileFault, match="no name of a file"):
+        assert store.put(here, {name: ANYTHING}).faults[name].startswith(f"{name!a} ")
+        assert store.get({name: ANYTHING}, here).faults[name].startswith(f"{name!a} ")
+        with pytest.raises(FileFault, match=f"^{re.escape(f'{name!a}')} "):
             store.remove([name])
 
 
@@ -234,14 +235,14 @@ def test_what_is_made_is_as_open_as_the_folder(here: Path, there: Path) -> None:
 def test_a_full_disk_is_one_line_and_leaves_what_was_there(here: Path, small: Path) -> None:
     (small / "large.bin").write_text("older")
     with open_store(str(small)) as store:
-        with pytest.raises(StoreError, match=rf"^'large.bin' in {small}: No space left on device$"):
+        with pytest.raises(StoreError, match=rf"^'large.bin' in {small}: No space left[^\n]*$"):
             store.put(here, {"a b": ANYTHING, "large.bin": ANYTHING})
         assert (small / "large.bin").read_text() == "older" and not parts(small)
         store.put(here, {"a b": ANYTHING}).raise_faults()
 
 
 def test_a_destination_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="No such file or directory: mount it, or make it"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/not-mounted.*: No such file or directory"):
         open_store(str(tmp_path / "not-mounted"))
     assert not names_in(tmp_path)
 
@@ -317,7 +318,7 @@ def test_a_destination_that_loses_a_file_after_taking_it_is_found(
 
         monkeypatch.setattr(store.backend, "settle", losing)
         outcome = store.put(here, {"a b": ANYTHING, "-rf": ANYTHING, "manifest.json": ANYTHING}, last=["manifest.json"])
-    assert outcome.faults == {"a b": f"'a b' is not in {there}, whatever it said before"}
+    assert [*outcome.faults] == ["a b"] and str(there) in outcome.faults["a b"]
     assert not (there / "manifest.json").exists()
 
 
