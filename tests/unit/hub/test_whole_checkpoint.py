@@ -155,7 +155,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("how", ["folder", "branch", "tag"])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(one, marks=pytest.mark.nightly) for one in ("folder", "branch")), "tag"]
+)
 def test_one_that_was_saved_again_with_the_same_files_is_whole_too(desk: Desk, how: str) -> None:
     desk.checkpoint(10, FILES)
     desk.asks(checkpoints=how).sync()
@@ -166,7 +168,7 @@ def test_one_that_was_saved_again_with_the_same_files_is_whole_too(desk: Desk, h
     assert whole(desk, below, revision) == FILES
 
 
-@pytest.mark.parametrize("how", ["folder", "branch", "tag"])
+@pytest.mark.parametrize("how", ["folder", pytest.param("branch", marks=pytest.mark.nightly), "tag"])
 def test_what_somebody_removed_there_before_the_manifest_went_is_sent_again(
     desk: Desk, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
