@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.trainer.data.conftest import MakePair, options_for
+from tests.unit.trainer.facts import missing
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.formats.data_check import data_errors
 
@@ -50,10 +51,7 @@ def test_a_corpus_smaller_than_one_sample_is_refused_with_the_numbers(make_pair:
     with pytest.raises(DataError) as refusal:
         build_datasets(options, 10, 0, 0)
     said = str(refusal.value)
-    assert (
-        f"train data is smaller than one sample: 2 of 3 documents in {prefix} hold 8 tokens, a sample takes 9" in said
-    )
-    assert "--split" in said and "\n" not in said
+    assert not missing(said, "train", "2 of 3", prefix, "8 tokens", "9", "--split") and "\n" not in said
     assert data_errors(options, ("train",)) == [said]
 
 
@@ -66,7 +64,7 @@ def test_one_token_more_than_the_sequence_is_enough(make_pair: MakePair) -> None
 
 def test_an_empty_split_range_is_refused_by_name(make_pair: MakePair) -> None:
     options = options_for(data_path=[make_pair("corpus", lengths=[100, 100])], split="969, 30, 1")
-    with pytest.raises(DataError, match="valid data is smaller than one sample: 0 of 2 documents"):
+    with pytest.raises(DataError, match=r"^valid .*\b0 of 2\b"):
         build_datasets(options, 10, 10, 0)
 
 
@@ -82,8 +80,7 @@ def test_a_validation_set_smaller_than_one_evaluation_is_refused_with_both_numbe
     with pytest.raises(DataError) as refusal:
         build_datasets(options, 20, 30, 0)
     said = str(refusal.value)
-    assert "the validation set 'EN' holds 16 samples and one evaluation asks for 20" in said
-    assert "--eval-iters 4" in said and "\n" not in said
+    assert not missing(said, "EN", "16 samples", "20", "--eval-iters 4") and "\n" not in said
     assert data_errors(options) == [said]
     enough = {**options, "eval_iters": 4}
     assert data_errors(enough) == [] and list(build_datasets(enough, 20, 30, 0).valid) == ["MIX", "EN"]
@@ -94,8 +91,8 @@ def test_missing_and_corrupt_data_is_found_before_a_job_is(make_pair: MakePair, 
     Path(f"{cut}.bin").write_bytes(b"")
     errors = data_errors(options_for(data_path=["1", good, "1", cut, "1", str(tmp_path / "none")]))
     assert len(errors) == 2
-    assert "cut.bin has 0 bytes, but its index cut.idx ends at 60" in errors[0]
-    assert f"no data at {tmp_path}/none" in errors[1]
+    assert not missing(errors[0], "cut.bin", "0 bytes", "cut.idx", "60")
+    assert f"{tmp_path}/none" in errors[1]
 
 
 def test_the_check_needs_neither_numpy_nor_torch(make_pair: MakePair) -> None:
@@ -125,7 +122,7 @@ def test_the_vocabulary_comes_from_the_option_the_tokenizer_or_the_datas_own_not
     file = tokenizer_json(tmp_path / "tokenizer.json", 500, 3)
     assert vocab_size({**options, "tokenizer_name_or_path": str(file)}) == 503
     assert vocab_size({**options, "tokenizer_name_or_path": str(tmp_path)}) == 503
-    with pytest.raises(DataError, match=r"the tokenizer has 503 tokens, more than --vocab-size 502"):
+    with pytest.raises(DataError, match=r"\b503\b.*--vocab-size 502"):
         vocab_size({**options, "tokenizer_name_or_path": str(file), "vocab_size": 502})
     assert vocab_size({**options, "tokenizer_name_or_path": str(file), "vocab_size": 512}) == 512
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 700}))
@@ -136,7 +133,7 @@ def test_the_vocabulary_comes_from_the_option_the_tokenizer_or_the_datas_own_not
 def test_a_vocabulary_smaller_than_the_datas_is_refused(make_pair: MakePair) -> None:
     prefix = make_pair("corpus", lengths=[30])
     Path(f"{prefix}.json").write_text(json.dumps({"vocab_size": 300, "tokenizer": "/t/tokenizer.json"}))
-    with pytest.raises(DataError, match=r"made with a vocabulary of 300 tokens, .* 200; .*/t/tokenizer.json"):
+    with pytest.raises(DataError, match=r"\b300\b.*\b200\b.*/t/tokenizer.json"):
         vocab_size(options_for(data_path=[prefix], vocab_size=200))
 
 
@@ -146,7 +143,7 @@ def test_a_tokenizers_name_is_looked_up_in_the_cache_and_never_fetched(
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     options = options_for(tokenizer_name_or_path="lab/tokens")
-    with pytest.raises(DataError, match=r"the Hugging Face cache .* does not hold it"):
+    with pytest.raises(DataError, match="lab/tokens"):
         vocab_size(options)
     folder = tmp_path / "hub" / "models--lab--tokens" / "snapshots" / "abc"
     folder.mkdir(parents=True)
@@ -155,17 +152,17 @@ def test_a_tokenizers_name_is_looked_up_in_the_cache_and_never_fetched(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "facts"),
     [
-        ({}, "the vocabulary is unknown"),
-        ({"vocab_file": "/nowhere/vocab.json"}, "cannot read /nowhere/vocab.json: No such file"),
-        ({"tokenizer_name_or_path": "."}, "no tokenizer at .: expected tokenizer.json or vocab.json"),
+        ({}, ["--vocab-size"]),
+        ({"vocab_file": "/nowhere/vocab.json"}, ["/nowhere/vocab.json", "No such file"]),
+        ({"tokenizer_name_or_path": "."}, ["tokenizer.json", "vocab.json"]),
     ],
 )
 def test_an_unknown_vocabulary_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], facts: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as refusal:
         vocab_size(options_for(**given))
-    assert said in str(refusal.value)
+    assert not missing(str(refusal.value), *facts)

@@ -106,7 +106,7 @@ def test_ranks_wait_for_the_builder_and_map_its_files(make_pair: MakePair, build
 def test_who_fails_does_not_leave_the_others_waiting(tmp_path: Path, is_builder: bool) -> None:
     passed: list[int] = []
     options = options_for(data_path=[str(tmp_path / "nothing")])
-    with pytest.raises(DataError, match="no data at"):
+    with pytest.raises(DataError, match="nothing"):
         build_datasets(options, 20, 0, 0, is_builder, lambda: passed.append(1))
     assert passed == [1]
 
@@ -120,7 +120,7 @@ def test_where_nothing_can_be_written_every_rank_builds_the_same_and_says_so(
     assert first_sample(options, is_builder=True) == first_sample(options, is_builder=False)
     assert len(builds) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "give a writable --data-cache-path" in said
+    assert said.count("\n") == 1 and "--data-cache-path" in said
 
 
 def test_beside_unwritable_data_the_order_is_kept_under_the_checkpoints(
@@ -209,18 +209,18 @@ def test_a_blends_orders_are_kept_as_one_set_and_found_again_without_opening_a_f
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "facts"),
     [
-        ("truncated", "set7.bin has 158 bytes, but its index set7.idx ends at 160"),
-        ("another's", "set7.bin has 40 bytes, but its index set7.idx ends at 160"),
-        ("no bin", "set7.bin is missing although set7.idx is there"),
-        ("nothing", "no data at .*/set7"),
-        ("a lying pointer", "set7.idx is no usable index: sequence 1 points at byte"),
+        ("truncated", r"set7\.bin.*\b158\b.*set7\.idx.*\b160\b"),
+        ("another's", r"set7\.bin.*\b40\b.*set7\.idx.*\b160\b"),
+        ("no bin", r"set7\.bin.*set7\.idx"),
+        ("nothing", "/set7"),
+        ("a lying pointer", r"set7\.idx.*sequence 1"),
     ],
 )
 @pytest.mark.parametrize("is_builder", [True, False])
 def test_a_pair_among_many_that_is_no_longer_what_it_was_is_refused_by_name(
-    many: list[str], tmp_path: Path, damage: str, said: str, is_builder: bool
+    many: list[str], tmp_path: Path, damage: str, facts: str, is_builder: bool
 ) -> None:
     options = options_for(data_path=many)
     samples_of(options)
@@ -239,7 +239,7 @@ def test_a_pair_among_many_that_is_no_longer_what_it_was_is_refused_by_name(
             raw = index.read_bytes()
             index.write_bytes(raw[:34] + struct.pack("<2i", 31, 50) + raw[42:])
             os.utime(index, ns=(1, 1))
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=facts):
         build_datasets(options, 60, 0, 0, is_builder)
 
 
@@ -249,13 +249,13 @@ def test_a_pair_that_changes_before_it_is_read_is_refused_by_name(many: list[str
     train = build_datasets(options, 60, 0, 0).train
     assert train is not None
     os.utime(tmp_path / "set7.bin", ns=(1, 1))
-    with pytest.raises(DataError, match=r"/set7\.bin has changed since the training looked at it"):
+    with pytest.raises(DataError, match=r"/set7\.bin"):
         [train[place] for place in range(len(train))]
 
 
 def test_a_blend_of_more_files_than_16_bits_count_is_refused(many: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.data.blend.MOST_DATASETS", 11)
-    with pytest.raises(DataError, match="the train blend has 12 sources, and 11 are the most"):
+    with pytest.raises(DataError, match=r"train.*\b12\b.*\b11\b"):
         build_datasets(options_for(data_path=many), 60, 0, 0)
 
 

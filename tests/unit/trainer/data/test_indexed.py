@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.unit.trainer.data.conftest import MakePair
+from tests.unit.trainer.facts import missing
 from trainer.data.indexed import IndexedTokens, IndexedWriter, token_dtype
 from trainer.formats.errors import DataError
 
@@ -81,42 +82,40 @@ def damaged(prefix: str, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "facts"),
     [
-        ("no idx", "corpus.idx is missing although corpus.bin is there; copy the whole pair"),
-        ("no bin", "corpus.bin is missing although corpus.idx is there"),
-        ("empty idx", "0 bytes, but the header alone has 34"),
-        ("half a header", "20 bytes, but the header alone has 34"),
-        ("half an idx", "70 bytes, but 4 sequences and 5 document entries take 122"),
-        ("other magic", r"it starts with b'TNTIDX\x00\x00\x01', not b'MMIDIDX\x00\x00'"),
-        ("other version", "version 7, only 1 is known"),
-        ("other dtype", "dtype code 6; token ids are 1, 2, 3, 4, 5, 8"),
-        ("more sequences", "122 bytes, but 5 sequences and 5 document entries take 134"),
-        ("huge count", "122 bytes, but 18,446,744,073,709,551,615 sequences"),
-        ("short bin", "corpus.bin has 26 bytes, but its index corpus.idx ends at 28"),
-        ("long bin", "corpus.bin has 30 bytes, but its index corpus.idx ends at 28"),
-        ("moved pointer", "sequence 1 points at byte 6 instead of 4"),
-        ("negative length", "sequence 0 has length -2"),
-        ("wild document entries", "its document entries do not run from 0 to 4"),
+        ("no idx", ["corpus.idx", "corpus.bin"]),
+        ("no bin", ["corpus.bin", "corpus.idx"]),
+        ("empty idx", ["0 bytes", "34"]),
+        ("half a header", ["20 bytes", "34"]),
+        ("half an idx", ["70 bytes", "4 sequences", "5 document entries", "122"]),
+        ("other magic", [r"b'TNTIDX\x00\x00\x01'", r"b'MMIDIDX\x00\x00'"]),
+        ("other version", ["version 7"]),
+        ("other dtype", ["dtype code 6", "1, 2, 3, 4, 5, 8"]),
+        ("more sequences", ["122 bytes", "5 sequences", "5 document entries", "134"]),
+        ("huge count", ["122 bytes", "18,446,744,073,709,551,615 sequences"]),
+        ("short bin", ["corpus.bin", "26 bytes", "corpus.idx", "28"]),
+        ("long bin", ["corpus.bin", "30 bytes", "corpus.idx", "28"]),
+        ("moved pointer", ["sequence 1", "6", "4"]),
+        ("negative length", ["sequence 0", "-2"]),
+        ("wild document entries", ["document entries", "0", "4"]),
     ],
 )
 @pytest.mark.usefixtures("engine")
 def test_a_damaged_pair_is_refused_in_one_line_with_file_and_way_out(
-    make_pair: MakePair, damage: str, said: str
+    make_pair: MakePair, damage: str, facts: list[str]
 ) -> None:
     prefix = make_pair("corpus", lengths=[2, 3, 4, 5])
     damaged(prefix, damage)
     with pytest.raises(DataError) as refusal:
         IndexedTokens(prefix).check_every_entry()
     text = str(refusal.value)
-    assert said in text
-    assert prefix in text and "\n" not in text
-    assert "again" in text
+    assert not missing(text, prefix, *facts) and "\n" not in text
 
 
 def test_a_wrong_prefix_names_the_pairs_that_are_there(make_pair: MakePair, tmp_path: Path) -> None:
     make_pair("corpus_text_document", lengths=[3])
-    with pytest.raises(DataError, match=r"no data at .*/corpus: neither .* \(.* has corpus_text_document\)"):
+    with pytest.raises(DataError, match=r"/corpus\b.*corpus_text_document"):
         IndexedTokens(tmp_path / "corpus")
 
 
@@ -133,7 +132,7 @@ def test_a_second_writer_on_the_same_prefix_is_refused(tmp_path: Path) -> None:
     with IndexedWriter(tmp_path / "corpus", np.dtype("<u2")) as first:
         first.add(np.array([9], "<u2"), np.array([1], np.int32))
         with (
-            pytest.raises(DataError, match="somebody else is writing"),
+            pytest.raises(DataError, match=str(tmp_path / "corpus")),
             IndexedWriter(tmp_path / "corpus", np.dtype("<u2")),
         ):
             pass
@@ -165,7 +164,7 @@ with IndexedWriter({prefix!r}, np.dtype("<u2")) as writer:
     if moment == "while adding":
         assert IndexedTokens(prefix)[0].tolist() == [1, 2, 3]
     else:
-        with pytest.raises(DataError, match=r"corpus.idx is missing although corpus.bin is there"):
+        with pytest.raises(DataError, match=r"corpus\.idx"):
             IndexedTokens(prefix)
     # The next writer is not stopped by what the dead one left, and takes it away.
     with IndexedWriter(prefix, np.dtype("<u2")) as writer:

@@ -17,6 +17,7 @@ from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.trainer.data.conftest import MakePair
+from tests.unit.trainer.facts import missing
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
 from trainer.data.index import main as build_ahead
@@ -80,7 +81,7 @@ class TestSets:
         (one,) = inspected(capsys, "--", make_pair("empty", []))
         assert (one["documents"], one["tokens"], one["lengths"]) == (0, 0, None)
         assert program([one["data"]]) == 0
-        assert "documents  0" in capsys.readouterr().out
+        assert "0" in capsys.readouterr().out.split()
 
     def test_the_notes_name_the_tokenizer(self, make_pair: MakePair, capsys: pytest.CaptureFixture[str]) -> None:
         prefix = make_pair("data", [[1, 2]])
@@ -90,7 +91,7 @@ class TestSets:
         assert one["notes"] == noted
         assert program([prefix]) == 0
         said = capsys.readouterr().out
-        assert "  tokenizer  /t/tokenizer.json, vocabulary 300, documents end with 0\n" in said
+        assert not missing(said, "/t/tokenizer.json", "300")
 
     def test_a_damaged_one_is_refused(self, make_pair: MakePair, capsys: pytest.CaptureFixture[str]) -> None:
         prefix = make_pair("data", [[1, 2], [3]])
@@ -99,7 +100,7 @@ class TestSets:
         Path(f"{prefix}.idx").write_bytes(bytes(index))
         assert program([prefix]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "sequence 1 points at byte 4 instead of 2" in line
+        assert not missing(line, "data.idx", "sequence 1", "4", "2")
 
     def test_a_name_that_would_steer_a_terminal_is_written_out(
         self, make_pair: MakePair, capsys: pytest.CaptureFixture[str]
@@ -172,38 +173,38 @@ class TestSamples:
         assert program(["--json", *words]) == 0
         out, err = capsys.readouterr()
         assert {one["text"] for one in printed("data inspect", out)["samples"]} == {None}
-        assert err.startswith("warning: tokens as numbers") and "is not what" in err
+        assert err.startswith("warning: ") and data["tokenizer"] in err
 
     @pytest.mark.parametrize(
-        ("asked", "said"),
+        ("asked", "facts"),
         [
-            ("--samples=5:5", "--samples 5:5: it has to end after it begins"),
-            ("--samples=6:5", "--samples 6:5: it has to end after it begins"),
-            ("--samples=5", "--samples 5: expected A:B, two whole numbers"),
-            ("--samples=-1:5", "--samples -1:5: expected A:B"),
-            ("--samples=1:2:3", "expected A:B"),
-            ("--samples=\u0661:\u0662", "expected A:B"),
-            ("--samples=403:405", "--samples 403:405: the training ends with 404 samples consumed"),
-            ("--iterations=0:3", "--iterations 0:3: expected A:B with 1 <= A <= B"),
-            ("--iterations=4:3", "--iterations 4:3: expected A:B with 1 <= A <= B"),
-            ("--iterations=1:53", "--iterations 1:53: the training has 52 iterations"),
-            ("--mixture=405", "--mixture 405: the training ends with 404 samples consumed"),
-            ("--mixture=many", "--mixture many: expected so many samples consumed"),
-            ("--mixture=-1", "--mixture -1: expected so many samples consumed"),
+            ("--samples=5:5", []),
+            ("--samples=6:5", []),
+            ("--samples=5", ["A:B"]),
+            ("--samples=-1:5", ["A:B"]),
+            ("--samples=1:2:3", ["A:B"]),
+            ("--samples=\u0661:\u0662", ["A:B"]),
+            ("--samples=403:405", ["404 samples"]),
+            ("--iterations=0:3", ["A:B", "1 <= A <= B"]),
+            ("--iterations=4:3", ["A:B", "1 <= A <= B"]),
+            ("--iterations=1:53", ["52 iterations"]),
+            ("--mixture=405", ["404 samples"]),
+            ("--mixture=many", []),
+            ("--mixture=-1", []),
         ],
     )
     def test_a_range_that_is_none_is_refused_with_its_values(
-        self, blend: list[str], capsys: pytest.CaptureFixture[str], asked: str, said: str
+        self, blend: list[str], capsys: pytest.CaptureFixture[str], asked: str, facts: list[str]
     ) -> None:
         assert program([asked, "--", *OPTIONS, "--data-path", *blend]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
+        assert not missing(line, asked.replace("=", " "), *facts)
 
     def test_a_set_smaller_than_a_sample_is_refused_as_by_the_training(
         self, make_pair: MakePair, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert program(["--samples=0:1", "--", *OPTIONS, "--data-path", make_pair("data", lengths=[8])]) == 2
-        assert "train data is smaller than one sample" in capsys.readouterr().err
+        assert not missing(capsys.readouterr().err, "train", "8 tokens", "9")
 
     def test_more_than_one_json_text_should_hold_is_refused(
         self, blend: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -212,7 +213,7 @@ class TestSamples:
         words = ("--", *OPTIONS, "--data-path", *blend)
         assert len(inspected(capsys, "--samples=0:9", *words)["samples"]) == 9
         assert program(["--json", "--samples=0:10", *words]) == 2
-        assert "10 samples are 90 tokens" in capsys.readouterr().err
+        assert not missing(capsys.readouterr().err, "10 samples", "90 tokens", "89")
 
 
 class TestMixture:
@@ -265,7 +266,7 @@ class TestMixture:
         assert program(["--mixture", "--", *OPTIONS, "--data-path", *blend]) == 0
         head, large, small, last = capsys.readouterr().out.splitlines()
         assert head.split()[:2] == ["data", "set"] and small.startswith(blend[3])
-        assert large.split()[:1] == [blend[1]] and last.startswith("of 404 samples consumed (iteration 52), 20 of them")
+        assert large.split()[:1] == [blend[1]] and not missing(last, "404 samples", "52", "20")
 
     def test_one_file_alone_is_all_of_it(self, blend: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         found = inspected(capsys, "--mixture", "--", *OPTIONS, "--data-path", blend[1])

@@ -97,15 +97,13 @@ def test_batches_are_int64_rows_of_one_token_more_than_the_sequence(dataset: Dat
 
 
 def test_more_consumed_samples_than_the_data_has_are_refused_with_both_numbers(dataset: Dataset) -> None:
-    with pytest.raises(
-        DataError, match=f"1,000 samples are consumed already, and the data was built for {len(dataset)}"
-    ):
+    with pytest.raises(DataError, match=rf"\b1,000 samples\b.*\b{len(dataset)}\b"):
         MicroBatches(dataset, 1000, 1, 0, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_ids_beyond_the_vocabulary_are_refused(dataset: Dataset, workers: int) -> None:
     reader = MicroBatches(dataset, 0, 8, 0, 1, workers, vocab_size=100)
-    with pytest.raises(DataError, match=r"the data holds token id \d+, the vocabulary has 100"):
+    with pytest.raises(DataError, match=r"token id \d+\b.*\b100\b"):
         list(reader)
     reader.close()

@@ -14,6 +14,7 @@ from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.trainer.data.conftest import MakePair, options_for
+from tests.unit.trainer.facts import missing
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
 from trainer.data.mix import main as program
@@ -93,7 +94,7 @@ def test_a_dry_run_writes_nothing_and_what_is_there_is_replaced_only_when_asked(
     first = {path: path.read_bytes() for path in tmp_path.glob("mixed*")}
     mixed(capsys, "--alpha=1", *where, "--", *sets)  # the same again is no other
     assert program(["--alpha=0.3", *where, "--", *sets]) == 2
-    assert "mixed.train.txt is there and says something else; give --overwrite" in capsys.readouterr().err
+    assert not missing(capsys.readouterr().err, "mixed.train.txt", "--overwrite")
     assert {path: path.read_bytes() for path in tmp_path.glob("mixed*")} == first and len(first) == 2
     mixed(capsys, "--alpha=0.3", *where, "--overwrite", "--", *sets)
     assert (tmp_path / "mixed.train.txt").read_bytes() != first[tmp_path / "mixed.train.txt"]
@@ -106,27 +107,27 @@ def test_a_name_that_the_file_cannot_hold_is_refused_and_nothing_is_written(
     prefix = make_pair(name, lengths=[20] * 1000)
     assert program(["--alpha=1", f"--output={tmp_path}/mixed", "--", prefix]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("opsctl: a weighted split file cannot hold the name ") and line.isprintable()
+    assert str(tmp_path) in line and line.isprintable()
     assert not list(tmp_path.glob("mixed*"))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "facts"),
     [
-        (["--alpha=1", "--train-samples=5"], "--train-samples needs --seq-length"),
-        (["--alpha=1", "--train-samples=5", "--train-tokens=5"], "give one"),
-        (["--alpha=1", "--train-tokens=0"], "--train-tokens 0: 1 at least"),
-        (["--alpha=1", "--most-epochs=nan"], "--most-epochs nan: more than 0"),
-        (["--alpha=1", "--train=none"], "--train none: there must be something to train on"),
-        (["--ratios=r.json", "a"], "--ratios names the data sets: leave a out"),
+        (["--alpha=1", "--train-samples=5"], ["--train-samples", "--seq-length"]),
+        (["--alpha=1", "--train-samples=5", "--train-tokens=5"], ["--train-samples", "--train-tokens"]),
+        (["--alpha=1", "--train-tokens=0"], ["--train-tokens 0"]),
+        (["--alpha=1", "--most-epochs=nan"], ["--most-epochs nan"]),
+        (["--alpha=1", "--train=none"], ["--train none"]),
+        (["--ratios=r.json", "a"], ["--ratios", "a"]),
     ],
 )
 def test_what_contradicts_itself_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], facts: list[str]
 ) -> None:
     assert program([f"--output={tmp_path}/mixed", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert not missing(line, *facts)
 
 
 class TestTheCommand:
@@ -163,19 +164,19 @@ class TestTheCommand:
             [sets[1], "20", "400", "20.00%", "33.33%", "19", "1", "none"],
         ]
         assert total.split() == ["all", "100", "2,000", "100.00%", "100.00%"]
-        assert train == f"would write {folder}/mixed.train.txt" and valid.endswith("mixed.valid.txt")
+        assert train.endswith(f"{folder}/mixed.train.txt") and valid.endswith("mixed.valid.txt")
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "facts"),
         [
-            (["data"], "give --alpha or --ratios"),
-            (["--alpha", "1", "--ratios", "r.json"], "give --alpha or --ratios"),
-            (["--alpha", "1", "--run", ".", "--seq-length", "4", "data"], "leave the other lengths out"),
+            (["data"], ["--alpha", "--ratios"]),
+            (["--alpha", "1", "--ratios", "r.json"], ["--alpha", "--ratios"]),
+            (["--alpha", "1", "--run", ".", "--seq-length", "4", "data"], ["--run"]),
         ],
     )
     def test_wrong_usage_is_refused_before_anything_starts(
-        self, folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+        self, folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], facts: list[str]
     ) -> None:
         with pytest.raises(SystemExit) as stop:
             opsctl_main(["data", "mix", "--output", "mixed", *words])
-        assert stop.value.code == 2 and said in capsys.readouterr().err
+        assert stop.value.code == 2 and not missing(capsys.readouterr().err, *facts)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trainer.data.conftest import MakePair, options_for
+from tests.unit.trainer.facts import missing
 from trainer.data import node_cache
 from trainer.data.build import build_datasets
 from trainer.data.node_cache import NodeCache, expanded
@@ -59,14 +60,14 @@ def test_a_source_that_was_written_anew_is_another(source: Path, folder: Path) -
     assert new != old and new.read_bytes() == source.read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["cut short", "one bit, with its old time", "no note", "half a note"])
+@pytest.mark.parametrize("damage", ["cut short", "one bit", "no note", "half a note"])
 def test_a_copy_that_is_not_whole_is_made_anew_before_anybody_reads_it(source: Path, folder: Path, damage: str) -> None:
     copy = NodeCache(folder).local(source)
     note = Path(f"{copy}.json")
     match damage:
         case "cut short":
             os.truncate(copy, 99_999)
-        case "one bit, with its old time":
+        case "one bit":  # with its old time
             state, raw = copy.stat(), bytearray(copy.read_bytes())
             raw[50_000] ^= 1
             copy.write_bytes(raw)
@@ -149,9 +150,8 @@ def test_a_full_disk_is_said_once_and_everything_is_read_where_it_is(
     node = NodeCache(folder, said.append)
     assert [node.local(source), node.local(source)] == [source, source]
     (line,) = said
-    assert line.startswith(
-        f"warning: no copies in {folder} on {os.uname().nodename}: No space left on device; {source} and what follows"
-    )
+    assert line.startswith("warning: ")
+    assert not missing(line, str(folder), os.uname().nodename, "No space left on device", str(source))
     assert list(folder.glob("*/*")) == [], "what was begun is taken away"
 
 
@@ -173,7 +173,7 @@ def test_what_would_fill_the_disk_is_not_begun(source: Path, folder: Path, monke
     monkeypatch.setattr(node_cache, "SPARED_SHARE", 1.0)
     said: list[str] = []
     assert NodeCache(folder, said.append).local(source) == source
-    assert "MB free are not enough for 0.1 MB beside what stays free" in said[0]
+    assert not missing(said[0], str(folder), "0.1 MB")
     assert list(folder.glob("*/*")) == []
 
 
@@ -191,7 +191,7 @@ def test_a_folder_that_others_could_have_made_is_not_used(source: Path, folder: 
             own.touch()
     said: list[str] = []
     assert NodeCache(folder, said.append).local(source) == source
-    assert len(said) == 1 and "not a folder for us alone" in said[0]
+    assert len(said) == 1 and not missing(said[0], own.name, "0700")
 
 
 def test_copies_that_nobody_opened_for_long_are_taken_away_by_who_makes_another(source: Path, folder: Path) -> None:
@@ -212,9 +212,9 @@ def test_the_nodes_own_environment_says_where(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SCRATCH_OF_NODE", "/scratch/7")
     assert expanded("$SCRATCH_OF_NODE/data") == Path("/scratch/7/data")
     monkeypatch.delenv("SCRATCH_OF_NODE")
-    with pytest.raises(DataError, match=r"--data-node-cache-path \$SCRATCH_OF_NODE/data: this node's environment"):
+    with pytest.raises(DataError, match=r"--data-node-cache-path \$SCRATCH_OF_NODE/data"):
         expanded("$SCRATCH_OF_NODE/data")
-    with pytest.raises(DataError, match="--data-node-cache-path data: give an absolute path"):
+    with pytest.raises(DataError, match="--data-node-cache-path data"):
         expanded("data")
 
 

@@ -21,6 +21,7 @@ import pytest
 from tokenizers import Tokenizer, normalizers
 
 from opsctl.records.errand_progress import PROGRESS_VARIABLE
+from tests.unit.trainer.facts import missing
 from trainer.data import prepare
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Placed
@@ -132,9 +133,7 @@ def test_the_report_shows_entropy_beside_the_logarithm_of_the_vocabulary(
 ) -> None:
     code, out, _ = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     assert code == 0
-    assert "documents   3 (left out: 1 empty)" in out
-    assert "vocabulary  280, ln 5.63 nats" in out
-    assert "nats a token" in out and f"data_path   {tmp_path}/c_text_document" in out
+    assert not missing(out, "3", "1 empty", "280", "5.63 nats", f"{tmp_path}/c_text_document")
 
 
 def test_documents_that_come_to_no_token_are_refused_as_none(
@@ -147,7 +146,7 @@ def test_documents_that_come_to_no_token_are_refused_as_none(
     code, _, err = run(
         capsys, lines, "--tokenizer", tmp_path, "--no-append-eod", "--output-prefix", tmp_path / "out" / "c"
     )
-    assert (code, err) == (1, f"opsctl: no documents in {lines}: 1 documents came to no token\n")
+    assert code == 1 and not missing(err, str(lines), "1 documents") and err.count("\n") == 1
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -166,8 +165,7 @@ def test_a_document_that_changes_while_others_are_read_is_named(
 
     monkeypatch.setattr(UnfinishedPair, "append", appended)
     code, _, err = run(capsys, folder, "--vocab-size", "280", "--output-prefix", tmp_path / "out" / "c")
-    said = f"opsctl: {folder}/b changed while it was read, so nothing was kept; begin again when nobody writes it\n"
-    assert (code, err) == (1, said)
+    assert code == 1 and f"{folder}/b" in err and err.count("\n") == 1
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -242,28 +240,28 @@ def test_a_folder_is_read_in_the_order_of_its_names_with_patterns_and_hostile_na
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "facts"),
     [
-        (b'{"text": "a"}\n{"text": \n', "corpus.jsonl, line 2: not a JSON object"),
-        (b'\n\n["text"]\n', "line 3: list instead of an object with the text under 'text'"),
-        (b'{"body": "a", "id": 1}\n', "line 1: no key 'text', found body, id; choose one with --json-key"),
-        (b'{"text": 5}\n', "line 1: 'text' holds int instead of text"),
-        (b'{"text": null}\n', "line 1: 'text' holds null instead of text"),
-        (b'{"text": "ok"}\n{"text": "\xff"}\n', "line 2: not UTF-8 at byte 11; convert the file (iconv -t utf-8)"),
-        (b"[" * 100_000 + b"\n", "line 1: not a JSON object"),
-        (b"", "corpus.jsonl is empty; expected one JSON object a line"),
-        (b'{"text": ""}\n\n', "no documents in"),
-        (gzip.compress(b'{"text": "a"}\n' * 9, mtime=0)[:-12], "is cut short or no gzip file after line"),
+        (b'{"text": "a"}\n{"text": \n', ["line 2", "JSON"]),
+        (b'\n\n["text"]\n', ["line 3", "list", "'text'"]),
+        (b'{"body": "a", "id": 1}\n', ["line 1", "'text'", "body, id", "--json-key"]),
+        (b'{"text": 5}\n', ["line 1", "'text'", "int"]),
+        (b'{"text": null}\n', ["line 1", "'text'", "null"]),
+        (b'{"text": "ok"}\n{"text": "\xff"}\n', ["line 2", "UTF-8", "byte 11", "iconv -t utf-8"]),
+        (b"[" * 100_000 + b"\n", ["line 1", "JSON"]),
+        (b"", ["JSON"]),
+        (b'{"text": ""}\n\n', []),
+        (gzip.compress(b'{"text": "a"}\n' * 9, mtime=0)[:-12], ["gzip", "line"]),
     ],
 )
 def test_lines_that_cannot_be_read_are_refused_with_file_and_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, facts: list[str]
 ) -> None:
     file = tmp_path / "corpus.jsonl"
     file.write_bytes(content)
     code, out, err = run(capsys, file, "--output-prefix", tmp_path / "out" / "c", "--vocab-size", "280")
     assert (code, out) == (1, "")
-    assert said in err and err.count("\n") == 1
+    assert not missing(err, str(file), *facts) and err.count("\n") == 1
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
@@ -280,19 +278,19 @@ def test_wrong_input_and_wrong_options_are_one_line_each(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bare").mkdir()
-    cases: list[tuple[list[str | Path], str, int]] = [
-        ([tmp_path / "none"], "no such file or folder", 1),
-        ([tmp_path / "bare", "--include", "*.py"], "no files to read in", 1),
-        ([lines, "--include", "*.py"], "--include and --exclude choose files of a folder", 1),
-        ([lines, "--vocab-size", "100"], "--vocab-size 100: 257 at least", 2),
-        ([lines, "--tokenizer", tmp_path / "none"], "no tokenizer at", 1),
-        ([lines, "--workers", "0"], "--workers 0: 1 at least", 2),
-        ([lines, "--tokenizer", ".", "--vocab-size", "300"], "--tokenizer brings its own vocabulary", 2),
+    cases: list[tuple[list[str | Path], list[str], int]] = [
+        ([tmp_path / "none"], [f"{tmp_path}/none"], 1),
+        ([tmp_path / "bare", "--include", "*.py"], [f"{tmp_path}/bare"], 1),
+        ([lines, "--include", "*.py"], ["--include", "--exclude"], 1),
+        ([lines, "--vocab-size", "100"], ["--vocab-size 100", "257"], 2),
+        ([lines, "--tokenizer", tmp_path / "none"], [f"{tmp_path}/none"], 1),
+        ([lines, "--workers", "0"], ["--workers 0", "1"], 2),
+        ([lines, "--tokenizer", ".", "--vocab-size", "300"], ["--tokenizer", "--vocab-size"], 2),
     ]
-    for words, said, expected in cases:
+    for words, facts, expected in cases:
         code, out, err = run(capsys, *words, "--output-prefix", tmp_path / "out" / "c")
         assert (code, out) == (expected, ""), words
-        assert said in err and err.count("\n") == 1
+        assert not missing(err, *facts) and err.count("\n") == 1
 
 
 def test_what_is_there_is_replaced_only_when_asked(
@@ -300,12 +298,12 @@ def test_what_is_there_is_replaced_only_when_asked(
 ) -> None:
     first = prepared(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "270")
-    assert code == 1 and "is there already; give --overwrite" in err
+    assert code == 1 and not missing(err, f"{tmp_path}/c_text_document.idx", "--overwrite")
     (tmp_path / "\x1b[2J_text_document.idx").touch()
     code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "\x1b[2J", "--vocab-size", "270")
-    assert code == 1 and r"/\x1b[2J_text_document.idx is there already" in err and "\x1b" not in err
+    assert code == 1 and r"/\x1b[2J_text_document.idx" in err and "\x1b" not in err
     code, _, err = run(capsys, lines, "--output-prefix", tmp_path / "d", "--vocab-size", "270")
-    assert code == 1 and "tokenizer.json is there already and differs; use it with --tokenizer" in err
+    assert code == 1 and not missing(err, f"{tmp_path}/tokenizer.json", "--tokenizer")
     assert (
         prepared(capsys, lines, "--output-prefix", tmp_path / "d", "--vocab-size", "280")["tokens"] == first["tokens"]
     )
@@ -340,7 +338,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half(endless: tuple[Path, Pa
     process = started(*words, preexec_fn=no_room)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")
-    assert err == f"opsctl: File too large while writing {tmp_path}/out/c_text_document; nothing was left behind\n"
+    assert not missing(err, "File too large", f"{tmp_path}/out/c_text_document") and err.count("\n") == 1
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -348,7 +346,7 @@ def test_a_text_too_poor_for_the_vocabulary_asked_for_says_so(
     lines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, out, _ = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "5000")
-    assert "(5,000 were asked for; the text has no more pairs that repeat)" in out
+    assert "5,000" in out
 
 
 class Heard(io.StringIO):
@@ -378,7 +376,7 @@ def test_training_a_tokenizer_says_so_when_it_takes_long(
     monkeypatch.setattr(bpe, "train", learn_until_heard)
     monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.05)
     code, _, _ = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
-    assert code == 0 and "training a tokenizer of 280 tokens ...\n" in heard.getvalue()
+    assert code == 0 and not missing(heard.getvalue(), "tokenizer", "280 tokens")
 
 
 def test_beside_a_terminal_progress_is_a_line_now_and_then(
@@ -387,7 +385,7 @@ def test_beside_a_terminal_progress_is_a_line_now_and_then(
     monkeypatch.setattr("trainer.data.progress.QUIET_S", 0.0)
     code, out, err = run(capsys, lines, "--output-prefix", tmp_path / "c", "--vocab-size", "280")
     assert code == 0 and "%" not in out
-    assert "encoding: 100%, about 0 s left\n" in err
+    assert not missing(err, "100%", "0 s")
 
 
 def test_a_job_that_carries_it_out_is_told_whenever_more_is_safe(tmp_path: Path, lines: Path) -> None:

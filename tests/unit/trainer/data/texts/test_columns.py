@@ -66,9 +66,9 @@ def test_every_type_of_text_is_read(tmp_path: Path, kind: Any) -> None:
 @pytest.mark.parametrize("form", ["parquet", "arrow", "stream"])
 def test_another_column_is_refused_with_those_there_are(tmp_path: Path, form: str) -> None:
     write(tmp_path / "c", form, table())
-    with pytest.raises(DataError, match=r"/c: no column 'body', found id, text; choose one with --json-key"):
+    with pytest.raises(DataError, match=r"/c\b.*'body'.*\bid, text\b.*--json-key"):
         texts(tmp_path / "c", "body")
-    with pytest.raises(DataError, match=r"/c: column 'id' holds int64 instead of text"):
+    with pytest.raises(DataError, match=r"/c\b.*'id'.*\bint64\b"):
         texts(tmp_path / "c", "id")
 
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_cut_short_is_refused_by_name(tmp_path: Path, form: str) 
     write(tmp_path / "c", form, table())
     whole = (tmp_path / "c").read_bytes()
     (tmp_path / "c").write_bytes(whole[: len(whole) * 2 // 3])
-    with pytest.raises(DataError, match=r"/c (is damaged or cut short )?after row \d+"):
+    with pytest.raises(DataError, match=r"/c\b.*\brow \d+"):
         texts(tmp_path / "c")
 
 
@@ -85,7 +85,7 @@ def test_text_that_is_no_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
     raw = pyarrow.array([b"good", b"b\xffd"], pyarrow.binary())
     forged = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
     write(tmp_path / "c", "stream", pyarrow.table({"text": forged}))
-    with pytest.raises(DataError, match=r"/c, row 2: not UTF-8 at byte 2"):
+    with pytest.raises(DataError, match=r"/c, row 2\b.*UTF-8.*\bbyte 2\b"):
         texts(tmp_path / "c")
 
 
@@ -111,32 +111,32 @@ def test_of_a_dict_of_datasets_the_split_is_chosen(tmp_path: Path) -> None:
     corpus = Corpus([str(tmp_path)], Choice(split="test"))
     found = [text for placed in corpus.pieces() for text in placed.piece.texts(Skipped())]
     assert found == [text for text in ROWS[:10] if text]
-    with pytest.raises(DataError, match="has the splits train, test: choose one with --split"):
+    with pytest.raises(DataError, match=r"\btrain, test\b.*--split"):
         Corpus([str(tmp_path)], Choice())
-    with pytest.raises(DataError, match="has no split 'valid', only train, test"):
+    with pytest.raises(DataError, match=r"'valid'.*\btrain, test\b"):
         Corpus([str(tmp_path)], Choice(split="valid"))
-    with pytest.raises(DataError, match="--split x is of a folder that datasets saved"):
+    with pytest.raises(DataError, match="--split x"):
         Corpus([str(tmp_path / "train" / "a.arrow")], Choice(split="x"))
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "fact"),
     [
-        ({"_data_files": []}, "lists no data files"),
-        ({"_data_files": [{"filename": "../../secret"}]}, "lists no data files"),
+        ({"_data_files": []}, "state.json"),
+        ({"_data_files": [{"filename": "../../secret"}]}, "state.json"),
         ({"_indices_data_files": [{"filename": "i.arrow"}]}, "flatten_indices"),
     ],
 )
 def test_a_folder_of_datasets_that_cannot_be_read_as_it_is_is_refused(
-    tmp_path: Path, state: dict[str, object], said: str
+    tmp_path: Path, state: dict[str, object], fact: str
 ) -> None:
     saved(tmp_path / "d", {"a.arrow": table()}, **state)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=fact):
         Corpus([str(tmp_path / "d")], Choice())
 
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "c", "parquet", table())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=re.escape(f"needs pyarrow, which is not installed: {install_command('data')}")):
+    with pytest.raises(DataError, match=rf"\bpyarrow\b.*{re.escape(install_command('data'))}"):
         texts(tmp_path / "c")

@@ -29,7 +29,7 @@ def test_inputs_are_read_in_the_order_given_and_patterns_in_that_of_names(tmp_pa
     for name in ("b1.jsonl", "b10.jsonl", "b2.jsonl", "a.jsonl"):
         (tmp_path / name).write_bytes(line(name))
     assert read(tmp_path / "b*.jsonl", tmp_path / "a.jsonl") == ["b1.jsonl", "b10.jsonl", "b2.jsonl", "a.jsonl"]
-    with pytest.raises(DataError, match=r"no such file or folder: .*/c\*"):
+    with pytest.raises(DataError, match=r"/c\*"):
         read(tmp_path / "c*")
 
 
@@ -50,7 +50,7 @@ def test_a_folder_of_files_of_records_is_read_as_these(tmp_path: Path) -> None:
 def test_a_folder_with_packed_records_beside_other_files_is_refused_until_it_is_said_which(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("about")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line("a")))
-    with pytest.raises(DataError, match=r"holds files of records \(a.jsonl.gz\) beside others \(README.md\)"):
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz.*README\.md"):
         read(tmp_path)
     assert read(tmp_path, choice=Choice(include=["*.gz"])) == ["a"]
     assert read(tmp_path, choice=Choice(exclude=["*.gz"])) == ["about"]
@@ -61,7 +61,7 @@ def test_no_file_of_records_is_taken_for_a_document_as_the_files_beside_it(tmp_p
     (tmp_path / "README.md").write_text("about")
     raw = line("b")
     (tmp_path / f"train.v1.{ending}").write_bytes(gzip.compress(raw) if ending.endswith("gz") else raw)
-    with pytest.raises(DataError, match=rf"choose with --include or --exclude '\*\.{ending}' which to read"):
+    with pytest.raises(DataError, match=rf"--include.*--exclude '\*\.{ending}'"):
         read(tmp_path)
     assert read(tmp_path, choice=Choice(include=[f"*.{ending}"])) == ["b"]
     assert read(tmp_path, choice=Choice(exclude=[f"*.{ending}"])) == ["about"]
@@ -72,7 +72,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Pat
     # Opening one for reading waits for who writes it; so does this, until it is refused or read.
     with subprocess.Popen(["sh", "-c", f"exec 2>/dev/null; : > {tmp_path}/fifo"]) as writer:
         try:
-            with pytest.raises(DataError, match="/fifo is no regular file; give a file or a folder"):
+            with pytest.raises(DataError, match="/fifo"):
                 read(tmp_path / "fifo")
         finally:
             writer.kill()
@@ -83,7 +83,7 @@ def test_a_mistake_in_a_late_file_comes_after_what_is_before_it(tmp_path: Path) 
         (tmp_path / f"{number}.jsonl").write_bytes(line(str(number)))
     (tmp_path / "9.jsonl.gz").write_bytes(gzip.compress(line("9"))[:-4])
     found = []
-    with pytest.raises(DataError, match=r"9.jsonl.gz is cut short"):
+    with pytest.raises(DataError, match=r"/9\.jsonl\.gz"):
         for placed in Corpus([str(tmp_path)], Choice()).pieces():
             found += placed.piece.texts(Skipped())
     assert found == [str(number) for number in range(9)]

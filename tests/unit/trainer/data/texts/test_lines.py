@@ -77,14 +77,14 @@ def test_an_error_names_the_line_of_the_file_though_it_is_in_a_late_piece(
     raw = b'{"text": "some words"}\n\n' * 30 + b"broken\n" + b'{"text": "more"}\n' * 9
     packed = {"plain": raw, "gzip": gzip.compress(raw), "zstd": zstandard.compress(raw)}
     (tmp_path / "c").write_bytes(packed[kind])
-    with pytest.raises(DataError, match=r"/c, line 61: not a JSON object"):
+    with pytest.raises(DataError, match=r"/c, line 61\b"):
         texts(tmp_path / "c")
 
 
-@pytest.mark.parametrize(("kind", "name"), [("gzip", "gzip"), ("zstd", "zstd")])
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
 @pytest.mark.parametrize("harm", ["cut", "flipped", "followed"])
 def test_a_stream_that_is_cut_short_or_damaged_is_named_with_the_line(
-    written: tuple[list[str], bytes], tmp_path: Path, kind: str, name: str, harm: str
+    written: tuple[list[str], bytes], tmp_path: Path, kind: str, harm: str
 ) -> None:
     raw = written[1]
     compressor = zstandard.ZstdCompressor(write_checksum=True)
@@ -96,7 +96,7 @@ def test_a_stream_that_is_cut_short_or_damaged_is_named_with_the_line(
         "followed": packed + b"rubbish",
     }
     (tmp_path / "c").write_bytes(harmed[harm])
-    with pytest.raises(DataError, match=rf"/c is cut short or no {name} file after line \d+: "):
+    with pytest.raises(DataError, match=rf"/c\b.*\b{kind}\b.*\bline \d+"):
         texts(tmp_path / "c")
 
 
@@ -147,5 +147,5 @@ def test_a_key_may_be_any_text_and_a_file_have_any_name(tmp_path: Path) -> None:
 def test_zstd_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c").write_bytes(zstandard.compress(b"{}"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(DataError, match=re.escape(f"zstandard is not installed: {install_command('data')}")):
+    with pytest.raises(DataError, match=rf"\bzstandard\b.*{re.escape(install_command('data'))}"):
         texts(tmp_path / "c")

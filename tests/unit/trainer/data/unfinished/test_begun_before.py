@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trainer.data.unfinished.at_work import FILES, AtWork
+from tests.unit.trainer.facts import missing
 from trainer.data.corpus import Position
 from trainer.data.unfinished import Asked, differences
 
@@ -36,7 +37,7 @@ def test_another_preparation_is_not_taken_for_the_one_that_was_begun(at_work: At
     other = at_work.start(*at_work.tokenizer, "--no-append-eod")
     _, err = other.communicate(timeout=60)
     assert other.returncode == 1 and err.count("\n") == 1
-    assert "begun with something else: --append-eod was True, not False; --overwrite begins anew" in err
+    assert not missing(err, "--append-eod", "True", "False", "--overwrite")
     assert at_work.written() == before
     at_work.finished(*at_work.tokenizer, "--no-append-eod", "--overwrite")
     assert sorted(at_work.written()) == FILES and at_work.written() != wanted
@@ -50,7 +51,7 @@ def test_tokens_that_are_not_what_was_written_are_refused(at_work: AtWork, wante
         file.write(b"\xff\xff")  # beyond the vocabulary, too
     other = at_work.start(*at_work.tokenizer)
     _, err = other.communicate(timeout=60)
-    assert other.returncode == 1 and "is not what was written to it; begin anew with --overwrite" in err
+    assert other.returncode == 1 and not missing(err, "c_text_document.bin", "--overwrite")
     at_work.finished(*at_work.tokenizer, "--overwrite")
     assert at_work.written() == wanted
 
@@ -72,7 +73,7 @@ def test_where_the_trained_tokenizer_is_lost_or_another_overwrite_begins_anew(
     state.write_text(json.dumps({**noted, "tokenizer_sha256": "0" * 64}))  # as if training had come to another
     other = at_work.start("--vocab-size=290")
     _, err = other.communicate(timeout=60)
-    assert other.returncode == 1 and "was begun with another tokenizer; --overwrite begins anew" in err
+    assert other.returncode == 1 and not missing(err, "tokenizer", "--overwrite")
     at_work.finished("--vocab-size=290", "--overwrite")
     assert sorted(at_work.written()) == [*FILES, "tokenizer.json"]
 
@@ -90,9 +91,9 @@ def test_a_mistake_in_what_was_begun_is_mended_with_overwrite_and_one_behind_it_
     if process is not None:
         at_work.go()
         _, err = process.communicate(timeout=60)
-        assert "second.jsonl, line 1" in err and err.endswith("kept, from which the same command goes on\n")
+        assert "second.jsonl, line 1" in err and "--overwrite" not in err
         second.write_text(good)
-        assert "going on after them" in at_work.finished(*at_work.tokenizer)
+        at_work.finished(*at_work.tokenizer)
         shutil.rmtree(at_work.out)
         first.write_text(good + "no JSON\n")
         process = at_work.start(*at_work.tokenizer)
@@ -104,7 +105,7 @@ def test_a_mistake_in_what_was_begun_is_mended_with_overwrite_and_one_behind_it_
         at_work.go()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1 and err.count("\n") == 1
-    assert err.endswith("kept, but not beyond a change of this input: mend it and give --overwrite\n")
+    assert "--overwrite" in err
 
 
 def asked(*sources: tuple[str, str], **options: str) -> Asked:
@@ -112,22 +113,23 @@ def asked(*sources: tuple[str, str], **options: str) -> Asked:
 
 
 @pytest.mark.parametrize(
-    ("now", "behind", "said"),
+    ("now", "behind", "facts"),
     [
-        (asked(("a", "1"), ("b", "2"), tokenizer="t"), Position(1, 3), ""),
-        (asked(("a", "1"), ("b", "9"), tokenizer="t"), Position(1, 0), ""),
-        (asked(("a", "1"), ("b", "9"), tokenizer="t"), Position(1, 1), "b has changed since"),
-        (asked(("a", "9"), ("b", "2"), tokenizer="t"), Position(1, 0), "a has changed since"),
-        (asked(("c", "1"), ("b", "2"), tokenizer="t"), Position(1, 0), "the input had a, not c"),
-        (asked(("a", "1"), tokenizer="t"), Position(1, 0), "the input was 2 files or folders, not 1"),
-        (asked(("a", "1"), ("b", "2"), tokenizer="u"), Position(), "--tokenizer was t, not u"),
-        (asked(("a", "1"), ("b", "2"), vocab_size="9"), Position(), "--tokenizer was t, not nothing"),
+        (asked(("a", "1"), ("b", "2"), tokenizer="t"), Position(1, 3), []),
+        (asked(("a", "1"), ("b", "9"), tokenizer="t"), Position(1, 0), []),
+        (asked(("a", "1"), ("b", "9"), tokenizer="t"), Position(1, 1), ["b"]),
+        (asked(("a", "9"), ("b", "2"), tokenizer="t"), Position(1, 0), ["a"]),
+        (asked(("c", "1"), ("b", "2"), tokenizer="t"), Position(1, 0), ["a", "c"]),
+        (asked(("a", "1"), tokenizer="t"), Position(1, 0), ["2 files", "1"]),
+        (asked(("a", "1"), ("b", "2"), tokenizer="u"), Position(), ["--tokenizer", "t", "u"]),
+        (asked(("a", "1"), ("b", "2"), vocab_size="9"), Position(), ["--tokenizer", "t"]),
     ],
 )
-def test_what_was_begun_has_to_be_of_the_same_input_and_options(now: Asked, behind: Position, said: str) -> None:
-    assert differences(asked(("a", "1"), ("b", "2"), tokenizer="t"), now, behind) == said
+def test_what_was_begun_has_to_be_of_the_same_input_and_options(now: Asked, behind: Position, facts: list[str]) -> None:
+    found = differences(asked(("a", "1"), ("b", "2"), tokenizer="t"), now, behind)
+    assert bool(found) == bool(facts) and not missing(found, *facts)
 
 
 def test_with_a_trained_tokenizer_all_of_the_input_has_to_be_the_same() -> None:
     was, now = (asked(("a", "1"), ("b", number), vocab_size="9") for number in "12")
-    assert differences(was, now, Position()) == "b has changed since"
+    assert not missing(differences(was, now, Position()), "b")

@@ -45,5 +45,4 @@ def test_what_changes_while_it_is_read_is_refused_by_name(
     at_work.go()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1 and err.count("\n") == 1 and str(file) in err
-    assert {"shorter": "became shorter while", "longer": "changed while", "gone": "cannot read"}[how] in err
     assert not (at_work.out / "c_text_document.idx").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -31,8 +32,8 @@ def test_what_was_killed_is_gone_on_with_to_the_same_bytes(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not (at_work.out / "c_text_document.idx").exists()
-    said = at_work.finished(*at_work.tokenizer)
-    assert "documents were written before; going on after them\n" in said
+    kept = json.loads((at_work.out / "c_text_document.state.partial").read_text())["documents"]
+    assert kept and f"{kept:,} documents" in at_work.finished(*at_work.tokenizer)
     assert at_work.written() == wanted
 
 
@@ -64,8 +65,7 @@ def test_a_worker_that_is_killed_ends_it_with_a_word_and_costs_nothing(
     at_work.go()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert err.startswith("opsctl: a process that encodes was killed by signal 9, for want of memory perhaps; ")
-    assert err.endswith(" documents are kept, from which the same command goes on\n") and err.count("\n") == 1
+    assert "signal 9" in err and re.search(r"\d documents", err) and err.count("\n") == 1
     at_work.finished(*at_work.tokenizer)
     assert at_work.written() == wanted
 
@@ -79,7 +79,7 @@ def test_what_was_interrupted_keeps_what_is_whole_and_says_so(
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     kept = json.loads((at_work.out / "c_text_document.state.partial").read_text())["documents"]
-    assert err == f"opsctl: interrupted; {kept:,} documents are kept, from which the same command goes on\n"
+    assert f"{kept:,} documents" in err and err.count("\n") == 1
     assert kept and not (at_work.out / "c_text_document.idx").exists()
     at_work.finished(*at_work.tokenizer)
     assert at_work.written() == wanted
@@ -95,7 +95,7 @@ def test_on_a_full_disk_what_is_whole_is_kept(at_work: AtWork, wanted: dict[str,
     process = at_work.start(*at_work.tokenizer, limit=no_room)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1 and err.count("\n") == 1
-    assert err.startswith("opsctl: File too large while writing ") and "documents are kept" in err
+    assert "File too large" in err and re.search(r"\d documents", err)
     assert not (at_work.out / "c_text_document.bin").exists()
     at_work.finished(*at_work.tokenizer)
     assert at_work.written() == wanted
