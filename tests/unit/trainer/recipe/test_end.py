@@ -95,5 +95,5 @@ def test_what_is_evaluated_on_from_here_counts_from_what_was() -> None:
 
 
 def test_a_training_needs_a_length() -> None:
-    with pytest.raises(ValueError, match="neither --train-iters nor --train-samples nor --train-tokens"):
+    with pytest.raises(ValueError, match=r"--train-iters.*--train-samples.*--train-tokens"):
         End.of(Options({"global_batch_size": 8, "seq_length": 16}))

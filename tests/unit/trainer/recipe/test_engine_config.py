@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.unit.trainer.facts import missing
 from trainer.formats.training_identity import layout_facts
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.options import Options, parse, to_arguments
@@ -77,7 +78,7 @@ def test_a_fixed_loss_scale_never_changes_and_one_at_its_least_ends_the_training
     fixed = options(fp16=True, loss_scale=128.0)
     assert scales(fixed, "x.x", monkeypatch) == [128, 128, 128]
     least = options(fp16=True, initial_loss_scale=8, hysteresis=1, min_loss_scale=8)
-    with pytest.raises(Exception, match="loss scale already at minimum"):
+    with pytest.raises(Exception, match="minimum"):
         scales(least, "x", monkeypatch)
 
 
@@ -105,7 +106,7 @@ def test_the_vocabulary_is_padded_for_every_rank_alike(vocab_size: int, changes:
 
 
 def test_a_vocabulary_larger_than_its_padded_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="--pad-vocab-size-to 128 is smaller than the vocabulary, 300"):
+    with pytest.raises(ValueError, match=r"--pad-vocab-size-to 128\b.*\b300\b"):
         Vocabulary.of(300, options(pad_vocab_size_to=128))
 
 
@@ -126,7 +127,7 @@ def test_a_deepspeed_file_adds_to_the_options_and_does_not_overrule_them() -> No
     assert "gradient_accumulation_steps" not in merged
     assert merged["zero_optimization"]["stage"] == 1 and merged["zero_optimization"]["overlap_comm"]
     assert (merged["steps_per_print"], merged["wall_clock_breakdown"]) == (5, True)
-    with pytest.raises(ValueError, match="it enables bf16, but --bf16 is not given"):
+    with pytest.raises(ValueError, match=r"\bbf16\b.*--bf16"):
         merged_with_file(options(), loaded)
 
 
@@ -145,13 +146,14 @@ def test_stage_0_of_the_file_is_printed_too() -> None:
     assert merged_with_file(bloom, file)["zero_optimization"]["stage"] == 1
     said = stage_notices(bloom, file)
     assert len(said) == 2
-    assert all("stage 0 too, so it is trained as stage 1" in line for line in said)
+    assert all(not missing(line, "stage 0", "stage 1") for line in said)
     assert stage_notices(options(bf16=True), {"bf16": {"enabled": True}}) == []
-    assert "stage 2: it is trained as stage 1" in stage_notices(options(), {"zero_optimization": {"stage": 2}})[0]
+    (notice,) = stage_notices(options(), {"zero_optimization": {"stage": 2}})
+    assert not missing(notice, "stage 2", "stage 1")
 
 
 @pytest.mark.parametrize("switch", ["round_robin_gradients", "elastic_checkpoint"])
 def test_a_deepspeed_file_that_cuts_states_another_way_is_refused_by_the_switch(switch: str) -> None:
-    with pytest.raises(ValueError, match=f"zero_optimization.{switch} deals out states as no checkpoint"):
+    with pytest.raises(ValueError, match=rf"zero_optimization\.{switch}"):
         merged_with_file(options(), {"zero_optimization": {"stage": 1, switch: True}})
     assert merged_with_file(options(), {"zero_optimization": {"stage": 1, switch: False}})

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.trainer.facts import missing
 from tests.unit.trainer.recipe.test_options import small
 from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations, shown_iterations
 from trainer.recipe.options import OptionsError, parse
@@ -40,22 +41,22 @@ def test_the_options_may_be_mixed_and_say_who_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_words", "complaint"),
+    ("given_words", "facts"),
     [
-        ("--train-range-to-skip 10 20 25", "--train-range-to-skip 10 20 25: 3 numbers are no pairs: 25 begins a range"),
-        ("--train-range-to-skip 20 10", "--train-range-to-skip 20 10: it begins at 20, after its end at 10"),
-        ("--train-range-to-skip 0 10", "--train-range-to-skip 0: must be at least 1"),
-        ("--skip-train-iteration-range 20-10", "20-10: it begins at 20, after its end at 10; give 10-20"),
-        ("--skip-train-iteration-range 5-9 7", "--skip-train-iteration-range 7: give FIRST-LAST"),
-        ("--skip-train-iteration-range 0-9", "0-9: iterations are counted from 1, and the range is 0 to 9"),
-        ("--log-tokens 5", "--log-tokens 5: give FIRST:LAST"),
-        ("--log-tokens 5:3", "--log-tokens 5:3: it begins at 5, after its end at 3; give 3:5"),
+        ("--train-range-to-skip 10 20 25", ["--train-range-to-skip 10 20 25"]),
+        ("--train-range-to-skip 20 10", ["--train-range-to-skip 20 10"]),
+        ("--train-range-to-skip 0 10", ["--train-range-to-skip 0", "1"]),
+        ("--skip-train-iteration-range 20-10", ["20-10", "10-20"]),
+        ("--skip-train-iteration-range 5-9 7", ["--skip-train-iteration-range 7", "FIRST-LAST"]),
+        ("--skip-train-iteration-range 0-9", ["0-9", "1"]),
+        ("--log-tokens 5", ["--log-tokens 5", "FIRST:LAST"]),
+        ("--log-tokens 5:3", ["--log-tokens 5:3", "3:5"]),
     ],
 )
-def test_what_is_no_range_is_refused_with_both_values(given_words: str, complaint: str) -> None:
+def test_what_is_no_range_is_refused_with_both_values(given_words: str, facts: list[str]) -> None:
     with pytest.raises(OptionsError) as refused:
         parse([*small(), *given_words.split()], 1)
-    assert complaint in str(refused.value)
+    assert not missing(str(refused.value), *facts)
     assert "\n" not in str(refused.value)
 
 

@@ -48,11 +48,11 @@ def test_the_constant_schedule_never_decays() -> None:
 
 
 def test_a_warm_up_longer_than_the_decay_is_refused() -> None:
-    with pytest.raises(ValueError, match="must end before"):
+    with pytest.raises(ValueError, match=r"\b20\b"):
         LearningRateSchedule(1e-3, 0.0, 20, 20, "cosine")
-    with pytest.raises(ValueError, match="choose one of constant, linear, cosine, inverse-square-root, WSD"):
+    with pytest.raises(ValueError, match="constant, linear, cosine, inverse-square-root, WSD"):
         LearningRateSchedule(1e-3, 0.0, 1, 20, "exponential")
-    with pytest.raises(ValueError, match="last part begins at sample 95, but its warm-up lasts until sample 96"):
+    with pytest.raises(ValueError, match=r"sample 95\b.*sample 96\b"):
         LearningRateSchedule(3e-4, 2e-5, 96, 4000, "WSD", 3905, "linear")
 
 

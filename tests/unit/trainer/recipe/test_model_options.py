@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.trainer.facts import missing
 from tests.unit.trainer.recipe.test_options import small as small_with
 from trainer.recipe.options import Options, OptionsError, check_mapping, from_tables, parse
 
@@ -47,61 +48,53 @@ def test_the_epsilon_has_two_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "facts"),
     [
-        (
-            ("--num-query-groups", "2"),
-            "--num-query-groups 2 without --group-query-attention: give both, or neither",
-        ),
+        (("--num-query-groups", "2"), ["--num-query-groups 2", "--group-query-attention"]),
         (
             ("--group-query-attention", "--num-query-groups", "3"),
-            "--num-attention-heads 4 is not divisible by --num-query-groups 3",
+            ["--num-attention-heads 4", "--num-query-groups 3"],
         ),
         (
             ("--group-query-attention", "--num-query-groups", "1", "--tensor-model-parallel-size", "2"),
-            "--num-query-groups 1 is not divisible by --tensor-model-parallel-size 2",
+            ["--num-query-groups 1", "--tensor-model-parallel-size 2"],
         ),
         (
             ("--position-embedding-type", "rope", "--hidden-size", "20"),
-            "--position-embedding-type rope turns pairs of numbers, and --rotary-percent 1 of a head of 5 "
-            "(--hidden-size 20 / --num-attention-heads 4) are 5",
+            ["--position-embedding-type rope", "--rotary-percent 1", "--hidden-size 20 / --num-attention-heads 4", "5"],
         ),
         (
             ("--position-embedding-type", "rotary", "--hidden-size", "24", "--rotary-percent", "0.5"),
-            "--position-embedding-type rotary turns pairs of numbers, and --rotary-percent 0.5 of a head of 6 "
-            "(--hidden-size 24 / --num-attention-heads 4) are 3",
+            ["--position-embedding-type rotary", "--rotary-percent 0.5", "--hidden-size 24", "6", "3"],
         ),
-        (
-            ("--position-embedding-type", "rope", "--rotary-percent", "1.5"),
-            "--rotary-percent 1.5: it is a share of each head, above 0 and at most 1",
-        ),
+        (("--position-embedding-type", "rope", "--rotary-percent", "1.5"), ["--rotary-percent 1.5"]),
         (
             ("--rotary-base", "500000"),
-            "--rotary-base 500000 with --position-embedding-type absolute: it is of rotary positions alone, give "
-            "--position-embedding-type rope",
+            ["--rotary-base 500000", "--position-embedding-type absolute", "--position-embedding-type rope"],
         ),
-        (("--swiglu", "--glu-activation", "geglu"), "--swiglu with --glu-activation geglu: choose one"),
+        (("--swiglu", "--glu-activation", "geglu"), ["--swiglu", "--glu-activation geglu"]),
         (
             ("--norm-epsilon", "1e-6", "--layernorm-epsilon", "1e-5"),
-            "--norm-epsilon 1e-06 with --layernorm-epsilon 1e-05: they are the same, give one",
+            ["--norm-epsilon 1e-06", "--layernorm-epsilon 1e-05"],
         ),
     ],
 )
-def test_what_cannot_be_together_is_refused_with_both_values(words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_together_is_refused_with_both_values(words: tuple[str, ...], facts: list[str]) -> None:
     ranks = 2 if "--tensor-model-parallel-size" in words else 1
     with pytest.raises(OptionsError) as refused:
         parse([*small(), *words], ranks)
-    assert str(refused.value) == said
+    assert not missing(str(refused.value), *facts)
 
 
 def test_a_run_file_is_refused_alike() -> None:
     from trainer.recipe.options import given
 
     mapping = {**given(small()), "group_query_attention": True, "num_query_groups": 3}
-    assert check_mapping(mapping, 1) == ["--num-attention-heads 4 is not divisible by --num-query-groups 3"]
+    (error,) = check_mapping(mapping, 1)
+    assert not missing(error, "--num-attention-heads 4", "--num-query-groups 3")
 
 
 @pytest.mark.parametrize("word", ["--apply-query-key-layer-scaling", "--no-rope-fusion"])
 def test_what_changes_nothing_says_so(word: str) -> None:
     (notice,) = parsed(word).notices
-    assert notice.startswith(f"{word} changes nothing: ")
+    assert word in notice

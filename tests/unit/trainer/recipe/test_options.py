@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.trainer.facts import missing
 from trainer.recipe import options as options_module
 from trainer.recipe.layout import Layout, layout_if_any
 from trainer.recipe.learning_rate import LearningRateSchedule
@@ -212,12 +213,12 @@ def test_options_cannot_be_changed() -> None:
         options.num_layers = 5
     assert options.replace(num_layers=5).num_layers == 5
     assert options.num_layers == 4
-    with pytest.raises(AttributeError, match="did you mean num_layers"):
+    with pytest.raises(AttributeError, match=r"\bnum_layer\b.*\bnum_layers\b"):
         _ = options.num_layer
 
 
 def test_a_misspelt_option_names_the_nearest() -> None:
-    assert refusal("--num-layerz", "5") == "--num-layerz is no option of the trainer; did you mean --num-layers?"
+    assert not missing(refusal("--num-layerz", "5"), "--num-layerz", "--num-layers")
     assert nearest("hiden_size") == "--hidden-size"
     assert nearest("zzzzzz") is None
 
@@ -225,35 +226,35 @@ def test_a_misspelt_option_names_the_nearest() -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_trainer_cannot_do_is_refused_by_name_with_the_reason(name: str) -> None:
     assert name not in {option.name for option in OPTIONS}
-    assert refusal(name, "1") == f"{name} is refused: {REFUSED[name]}"
+    assert not missing(refusal(name, "1"), name, REFUSED[name])
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "facts"),
     [
-        (["--num-layers", "4.5"], "--num-layers 4.5: must be a whole number"),
-        (["--num-layers", "0"], "--num-layers 0: must be at least 1"),
-        (["--lr", "nan"], "must be finite"),
-        (["--seed", "5_000_000_000"], "--seed 5000000000: must be below"),
-        (["--hidden-dropout", "1"], "must be below 1"),
-        (["--num-layers", "1_000_000"], "--num-layers 1000000: must be below"),
-        (["--hidden-dropout", "default=0.2"], "the default is 0.1"),
-        (["--position-embedding-type", "sine"], "must be one of absolute, alibi, rope, rotary"),
-        (["--rampup-batch-size", "1", "2"], "--rampup-batch-size needs 3 values, got 1 2"),
-        (["--lr"], "--lr needs a number, got nothing"),
-        (["--bf16=no"], "is a flag and takes no value"),
-        (["stray"], "'stray' belongs to no option"),
-        (["--bf16", "true"], "--bf16 true: it is a flag and takes no value"),
+        (["--num-layers", "4.5"], ["--num-layers 4.5"]),
+        (["--num-layers", "0"], ["--num-layers 0", "1"]),
+        (["--lr", "nan"], ["--lr nan"]),
+        (["--seed", "5_000_000_000"], ["--seed 5000000000"]),
+        (["--hidden-dropout", "1"], ["--hidden-dropout 1"]),
+        (["--num-layers", "1_000_000"], ["--num-layers 1000000"]),
+        (["--hidden-dropout", "default=0.2"], ["--hidden-dropout", "0.1"]),
+        (["--position-embedding-type", "sine"], ["sine", "absolute, alibi, rope, rotary"]),
+        (["--rampup-batch-size", "1", "2"], ["--rampup-batch-size", "3", "1 2"]),
+        (["--lr"], ["--lr"]),
+        (["--bf16=no"], ["--bf16"]),
+        (["stray"], ["stray"]),
+        (["--bf16", "true"], ["--bf16 true"]),
     ],
 )
-def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], words: str) -> None:
-    assert words in refusal(*argv)
+def test_a_wrong_value_is_one_line_with_what_is_allowed(argv: list[str], facts: list[str]) -> None:
+    assert not missing(refusal(*argv), *facts)
 
 
 @pytest.mark.parametrize("option", [one for one in OPTIONS if one.type is int], ids=lambda one: one.name)
 def test_a_whole_number_that_64_bits_cannot_hold_is_refused_by_its_options_name(option: Option) -> None:
     many = option.nargs if isinstance(option.nargs, int) else 1
-    with pytest.raises(OptionsError, match=f"^{option.name} 9{{20}}: must be "):
+    with pytest.raises(OptionsError, match=f"^{option.name} 9{{20}}"):
         options_module.given([option.name, *["9" * 20] * many])
     (wrong,) = check_mapping({option.key: [10**20] * many if option.nargs else 10**20}, None)
     assert wrong.startswith(f"{option.key} = ")
@@ -283,81 +284,91 @@ def test_a_training_shorter_than_its_first_batch_is_refused(changes: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "facts"),
     [
-        ({"num_attention_heads": 7}, "--hidden-size 64 is not divisible by --num-attention-heads 7"),
-        (
-            {"tensor_model_parallel_size": 3},
-            "--num-attention-heads 8 is not divisible by --tensor-model-parallel-size 3",
-        ),
-        ({"pipeline_model_parallel_size": 3}, "--num-layers 4 is not divisible by --pipeline-model-parallel-size 3"),
+        ({"num_attention_heads": 7}, ["--hidden-size 64", "--num-attention-heads 7"]),
+        ({"tensor_model_parallel_size": 3}, ["--num-attention-heads 8", "--tensor-model-parallel-size 3"]),
+        ({"pipeline_model_parallel_size": 3}, ["--num-layers 4", "--pipeline-model-parallel-size 3"]),
         (
             {"pipeline_model_parallel_size": 4, "pp_partition_method": "type:transformer|embedding"},
-            "--num-layers 4 + 2 embeddings is not divisible by --pipeline-model-parallel-size 4",
+            ["--num-layers 4", "2 embeddings", "--pipeline-model-parallel-size 4"],
         ),
         (
             {"pipeline_model_parallel_size": 6, "pp_partition_method": "type:transformer|embedding"},
-            "without a block",
+            ["--num-layers 4 + 2 embeddings", "6 pipeline stages"],
         ),
-        ({"global_batch_size": 12}, "12 is not divisible by --micro-batch-size 2 x DP 4 = 8"),
-        ({"global_batch_size": 8, "rampup_batch_size": [4, 4, 10]}, "needs --train-samples"),
-        ({"max_position_embeddings": 16}, "--max-position-embeddings 16 is smaller than --seq-length 32"),
-        ({"train_samples": 100}, "count in samples or in iterations"),
-        ({"lr_warmup_samples": 5}, "count in samples or in iterations"),
-        ({"lr_warmup_fraction": 0.1, "lr_warmup_iters": 5}, "give the warm-up once"),
-        ({"lr_warmup_iters": 10}, "is not below the decay's length"),
-        ({"min_lr": 1.0}, "--min-lr 1 is above --lr 0.001"),
-        ({"fp16": True, "bf16": True}, "choose one"),
-        ({"initial_loss_scale": 1000}, "no power of two"),
-        ({"pad_vocab_size_to": 64}, "--pad-vocab-size-to 64 is smaller than --vocab-size 100"),
-        ({"pad_vocab_size_to": 200}, "not divisible by --make-vocab-size-divisible-by 128"),
-        ({"vocab_file": "v.json"}, "--vocab-file without --merge-file"),
-        ({"tokenizer_type": "PretrainedFromHF"}, "without --tokenizer-name-or-path"),
-        ({"tokenizer_type": "GPT2BPETokenizer"}, "without --vocab-file"),
-        ({"data_path": ["a"], "valid_weighted_split_paths": ["v: 1 0:1 p"]}, "give the data once"),
-        ({"data_path": ["1", "a", "2"]}, "WEIGHT PREFIX pairs"),
-        ({"data_path": ["-1", "a"]}, "must be a weight above 0"),
-        ({"data_path": ["inf", "a"]}, "must be a weight above 0"),
+        ({"global_batch_size": 12}, ["12", "--micro-batch-size 2 x DP 4 = 8"]),
+        ({"global_batch_size": 8, "rampup_batch_size": [4, 4, 10]}, ["--rampup-batch-size", "--train-samples"]),
+        ({"max_position_embeddings": 16}, ["--max-position-embeddings 16", "--seq-length 32"]),
+        ({"train_samples": 100}, ["--train-samples", "--train-iters"]),
+        ({"lr_warmup_samples": 5}, ["--lr-warmup-samples", "--train-iters"]),
+        ({"lr_warmup_fraction": 0.1, "lr_warmup_iters": 5}, ["--lr-warmup-fraction", "--lr-warmup-iters"]),
+        ({"lr_warmup_iters": 10}, ["--lr-warmup-iters 10"]),
+        ({"min_lr": 1.0}, ["--min-lr 1", "--lr 0.001"]),
+        ({"fp16": True, "bf16": True}, ["--fp16", "--bf16"]),
+        ({"initial_loss_scale": 1000}, ["--initial-loss-scale 1000"]),
+        ({"pad_vocab_size_to": 64}, ["--pad-vocab-size-to 64", "--vocab-size 100"]),
+        ({"pad_vocab_size_to": 200}, ["--pad-vocab-size-to 200", "--make-vocab-size-divisible-by 128"]),
+        ({"vocab_file": "v.json"}, ["--vocab-file", "--merge-file"]),
+        ({"tokenizer_type": "PretrainedFromHF"}, ["--tokenizer-name-or-path"]),
+        ({"tokenizer_type": "GPT2BPETokenizer"}, ["--vocab-file"]),
+        ({"data_path": ["a"], "valid_weighted_split_paths": ["v: 1 0:1 p"]}, ["--data-path"]),
+        ({"data_path": ["1", "a", "2"]}, ["--data-path", "WEIGHT PREFIX"]),
+        ({"data_path": ["-1", "a"]}, ["--data-path", "weight"]),
+        ({"data_path": ["inf", "a"]}, ["--data-path", "weight"]),
         (
             {"test_weighted_split_paths": ["t: 1 0:1 p"], "test_weighted_split_paths_path": "p.txt"},
-            "--test-weighted-split-paths with --test-weighted-split-paths-path: give the groups once",
+            ["--test-weighted-split-paths", "--test-weighted-split-paths-path"],
         ),
-        ({"partition_activations": True}, "--partition-activations without --checkpoint-activations"),
-        ({"distribute_checkpointed_activations": True}, "activations without --checkpoint-activations"),
-        ({"recompute": "attention", "partition_activations": True}, "activations without --checkpoint-activations"),
-        ({"recompute": "attention", "checkpoint_activations": True}, "--recompute attention with --checkpoint-act"),
-        ({"recompute": "none", "deepspeed_activation_checkpointing": True}, "which means --recompute block: give one"),
-        ({"save_interval": 5}, "--save-interval without --save"),
-        ({"save_schedule": ["10:100", "5"]}, "--save-schedule without --save"),
-        ({"save_iterations": [7], "save": None}, "--save-iterations without --save"),
-        ({"save_interval": 5, "save_schedule": ["5"], "save": "c"}, "--save-interval with --save-schedule: choose one"),
-        ({"save_schedule": ["10:100", "100:10", "5"], "save": "c"}, "--save-schedule: 100:10 ends before the phase"),
-        ({"lr": None}, "--lr is missing"),
-        ({"train_iters": None}, "--train-iters, --train-samples or --train-tokens is missing"),
-        ({"vocab_size": None}, "no vocabulary"),
+        ({"partition_activations": True}, ["--partition-activations", "--checkpoint-activations"]),
+        (
+            {"distribute_checkpointed_activations": True},
+            ["--distribute-checkpointed-activations", "--checkpoint-activations"],
+        ),
+        (
+            {"recompute": "attention", "partition_activations": True},
+            ["--partition-activations", "--checkpoint-activations"],
+        ),
+        (
+            {"recompute": "attention", "checkpoint_activations": True},
+            ["--recompute attention", "--checkpoint-activations"],
+        ),
+        (
+            {"recompute": "none", "deepspeed_activation_checkpointing": True},
+            ["--deepspeed-activation-checkpointing", "--recompute block"],
+        ),
+        ({"save_interval": 5}, ["--save-interval", "--save"]),
+        ({"save_schedule": ["10:100", "5"]}, ["--save-schedule", "--save"]),
+        ({"save_iterations": [7], "save": None}, ["--save-iterations", "--save"]),
+        ({"save_interval": 5, "save_schedule": ["5"], "save": "c"}, ["--save-interval", "--save-schedule"]),
+        ({"save_schedule": ["10:100", "100:10", "5"], "save": "c"}, ["--save-schedule", "100:10"]),
+        ({"lr": None}, ["--lr"]),
+        ({"train_iters": None}, ["--train-iters", "--train-samples", "--train-tokens"]),
+        ({"vocab_size": None}, ["--vocab-size"]),
     ],
 )
-def test_a_wrong_combination_is_one_line(changes: dict[str, Any], words: str) -> None:
-    assert words in refusal(world_size=4 if changes.get("pipeline_model_parallel_size", 1) < 3 else 12, **changes)
+def test_a_wrong_combination_is_one_line(changes: dict[str, Any], facts: list[str]) -> None:
+    world_size = 4 if changes.get("pipeline_model_parallel_size", 1) < 3 else 12
+    assert not missing(refusal(world_size=world_size, **changes), *facts)
 
 
 @pytest.mark.parametrize(
-    ("ramp", "words"),
+    ("ramp", "facts"),
     [
-        ([12, 8, 100], "the start of --rampup-batch-size, 12 is not divisible by --micro-batch-size 2 x DP 4 = 8"),
-        ([8, 4, 100], "the increment of --rampup-batch-size, 4 is not divisible"),
-        ([8, 24, 100], "from 8 to 64 is no whole number of increments of 24"),
-        ([64, 8, 100], "starts at 64, not below --global-batch-size 64"),
+        ([12, 8, 100], ["--rampup-batch-size", "12", "--micro-batch-size 2 x DP 4 = 8"]),
+        ([8, 4, 100], ["--rampup-batch-size", "4", "--micro-batch-size 2 x DP 4 = 8"]),
+        ([8, 24, 100], ["8", "64", "24"]),
+        ([64, 8, 100], ["64", "--global-batch-size 64"]),
     ],
 )
-def test_a_ramp_must_fit_the_batch_and_the_layout(ramp: list[int], words: str) -> None:
+def test_a_ramp_must_fit_the_batch_and_the_layout(ramp: list[int], facts: list[str]) -> None:
     changes = {"train_iters": None, "train_samples": 1000, "global_batch_size": 64, "rampup_batch_size": ramp}
-    assert words in refusal(world_size=4, **changes)
+    assert not missing(refusal(world_size=4, **changes), *facts)
 
 
 def test_ranks_must_divide_by_the_layout() -> None:
     changes = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}
-    assert "6 ranks are not divisible by TP 2 x PP 2" in refusal(world_size=6, **changes)
+    assert not missing(refusal(world_size=6, **changes), "6 ranks", "TP 2 x PP 2")
 
 
 def test_options_that_change_nothing_say_so() -> None:
@@ -368,15 +379,17 @@ def test_options_that_change_nothing_say_so() -> None:
 def test_a_run_file_is_checked_key_by_key() -> None:
     wrong = {"num_layer": 4, "lr": "fast", "bf16": 1, "seq_length": True, "universal_checkpoint": True}
     errors = check_mapping(wrong, 8)
-    assert errors[0] == "num_layer is no option of the trainer; did you mean num_layers?"
-    assert errors[1] == "lr = 'fast': must be a number"
-    assert errors[2] == "bf16 = 1: must be true or false"
-    assert errors[3] == "seq_length = True: must be a whole number"
-    assert errors[4].startswith("universal_checkpoint is refused: ")
-    assert check_mapping(SMALL, 8) == []
-    assert check_mapping(SMALL | {"global_batch_size": 12}, 4) == [
-        "--global-batch-size 12 is not divisible by --micro-batch-size 2 x DP 4 = 8"
+    facts = [
+        ["num_layer", "num_layers"],
+        ["lr = 'fast'"],
+        ["bf16 = 1"],
+        ["seq_length = True"],
+        ["universal_checkpoint"],
     ]
+    assert [missing(error, *wanted) for error, wanted in zip(errors, facts, strict=True)] == [[]] * 5
+    assert check_mapping(SMALL, 8) == []
+    (batch,) = check_mapping(SMALL | {"global_batch_size": 12}, 4)
+    assert not missing(batch, "--global-batch-size 12", "--micro-batch-size 2 x DP 4 = 8")
 
 
 def test_a_run_file_may_mix_weights_and_prefixes() -> None:
@@ -442,7 +455,5 @@ def test_help_lists_the_options_without_waiting_for_torch() -> None:
 
 
 def test_a_country_is_three_letters_and_a_region_needs_one() -> None:
-    assert "--carbon-country 'France': allowed are the three letters of ISO 3166" in refusal(
-        "--carbon-country", "France"
-    )
-    assert "--carbon-region without --carbon-country" in refusal("--carbon-region", "quebec")
+    assert "--carbon-country 'France'" in refusal("--carbon-country", "France")
+    assert not missing(refusal("--carbon-region", "quebec"), "--carbon-region", "--carbon-country")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.trainer.facts import missing
 from trainer.recipe.option_table import OPTIONS
 from trainer.recipe.options import Options
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule
@@ -48,22 +51,22 @@ def test_a_run_file_may_write_the_last_interval_as_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("words", "facts"),
     [
-        (["10:100"], "10:100 is the last phase, and nothing would be saved after iteration 100: end with an interval"),
-        (["10", "100"], "10 has no end, so nothing can follow it: write 10:LAST"),
-        (["10:100", "5:100", "7"], "5:100 ends before the phase before it does, at 100"),
-        (["10:100", "500:101", "7"], "500:101 saves nothing: 500 divides no iteration of 101 to 101"),
-        (["0:100", "7"], "0:100 saves nothing: 0 divides no"),
-        (["0"], "intervals and iterations begin at 1"),
-        (["10-100", "5"], "'10-100' is no phase: write INTERVAL:LAST, and the last one as INTERVAL"),
-        (["-1"], "'-1' is no phase"),
+        (["10:100"], ["10:100", "iteration 100"]),
+        (["10", "100"], ["10", "10:LAST"]),
+        (["10:100", "5:100", "7"], ["5:100", "100"]),
+        (["10:100", "500:101", "7"], ["500:101", "500", "101"]),
+        (["0:100", "7"], ["0:100"]),
+        (["0"], ["1"]),
+        (["10-100", "5"], ["10-100", "INTERVAL:LAST"]),
+        (["-1"], ["-1"]),
     ],
 )
-def test_phases_that_cannot_be_are_named(words: list[str], problem: str) -> None:
+def test_phases_that_cannot_be_are_named(words: list[str], facts: list[str]) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
         schedule(save_schedule=words)
-    assert str(refused.value).startswith(problem)
+    assert not missing(str(refused.value), *facts)
 
 
 @given(schedules(), st.integers(0, 150))
@@ -79,16 +82,16 @@ def test_what_is_reckoned_is_what_one_step_after_another_gives(of: SaveSchedule,
 
 
 @pytest.mark.parametrize(
-    ("of", "words"),
+    ("of", "numbers"),
     [
-        (schedule(save_interval=1500), "every 1,500 iterations"),
-        (schedule(save_schedule=WISH), "every 10 iterations to 100, every 18 to 1,000, then every 1,500"),
-        (schedule(save_interval=9, save_iterations=[1, 5]), "every 9 iterations, and 2 pinned"),
-        (schedule(save_iterations=[1]), "1 pinned"),
+        (schedule(save_interval=1500), ["1,500"]),
+        (schedule(save_schedule=WISH), ["10", "100", "18", "1,000", "1,500"]),
+        (schedule(save_interval=9, save_iterations=[1, 5]), ["9", "2"]),
+        (schedule(save_iterations=[1]), ["1"]),
     ],
 )
-def test_it_is_told_in_words(of: SaveSchedule, words: str) -> None:
-    assert of.words() == words
+def test_it_is_told_in_words(of: SaveSchedule, numbers: list[str]) -> None:
+    assert re.findall(r"[\d,]*\d", of.words()) == numbers
 
 
 def test_the_options_help_shows_the_wish_as_it_is_written() -> None:

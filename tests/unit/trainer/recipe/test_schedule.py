@@ -101,11 +101,11 @@ def test_a_batch_stays_global_after_the_ramp_and_without_one() -> None:
 @pytest.mark.parametrize(
     ("ramp", "complaint"),
     [
-        ((16, 16, 100, 100), "84 is not a multiple of 16"),
-        ((16, 0, 100, 32), "increment must be positive"),
-        ((64, 16, 100, 32), "above the global batch size 32"),
-        ((16, 16, -1, 32), "cannot last -1 samples"),
-        ((0, 16, 100, 32), "must be positive"),
+        ((16, 16, 100, 100), r"\b84\b.*\b16\b"),
+        ((16, 0, 100, 32), "increment"),
+        ((64, 16, 100, 32), r"\b32\b"),
+        ((16, 16, -1, 32), "-1 samples"),
+        ((0, 16, 100, 32), "positive"),
     ],
 )
 def test_a_ramp_that_cannot_be_walked_is_refused_with_its_numbers(
