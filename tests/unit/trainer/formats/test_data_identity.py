@@ -90,7 +90,7 @@ def test_what_is_evaluated_on_is_looked_at_where_it_is_evaluated(tmp_path: Path)
 
 
 def test_data_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no data at"):
+    with pytest.raises(DataError, match="/none"):
         data_facts(options(data_path=[str(tmp_path / "none")]))
 
 

@@ -40,9 +40,9 @@ def test_what_somebody_else_noted_says_what_it_can(tmp_path: Path) -> None:
     assert read_notes(tmp_path / "p") == Noted(None, 3, "unknown")
 
 
-@pytest.mark.parametrize(("text", "said"), [("", "is not JSON"), ("{", "is not JSON"), ("[1]", "holds list instead")])
-def test_notes_that_are_no_object_are_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "fact"), [("", "JSON"), ("{", "JSON"), ("[1]", "list")])
+def test_notes_that_are_no_object_are_refused_by_name(tmp_path: Path, text: str, fact: str) -> None:
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(DataError, match=said) as refusal:
+    with pytest.raises(DataError, match=fact) as refusal:
         read_notes(tmp_path / "p")
     assert str(tmp_path / "p.json") in str(refusal.value)

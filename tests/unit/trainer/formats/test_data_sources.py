@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trainer.data.conftest import options_for
+from tests.unit.trainer.facts import missing
 from trainer.formats.data_sources import (
     Group,
     Source,
@@ -45,7 +46,7 @@ def test_split_gives_ranges_of_documents(split: str, ranges: list[tuple[int, int
 
 @pytest.mark.parametrize("split", ["", "a,b", "0,0,0", "-1,2", "1,2,3,4", "nan,1", "inf", "1,,1"])
 def test_a_split_that_is_none_is_refused_by_name(split: str) -> None:
-    with pytest.raises(DataError, match=r"--split .*: expected up to three shares"):
+    with pytest.raises(DataError, match="--split"):
         groups(options_for(data_path=["a"], split=split), "train")
 
 
@@ -71,61 +72,61 @@ def test_range_bounds_round_halves_to_even() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "facts"),
     [
-        ("0.5 0:1 p", "has no name"),
-        ("A:", "names no data"),
-        ("A: 0.5 p", "'0.5 p' in group 'A' has 2 parts; expected WEIGHT START:END PREFIX"),
-        ("A: 1 0:1 p q", "has 4 parts"),
-        ("A: x 0:1 p", "'x' is no weight above 0"),
-        ("A: 0 0:1 p", "'0' is no weight above 0"),
-        ("A: nan 0:1 p", "'nan' is no weight above 0"),
-        ("A: 1 0-1 p", "'0-1' is no range; expected START:END like 0:0.95"),
-        ("A: 1 0.5:0.5 p", "the range 0.5:0.5 must satisfy 0 <= START < END <= 1"),
-        ("A: 1 0:1.5 p", "the range 0:1.5 must satisfy"),
+        ("0.5 0:1 p", []),
+        ("A:", []),
+        ("A: 0.5 p", ["'0.5 p'", "'A'", "WEIGHT START:END PREFIX"]),
+        ("A: 1 0:1 p q", ["'1 0:1 p q'", "4"]),
+        ("A: x 0:1 p", ["'x'"]),
+        ("A: 0 0:1 p", ["'0'"]),
+        ("A: nan 0:1 p", ["'nan'"]),
+        ("A: 1 0-1 p", ["'0-1'", "START:END"]),
+        ("A: 1 0.5:0.5 p", ["0.5:0.5", "0 <= START < END <= 1"]),
+        ("A: 1 0:1.5 p", ["0:1.5"]),
     ],
 )
-def test_a_weighted_group_that_cannot_be_read_is_refused_with_its_place(text: str, said: str) -> None:
+def test_a_weighted_group_that_cannot_be_read_is_refused_with_its_place(text: str, facts: list[str]) -> None:
     with pytest.raises(DataError) as refusal:
         parse_group(text, "--train-weighted-split-paths")
-    assert said in str(refusal.value) and str(refusal.value).startswith("--train-weighted-split-paths")
+    assert not missing(str(refusal.value), "--train-weighted-split-paths", *facts)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "fact"),
     [
-        ("", "has 0 lines"),
-        ('"A: 1 0:1 p"\n"B: 1 0:1 q"\n', "has 2 lines"),
-        ("A: 1 0:1 p\n", "stands outside double quotes"),
-        ('"A: 1 0:1 p" B\n', "'B' stands outside double quotes"),
+        ("", "0 lines"),
+        ('"A: 1 0:1 p"\n"B: 1 0:1 q"\n', "2 lines"),
+        ("A: 1 0:1 p\n", "quotes"),
+        ('"A: 1 0:1 p" B\n', "'B'"),
     ],
 )
-def test_a_weighted_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, content: str, said: str) -> None:
+def test_a_weighted_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path, content: str, fact: str) -> None:
     file = tmp_path / "split.txt"
     file.write_text(content)
     with pytest.raises(DataError) as refusal:
         parse_file(file)
-    assert said in str(refusal.value) and str(file) in str(refusal.value)
+    assert not missing(str(refusal.value), str(file), fact)
 
 
 def test_a_missing_or_binary_weighted_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*none.txt: No such file"):
+    with pytest.raises(DataError, match=r"none\.txt: No such file"):
         parse_file(tmp_path / "none.txt")
     (tmp_path / "binary").write_bytes(b'"\xff\xfe"\n')
-    with pytest.raises(DataError, match="is not UTF-8 text"):
+    with pytest.raises(DataError, match=r"/binary\b.*UTF-8"):
         parse_file(tmp_path / "binary")
 
 
 def test_training_takes_one_group_and_names_may_not_repeat() -> None:
     two = ["A: 1 0:1 p", "B: 1 0:1 q"]
-    with pytest.raises(DataError, match=r"2 groups \(A, B\) to train on"):
+    with pytest.raises(DataError, match=r"2 groups .*\bA, B\b"):
         groups(options_for(train_weighted_split_paths=two), "train")
-    with pytest.raises(DataError, match="two groups are called 'A'"):
+    with pytest.raises(DataError, match="'A'"):
         groups(options_for(valid_weighted_split_paths=["A: 1 0:1 p", "A: 1 0:1 q"]), "valid")
 
 
 def test_no_data_at_all_is_refused() -> None:
-    with pytest.raises(DataError, match="no training data: give --data-path"):
+    with pytest.raises(DataError, match="--data-path"):
         groups(options_for(), "train")
 
 

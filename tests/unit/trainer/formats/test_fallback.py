@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.trainer.facts import missing
 from tests.unit.trainer.formats.test_manifest import cut_a_file, damage_the_manifest, remove_latest, three_checkpoints
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import fall_back
@@ -22,7 +23,7 @@ def test_a_sound_latest_is_fallen_back_from_by_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "why", "has_manifest"),
-    [(cut_a_file, "has 0 bytes instead of 7", True), (damage_the_manifest, "cannot be read", False)],
+    [(cut_a_file, "0 bytes", True), (damage_the_manifest, "manifest.json", False)],
 )
 def test_the_newest_complete_one_before_a_damaged_one_is_named_with_why_and_what_it_costs(
     tmp_path: Path, damage: Callable[[Path], None], why: str, has_manifest: bool
@@ -33,8 +34,7 @@ def test_the_newest_complete_one_before_a_damaged_one_is_named_with_why_and_what
     assert found is not None and found.instead.folder == tmp_path / tag_of(10)
     assert why in found.why and ";" not in found.why and (found.model is not None) == has_manifest
     assert found.change == Change("latest_checkpoint", "global_step100", "global_step10")
-    assert found.said().startswith("--load-fallback: global_step100 is damaged (")
-    assert found.said().endswith("): going on from global_step10, 90 iterations are trained again")
+    assert not missing(found.said(), "--load-fallback", "global_step100", "global_step10", "90 iterations")
 
 
 def test_what_a_checksum_has_found_counts_and_so_on_to_the_one_before(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_without_a_complete_one_before_it_nothing_is_fallen_back_to(tmp_path: Pa
     cut_a_file(tmp_path)
     for iteration in (5, 10):
         (tmp_path / tag_of(iteration) / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match="--load-fallback finds no complete checkpoint before global_step100 in "):
+    with pytest.raises(CheckpointError, match=r"--load-fallback\b.*global_step100\b"):
         fall_back(tmp_path, {})
 
 
 def test_where_nobody_can_tell_the_latest_there_is_no_one_before_it(tmp_path: Path) -> None:
     three_checkpoints(tmp_path)
     remove_latest(tmp_path)
-    with pytest.raises(CheckpointError, match="latest is missing"):
+    with pytest.raises(CheckpointError, match="/latest"):
         fall_back(tmp_path, {})
 
 

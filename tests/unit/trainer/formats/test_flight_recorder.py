@@ -77,14 +77,14 @@ def test_a_pickle_that_names_anything_is_refused_and_does_nothing(tmp_path: Path
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.system, (f"touch {tmp_path}/done",)
 
-    with pytest.raises(ValueError, match=r"it names posix\.system"):
+    with pytest.raises(ValueError, match=r"posix\.system"):
         read_dump(pickle.dumps({"entries": [Harm()]}), 0)
     assert not (tmp_path / "done").exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\x80\x02}q\x00", pickle.dumps([1]), os.urandom(300)])
 def test_what_is_no_dump_is_a_value_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no flight recorder's dump"):
+    with pytest.raises(ValueError, match="dump"):
         read_dump(data, 0)
 
 

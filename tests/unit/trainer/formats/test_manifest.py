@@ -16,6 +16,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.trainer.facts import missing
 from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Change, Saved, Start
 from trainer.formats.json_text import json_file_text
@@ -93,10 +94,10 @@ def test_a_manifest_reads_back_and_its_files_are_checked(tmp_path: Path) -> None
     (folder / "two").write_bytes(b"moNents")
     check_sizes(folder, manifest)
     check_checksums(folder, manifest, 0, 2)  # the other rank's part
-    with pytest.raises(CheckpointError, match=f"{folder}/two has checksum"):
+    with pytest.raises(CheckpointError, match=f"{folder}/two"):
         check_checksums(folder, manifest, 1, 2)
     (folder / "one").unlink()
-    with pytest.raises(CheckpointError, match=f"{folder}/one is missing"):
+    with pytest.raises(CheckpointError, match=f"{folder}/one"):
         check_sizes(folder, manifest)
 
 
@@ -154,9 +155,7 @@ def test_a_damaged_manifest_is_refused_in_a_line_and_says_nothing_to_who_only_lo
     write(tmp_path / "global_step42")
     (tmp_path / LATEST).write_text("global_step42")
     (tmp_path / "global_step42" / MANIFEST).write_text(said)
-    with pytest.raises(
-        CheckpointError, match=r"manifest.json cannot be read \(\w+: .*\); no checkpoint in .* is complete: "
-    ):
+    with pytest.raises(CheckpointError, match=r"^\S+/manifest\.json .*\(\w+: .*\)"):
         read_manifest(tmp_path / "global_step42")
     assert latest_reached(tmp_path) is None
 
@@ -169,7 +168,7 @@ def test_latest_is_a_name_beside_it_and_nothing_else(tmp_path: Path) -> None:
     for wrong in ("", "../elsewhere", "global_step43", ".tmp-global_step42", "global_step42\nglobal_step42", "best"):
         (tmp_path / ".tmp-global_step42").mkdir(exist_ok=True)
         (tmp_path / "latest").write_text(wrong)
-        with pytest.raises(CheckpointError, match=f"^{tmp_path}/latest names "):
+        with pytest.raises(CheckpointError, match=f"^{tmp_path}/latest "):
             latest_folder(tmp_path)
 
 
@@ -177,24 +176,22 @@ def test_a_manifest_of_another_schema_is_not_guessed_at(tmp_path: Path) -> None:
     write(tmp_path / "c")
     stored = json.loads((tmp_path / "c" / "manifest.json").read_text())
     (tmp_path / "c" / "manifest.json").write_text(json.dumps({**stored, "schema_version": 3}))
-    with pytest.raises(CheckpointError, match="schema version 3, this trainer reads up to 2"):
+    with pytest.raises(CheckpointError, match=r"schema version 3\b.*\b2\b"):
         read_manifest(tmp_path / "c")
 
 
 def test_the_model_must_be_the_checkpoints(tmp_path: Path) -> None:
     refuse_other_model(tmp_path, manifest_of(), MODEL)
-    with pytest.raises(
-        CheckpointError, match=r"hidden_size value from checkpoint \(14336\) .* give --hidden-size 14336"
-    ):
+    with pytest.raises(CheckpointError, match=r"hidden_size .*\b14336\b.*\b7168\b.*--hidden-size 14336\b"):
         refuse_other_model(tmp_path, manifest_of(), {**MODEL, "hidden_size": 7168})
 
 
 def test_how_ranks_share_a_checkpoint_is_all_one_and_what_its_optimizer_keeps_is_not(tmp_path: Path) -> None:
     other = {**LAYOUT, "tensor": 2, "pipeline": 4, "data": 3, "world_size": 24, "partition_method": "type:transformer"}
     refuse_other_layout(tmp_path, manifest_of(), other, "bf16", with_optimizer=True)
-    with pytest.raises(CheckpointError, match="was saved in bf16, this training is in fp32: give --bf16"):
+    with pytest.raises(CheckpointError, match=r"\bbf16\b.*\bfp32\b.*--bf16\b"):
         refuse_other_layout(tmp_path, manifest_of(), LAYOUT, "fp32", with_optimizer=True)
-    with pytest.raises(CheckpointError, match="was saved with --optimizer adam, this training has sgd"):
+    with pytest.raises(CheckpointError, match=r"--optimizer adam\b.*\bsgd\b"):
         refuse_other_layout(tmp_path, manifest_of(), {**LAYOUT, "optimizer": "sgd"}, "bf16", with_optimizer=True)
     refuse_other_layout(tmp_path, manifest_of(), {**LAYOUT, "optimizer": "sgd"}, "fp32", with_optimizer=False)
 
@@ -202,10 +199,10 @@ def test_how_ranks_share_a_checkpoint_is_all_one_and_what_its_optimizer_keeps_is
 def test_another_padding_of_the_same_vocabulary_is_the_same_model(tmp_path: Path) -> None:
     saved = {**MODEL, "vocab_size": 61, "padded_vocab_size": 64}
     refuse_other_model(tmp_path, manifest_of(model=saved), {**saved, "padded_vocab_size": 72})
-    with pytest.raises(CheckpointError, match=r"vocab_size value from checkpoint \(61\)"):
+    with pytest.raises(CheckpointError, match=r"\bvocab_size .*\b61\b"):
         refuse_other_model(tmp_path, manifest_of(model=saved), {**saved, "vocab_size": 60})
     older = {**MODEL, "padded_vocab_size": 64}  # of the first schema, which does not know how many rows are tokens'
-    with pytest.raises(CheckpointError, match=r"padded_vocab_size value from checkpoint \(64\)"):
+    with pytest.raises(CheckpointError, match=r"\bpadded_vocab_size .*\b64\b"):
         refuse_other_model(tmp_path, manifest_of(model=older), {**saved, "padded_vocab_size": 72})
 
 
@@ -213,13 +210,13 @@ def test_another_padding_of_the_same_vocabulary_is_the_same_model(tmp_path: Path
     ("of_checkpoint", "now", "way"),
     [
         ({"hidden_size": 4096}, {"hidden_size": 7168}, "--hidden-size 4096"),
-        ({"embed_layernorm": True}, {"embed_layernorm": False}, "give --embed-layernorm,"),
-        ({"embed_layernorm": False}, {"embed_layernorm": True}, "leave --embed-layernorm out,"),
-        ({"normalization": "RMSNorm"}, {}, "give --normalization RMSNorm,"),
-        ({}, {"normalization": "RMSNorm"}, "leave --normalization out,"),
-        ({}, {"disable_bias_linear": True}, "leave --disable-bias-linear out,"),
+        ({"embed_layernorm": True}, {"embed_layernorm": False}, "give --embed-layernorm"),
+        ({"embed_layernorm": False}, {"embed_layernorm": True}, "leave --embed-layernorm"),
+        ({"normalization": "RMSNorm"}, {}, "--normalization RMSNorm"),
+        ({}, {"normalization": "RMSNorm"}, "leave --normalization"),
+        ({}, {"disable_bias_linear": True}, "leave --disable-bias-linear"),
         # What only a checkpoint of the first schema is refused for: it does not say how many rows are tokens.
-        ({"padded_vocab_size": 70}, {"padded_vocab_size": 65, "vocab_size": 65}, "give --pad-vocab-size-to 70,"),
+        ({"padded_vocab_size": 70}, {"padded_vocab_size": 65, "vocab_size": 65}, "--pad-vocab-size-to 70"),
     ],
 )
 def test_the_way_out_of_another_model_is_an_option_that_there_is(
@@ -267,7 +264,7 @@ def test_checkpoints_are_listed_by_iteration_whatever_else_is_there(tmp_path: Pa
         "global_step10",
         "global_step5",
     ]
-    with pytest.raises(CheckpointError, match="latest cannot be read: Not a directory"):
+    with pytest.raises(CheckpointError, match=r"/latest .*Not a directory"):
         checkpoint_folders(tmp_path / LATEST)
 
 
@@ -279,9 +276,10 @@ def test_a_complete_checkpoint_has_its_own_manifest_and_every_file_in_its_size(t
     assert found is not None
     assert (found.folder, found.manifest.iteration) == (newest, 100)
     (newest / "weights").write_bytes(b"weight")
-    assert fault_of(newest) == f"{newest}/weights has 6 bytes instead of 7"
+    assert not missing(fault_of(newest) or "", f"{newest}/weights", "6 bytes", "7")
     (tmp_path / "global_step10" / MANIFEST).write_bytes((newest / MANIFEST).read_bytes())
-    assert fault_of(tmp_path / "global_step10") == f"{tmp_path}/global_step10/manifest.json is that of global_step100"
+    fault = fault_of(tmp_path / "global_step10") or ""
+    assert not missing(fault, f"{tmp_path}/global_step10/manifest.json", "global_step100")
     found = newest_complete(tmp_path)
     assert found is not None
     assert found.folder == tmp_path / "global_step5"
@@ -320,19 +318,19 @@ def cut_a_file(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "finding", "newest"),
+    ("damage", "facts", "newest"),
     [
-        (remove_latest, "{root}/latest is missing, and {root} has 3 checkpoints", 100),
-        (point_at_nothing, "{root}/latest names global_step7, which is not in {root}", 100),
-        (empty_latest, "{root}/latest names no checkpoint: ''", 100),
-        (make_latest_a_fifo, "{root}/latest cannot be read: not a regular file", 100),
-        (damage_the_manifest, "{root}/global_step100/manifest.json cannot be read (ValidationError: Expected", 10),
-        (make_the_manifest_a_fifo, "{root}/global_step100/manifest.json cannot be read: not a regular file", 10),
-        (cut_a_file, "{root}/global_step100/weights has 0 bytes instead of 7", 10),
+        (remove_latest, ["/latest", "3 checkpoints"], 100),
+        (point_at_nothing, ["/latest", "global_step7"], 100),
+        (empty_latest, ["/latest"], 100),
+        (make_latest_a_fifo, ["/latest", "regular file"], 100),
+        (damage_the_manifest, ["/global_step100/manifest.json", "ValidationError"], 10),
+        (make_the_manifest_a_fifo, ["/global_step100/manifest.json", "regular file"], 10),
+        (cut_a_file, ["/global_step100/weights", "0 bytes", "7"], 10),
     ],
 )
 def test_checkpoints_without_a_sound_latest_are_no_fresh_start_and_the_newest_complete_one_is_named(
-    tmp_path: Path, damage: Callable[[Path], None], finding: str, newest: int
+    tmp_path: Path, damage: Callable[[Path], None], facts: list[str], newest: int
 ) -> None:
     assert latest_checkpoint(tmp_path) is None
     three_checkpoints(tmp_path)
@@ -342,9 +340,9 @@ def test_checkpoints_without_a_sound_latest_are_no_fresh_start_and_the_newest_co
     damage(tmp_path)
     with pytest.raises(CheckpointError) as refused:
         latest_checkpoint(tmp_path)
-    assert str(refused.value).startswith(finding.format(root=tmp_path))
-    way_out = f"; the newest complete checkpoint is global_step{newest}: opsctl checkpoints repoint makes it the latest"
-    assert str(refused.value).endswith(way_out)
+    found, way_out = str(refused.value).split("; ", 1)
+    assert found.startswith(str(tmp_path)) and not missing(found, *facts)
+    assert not missing(way_out, f"global_step{newest}", "opsctl checkpoints repoint")
 
 
 def test_a_single_whole_checkpoint_needs_no_latest(tmp_path: Path) -> None:
@@ -356,7 +354,7 @@ def test_a_single_whole_checkpoint_needs_no_latest(tmp_path: Path) -> None:
     found = latest_checkpoint(tmp_path)
     assert found is not None and found.folder == tmp_path / tag_of(100)
     cut_a_file(tmp_path)
-    with pytest.raises(CheckpointError, match="latest is missing, and"):
+    with pytest.raises(CheckpointError, match="/latest"):
         latest_checkpoint(tmp_path)
 
 
@@ -375,7 +373,7 @@ def test_what_is_no_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
     assert latest_folder(tmp_path) is None
     (tmp_path / "global_step5").mkdir()
-    with pytest.raises(CheckpointError, match=r"has global_step5; no checkpoint in .* is complete: restore one"):
+    with pytest.raises(CheckpointError, match=r"global_step5\b.*\brestore\b"):
         latest_checkpoint(tmp_path)
 
 
@@ -383,9 +381,7 @@ def test_a_changed_checksum_names_another_checkpoint_than_its_own(tmp_path: Path
     three_checkpoints(tmp_path)
     folder = tmp_path / "global_step100"
     (folder / "weights").write_bytes(b"weiGhts")
-    with pytest.raises(
-        CheckpointError, match="complete checkpoint is global_step10: opsctl checkpoints repoint --to 10 "
-    ):
+    with pytest.raises(CheckpointError, match=r"/weights .*global_step10\b.*opsctl checkpoints repoint --to 10\b"):
         check_checksums(folder, read_manifest(folder))
 
 
@@ -414,7 +410,7 @@ def test_a_manifest_remembers_every_start_and_every_change(tmp_path: Path) -> No
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     text = json_file_text(manifest_of(files={name: SavedFile(0, "0" * 16)}).as_json())
     (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(CheckpointError, match="which is no file of the checkpoint") as refused:
+    with pytest.raises(CheckpointError) as refused:
         read_manifest(tmp_path)
     assert str(refused.value).isprintable()
 
@@ -432,7 +428,7 @@ def test_what_is_no_file_is_no_part_of_a_checkpoint_and_keeps_nobody_reading(
 ) -> None:
     make(tmp_path / "a")
     saved = manifest_of(files={"a": SavedFile((tmp_path / "a").stat().st_size, "0" * 16)})
-    with pytest.raises(CheckpointError, match="is no regular file"):
+    with pytest.raises(CheckpointError, match=str(tmp_path / "a")):
         check_sizes(tmp_path, saved)
-    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+    with pytest.raises(OSError, match=r"regular file|Is a directory"):
         checksum(tmp_path / "a")

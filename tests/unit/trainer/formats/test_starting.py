@@ -55,13 +55,13 @@ def test_the_second_task_of_a_chain_goes_on_from_what_came_of_the_named_one(tmp_
 def test_what_came_of_another_one_is_not_gone_on_from_and_not_written_over(tmp_path: Path) -> None:
     save(tmp_path, 10)
     save(tmp_path, 20, 10, 5)  # a start at 10, and later one at 5
-    with pytest.raises(CheckpointError, match="has global_step20 already and this training begins at iteration 10"):
+    with pytest.raises(CheckpointError, match=r"global_step20\b.*\biteration 10\b"):
         found_at_step(options(tmp_path, 10))
     save(tmp_path, 30)
-    with pytest.raises(CheckpointError, match="has global_step30 already and this training begins at iteration 20"):
+    with pytest.raises(CheckpointError, match=r"global_step30\b.*\biteration 20\b"):
         found_at_step(options(tmp_path, 20))
     assert start_of(options(tmp_path, 20, tmp_path / "elsewhere")) == 20
-    with pytest.raises(CheckpointError, match="begins at iteration 0"):
+    with pytest.raises(CheckpointError, match=r"\biteration 0\b"):
         found_at_step(options(tmp_path, 30, finetune=True))
 
 
