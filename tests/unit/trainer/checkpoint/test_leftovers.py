@@ -67,5 +67,5 @@ def test_what_cannot_be_removed_stays_and_is_told_and_keeps_nobody_from_saving(
     monkeypatch.setattr(shutil, "rmtree", refused)
     save(Destination(HeldFolder(root)), 4)
     assert (root / "latest").read_text() == "global_step4" and busy.is_dir()
-    complaint = f"trainer: {busy}, left by a save that was cut off, cannot be removed\n"
-    assert capsys.readouterr().err == complaint
+    (complaint,) = capsys.readouterr().err.splitlines()
+    assert str(busy) in complaint

@@ -57,18 +57,18 @@ def test_a_tensor_that_is_another_or_was_cut_short_is_refused_with_both_values(t
     torch.save({"weight": torch.zeros(1000)}, path)
     file = StoredTensors(path)
     weight = file.contents["weight"]
-    with pytest.raises(CheckpointError, match=r"weight has 1000 elements of torch\.float32 instead of 1001 elements"):
+    with pytest.raises(CheckpointError, match=r"weight\b.*\b1000 elements of torch\.float32.*\b1001\b"):
         file.tensor(weight, "weight", 1001, torch.float32)
-    with pytest.raises(CheckpointError, match=r"instead of 1000 elements of torch\.bfloat16"):
+    with pytest.raises(CheckpointError, match=r"torch\.float32.*torch\.bfloat16"):
         file.tensor(weight, "weight", 1000, torch.bfloat16)
-    with pytest.raises(CheckpointError, match=r"layer\.pt: bias is missing, 3 elements"):
+    with pytest.raises(CheckpointError, match=r"layer\.pt: bias\b.*\b3 elements"):
         file.tensor(file.contents.get("bias"), "bias", 3, torch.float32)
     found = file.tensor(weight, "weight", 1000, torch.float32)
     with path.open("r+b") as opened:
         opened.truncate(2000)
-    with pytest.raises(CheckpointError, match=r"layer\.pt ends at byte 2000: it was cut short"):
+    with pytest.raises(CheckpointError, match=r"layer\.pt\b.*\bbyte 2000\b"):
         found.read(0, torch.empty(1000))
-    with pytest.raises(CheckpointError, match=r"layer\.pt cannot be read"):
+    with pytest.raises(CheckpointError, match=r"layer\.pt"):
         StoredTensors(path)
 
 

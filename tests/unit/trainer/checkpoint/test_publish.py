@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.trainer.facts import missing
 from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
 from trainer.agreement import Refusal
 from trainer.checkpoint.destination import Destination, Overtaken, OwnLease
@@ -57,22 +58,22 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "facts"),
     [
-        (taken_line(OTHER), "job 12 of ada on x01 has taken the lease with number 2"),
-        (ended_line(End(1, "silent for 180 s", "job 12")), "job 12 has ended the lease (silent for 180 s)"),
+        (taken_line(OTHER), ["job 12", "ada", "x01", "2"]),
+        (ended_line(End(1, "silent for 180 s", "job 12")), ["job 12", "silent for 180 s"]),
     ],
     ids=["taken", "ended"],
 )
 def test_a_writer_that_is_overtaken_while_it_writes_publishes_nothing_and_leaves_nothing(
-    tmp_path: Path, line: str, says: str
+    tmp_path: Path, line: str, facts: list[str]
 ) -> None:
     say(tmp_path, taken_line(OWN))
     destination = destination_in(tmp_path)
     save(destination, 1)
     with pytest.raises(Overtaken) as overtaken:
         save(destination, 2, lambda: say(tmp_path, line))
-    assert str(overtaken.value) == says
+    assert not missing(str(overtaken.value), *facts)
     assert names(tmp_path) == {"global_step1", "latest"}
     assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step1"
 
@@ -134,7 +135,7 @@ def test_a_lock_that_is_never_given_back_keeps_nobody_from_saving(tmp_path: Path
 def test_latest_never_goes_back(tmp_path: Path) -> None:
     destination = Destination(HeldFolder(tmp_path / "checkpoints"))
     save(destination, 10)
-    with pytest.raises(Refusal, match=f"^{tmp_path}/checkpoints/latest names global_step10, which another writer has "):
+    with pytest.raises(Refusal, match=f"^{tmp_path}/checkpoints/latest .*global_step10"):
         save(destination, 9)
     assert names(tmp_path) == {"global_step10", "latest"}
     save(destination, 10)
@@ -159,7 +160,7 @@ def test_a_folder_that_has_vanished_with_all_around_it_is_not_made_anew(tmp_path
     save(destination, 2)
     assert names(run) == {"global_step2", "latest"}
     shutil.rmtree(run)
-    with pytest.raises(Refusal, match=f"^cannot write {run}/checkpoints: No such file or directory"):
+    with pytest.raises(Refusal, match=f"{run}/checkpoints: No such file or directory"):
         save(destination, 3)
     assert not run.exists()
 
@@ -204,6 +205,6 @@ def test_a_file_that_is_shorter_than_what_was_written_is_not_published(tmp_path:
         for path in (tmp_path / "checkpoints").glob(".tmp-*/weights"):
             os.truncate(path, 10)
 
-    with pytest.raises(Refusal, match=r"weights has 10 bytes, \d+ were written: see the file system"):
+    with pytest.raises(Refusal, match=r"weights\b.*\b10 bytes\b"):
         save(destination, 1, lose_the_end)
     assert names(tmp_path) == set()

@@ -64,12 +64,12 @@ def test_of_a_file_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: p
 def test_without_moments_there_are_none_and_of_sgd_there_is_its_own(tmp_path: Path) -> None:
     bare = SavedState(tmp_path / "bare", write_small(tmp_path / "bare", CUT, optimizer="none"))
     assert not bare.has_optimizer
-    with pytest.raises(CheckpointError, match="bare was saved without optimizer states"):
+    with pytest.raises(CheckpointError, match="/bare"):
         bare.optimizer(NAME, "fp32")
     sgd = SavedState(tmp_path / "sgd", write_small(tmp_path / "sgd", CUT, optimizer="sgd"))
     assert sgd.step(NAME) == 0
     assert torch.equal(sgd.optimizer(NAME, "momentum_buffer"), value(NAME, "momentum_buffer", (16, 24)))
-    with pytest.raises(CheckpointError, match="sgd has no exp_avg: it has fp32, momentum_buffer"):
+    with pytest.raises(CheckpointError, match=r"/sgd\b.*exp_avg\b.*fp32, momentum_buffer"):
         sgd.optimizer(NAME, "exp_avg")
 
 
@@ -78,7 +78,7 @@ def test_a_checkpoint_of_the_first_schema_names_its_parameters_by_its_model(tmp_
     old = publish_small(tmp_path / "one", CUT, schema_version=1, parameters=())
     assert torch.equal(SavedState(tmp_path / "one", old).weight(NAME), value(NAME, "fp32", (16, 24)))
     facts = {name: fact for name, fact in FACTS.items() if name != "padded_vocab_size"}
-    with pytest.raises(CheckpointError, match="does not say 'padded_vocab_size'"):
+    with pytest.raises(CheckpointError, match="padded_vocab_size"):
         SavedState(tmp_path / "one", publish_small(tmp_path / "one", CUT, parameters=(), model=facts))
 
 
@@ -94,38 +94,38 @@ def first_mapping(state: Any) -> Any:
 
 OPTIMIZER = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
 LAYER = "layer_04-model_00-model_states.pt"
-#: file, what is done to it, what is said of it
+#: file, the damage, the facts of the message besides the file's path
 DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "missing": (LAYER, Path.unlink, "No such file"),
-    "short": (LAYER, lambda path: path.write_bytes(path.read_bytes()[:-2000]), "cannot be read: "),
-    "hostile": (LAYER, lambda path: torch.save(Calls(os.system, "touch ran"), path), r"asks for posix\.system"),
-    "a list": (LAYER, lambda path: torch.save([1], path), "has no mapping: it is not what it is called"),
+    "short": (LAYER, lambda path: path.write_bytes(path.read_bytes()[:-2000]), ""),
+    "hostile": (LAYER, lambda path: torch.save(Calls(os.system, "touch ran"), path), r"posix\.system"),
+    "a list": (LAYER, lambda path: torch.save([1], path), ""),
     "another layer's": (
         LAYER,
         lambda path: path.write_bytes((path.parent / "layer_08-model_00-model_states.pt").read_bytes()),
-        r"input_layernorm\.weight has shape none, the manifest's parameters give \(16,\)",
+        r"input_layernorm\.weight.*\(16,\)",
     ),
     "another precision": (
         LAYER,
         lambda path: edited(path, lambda state: state.update({n: t.half() for n, t in state.items()})),
-        r"has 192 elements of torch\.float16 instead of 192 elements of torch\.float32",
+        r"192 elements of torch\.float16.*192 elements of torch\.float32",
     ),
     "another layout": (
         OPTIMIZER,
         lambda path: edited(path, lambda state: state["optimizer_state_dict"].update(partition_count=[4, 4])),
-        r"cut for \[4, 4\] data-parallel ranks, the manifest's layout has \[2, 2\]",
+        r"\[4, 4\].*\[2, 2\]",
     ),
     "wrong mapping": (
         OPTIMIZER,
         lambda path: edited(
             path, lambda state: setattr(first_mapping(state)["4.mlp.dense_4h_to_h.weight"], "start", 1)
         ),
-        r"4\.mlp\.dense_4h_to_h\.weight has \(start, elements\) \(1, 192\), the manifest's parameters give \(",
+        r"4\.mlp\.dense_4h_to_h\.weight.*\(1, 192\).*\(",
     ),
     "no mapping": (
         OPTIMIZER,
         lambda path: edited(path, lambda state: state["optimizer_state_dict"].pop("param_slice_mappings")),
-        "does not say which parameters it has",
+        "param",
     ),
     "short partition": (
         OPTIMIZER,
@@ -135,7 +135,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
                 exp_avg=torch.zeros(5)
             ),
         ),
-        r"exp_avg of group 0 has 5 elements of torch\.float32 instead of \d+ elements",
+        r"exp_avg of group 0\b.*\b5 elements\b",
     ),
 }
 
@@ -164,16 +164,16 @@ def with_ffn(manifest: Manifest, size: int) -> Manifest:
 
 def test_a_manifest_whose_parameters_disagree_with_the_files_is_refused_with_both_values(tmp_path: Path) -> None:
     manifest = write_small(tmp_path / "one", CUT)
-    with pytest.raises(CheckpointError, match=r"shape \(12, 16\), the manifest's parameters give \(16, 16\)"):
+    with pytest.raises(CheckpointError, match=r"\(12, 16\).*\(16, 16\)"):
         SavedState(tmp_path / "one", with_ffn(manifest, 32)).weight(NAME)
-    with pytest.raises(CheckpointError, match=r"elements\) \(\d+, \d+\), the manifest's parameters give \(\d+, \d+\)"):
+    with pytest.raises(CheckpointError, match=r"\(\d+, \d+\).*\(\d+, \d+\)"):
         SavedState(tmp_path / "one", with_ffn(manifest, 32)).optimizer(NAME, "fp32")
-    with pytest.raises(CheckpointError, match="25 is not divisible by TP 2"):
+    with pytest.raises(CheckpointError, match=r"\b25\b.*\bTP 2\b"):
         SavedState(tmp_path / "one", with_ffn(manifest, 25))
-    with pytest.raises(CheckpointError, match="has no parameter another"):
+    with pytest.raises(CheckpointError, match=r"\banother\b"):
         SavedState(tmp_path / "one", manifest).weight("another")
     layout = {**manifest.layout, "pipeline": 3}
-    with pytest.raises(CheckpointError, match="4 layers do not divide by 3 pipeline stages"):
+    with pytest.raises(CheckpointError, match=r"\b4 layers\b.*\b3\b"):
         SavedState(tmp_path / "one", msgspec.structs.replace(manifest, layout=layout))
 
 
@@ -209,7 +209,7 @@ def test_a_step_count_that_is_none_is_refused(tmp_path: Path, step: float) -> No
         tmp_path / "one" / "zero_pp_rank_0_mp_rank_00_optim_states.pt",
         lambda state: state["optimizer_state_dict"]["base_optimizer_state"]["state"][0].update(step=torch.tensor(step)),
     )
-    with pytest.raises(CheckpointError, match=f"the step of group 0 is {step}"):
+    with pytest.raises(CheckpointError, match=f"group 0.*{step}"):
         SavedState(tmp_path / "one", manifest).step(NAME)
 
 

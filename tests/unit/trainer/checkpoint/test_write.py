@@ -108,15 +108,13 @@ def test_a_file_that_cannot_grow_is_one_line_with_the_systems_reason(tmp_path: P
             write(taken(), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert str(refused.value) == (
-        f"cannot write {tmp_path}/layer_01-model_00-model_states.pt: File too large; "
-        "the checkpoint before it is untouched"
-    )
+    assert f"{tmp_path}/layer_01-model_00-model_states.pt: File too large" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=f"cannot write {tmp_path}/file/new: Not a directory; "):
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/file/new: Not a directory"):
         write(taken(), tmp_path / "file" / "new")
 
 
