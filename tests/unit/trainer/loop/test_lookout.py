@@ -49,7 +49,8 @@ def test_a_trigger_is_said_once_while_the_training_is_busy(
     (tmp_path / name).touch()
     assert said.something.wait(10)  # and this thread does nothing meanwhile, as one that is in a long save
     looking.close()
-    assert said == [f"{words}{tmp_path / name} is seen: leaving when what is under way is done"]
+    (line,) = said
+    assert f"{words}{tmp_path / name} " in line
 
 
 def test_what_is_seen_between_two_short_steps_needs_no_words(tmp_path: Path, said: Said) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.trainer.facts import missing
 from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
 from trainer.engine import StepResult
 from trainer.formats.leave_lines import Reason
@@ -168,8 +169,9 @@ def test_a_training_whose_iterations_are_all_in_vain_stops_itself_and_saves_noth
 
     engine.train_batch = in_vain
     assert train(training) == Reason.SKIPPED_ITERATIONS
-    told = "exiting program after 2 skipped or nan iterations in a row (--max-skipped-iterations)"
-    assert diary[1:] == ["one: 1", "one: 2", "announced: skipped-iterations at 2", told, "one: closed"]
+    *before, told, closed = diary[1:]
+    assert before == ["one: 1", "one: 2", "announced: skipped-iterations at 2"] and closed == "one: closed"
+    assert not missing(told, "2", "--max-skipped-iterations")
 
 
 def test_one_good_iteration_starts_the_row_anew_and_no_limit_never_ends_a_training() -> None:
@@ -232,8 +234,7 @@ def skipping(first: int, last: int, items: Items | None = None, **more: Any) -> 
 def test_a_skipped_step_moves_every_counter_and_is_handed_on_without_a_result() -> None:
     training, watcher, diary = skipping(1, 2)
     assert train(training) == Reason.FINISHED
-    said = "skipping iterations 1 to 2 (--train-range-to-skip): their data is left out, and all counters move on"
-    assert diary[1:5] == [said, "one: 1", "one: 2", "one: 3"]
+    assert not missing(diary[1], "1", "2", "--train-range-to-skip") and diary[2:5] == ["one: 1", "one: 2", "one: 3"]
     results = [step.result for step in watcher.steps]
     assert results[:2] == [None, None]
     assert results[2] is not None and results[2].loss == 1.0  # the first one that the engine takes

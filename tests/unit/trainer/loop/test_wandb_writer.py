@@ -67,10 +67,10 @@ def test_what_is_missing_is_named_before_the_first_step(tmp_path: Path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(OptionsError, match=re.escape(f"wandb is not installed here: {install_command('wandb')}")):
+    with pytest.raises(OptionsError, match=rf"\bwandb\b.*{re.escape(install_command('wandb'))}"):
         WandbWriter(options_with(wandb_project="p", wandb_save_dir=str(tmp_path)))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    with pytest.raises(OptionsError, match="--wandb-mode online: no WANDB_API_KEY"):
+    with pytest.raises(OptionsError, match=r"--wandb-mode online.*WANDB_API_KEY"):
         WandbWriter(options_with(wandb_project="p", wandb_save_dir=str(tmp_path), wandb_mode="online"))
-    with pytest.raises(OptionsError, match="--wandb-project without --wandb-save-dir"):
+    with pytest.raises(OptionsError, match=r"--wandb-project.*--wandb-save-dir"):
         WandbWriter(options_with(wandb_project="p"))
