@@ -24,7 +24,7 @@ def test_it_is_called_as_the_user_does(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     Path("ck").mkdir()
     held = HeldFolder(Path("ck"))
-    assert held.said("ck is not open yet") == "ck is not open yet"
+    assert held.said("ck is closed") == "ck is closed"
     place = held.place()
     assert held.said(f"{place}/latest beside {place}: {place}0/latest") == f"ck/latest beside ck: {place}0/latest"
     monkeypatch.chdir("/")

@@ -102,7 +102,7 @@ def test_a_file_with_a_second_name_and_somebody_elses_are_left_alone(
     assert path.read_text() == "kept\n"
 
 
-@pytest.mark.parametrize("is_a_fifo", [True, False], ids=["at a FIFO", "in a call that never returns"])
+@pytest.mark.parametrize("is_a_fifo", [True, False], ids=["a FIFO", "a hung call"])
 def test_a_sampler_ends_with_the_launcher_whatever_it_waits_in(tmp_path: Path, is_a_fifo: bool) -> None:
     code = "import sys, time; from trainer import node_sampler as own; "
     if is_a_fifo:

@@ -305,8 +305,7 @@ def test_a_tracker_that_cannot_measure_says_so_once_and_ends_nothing(
         once(lambda: flush() is None and bool(said), "nobody is told")
         flush()
     (line,) = said
-    assert line.startswith("energy is not measured on this node from here on: codecarbon cannot measure here: ")
-    assert "no such driver" in line
+    assert "codecarbon" in line and "no such driver" in line
 
 
 def test_a_flush_returns_at_once_where_the_tracker_reads_nothing(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_tokens_come_as_often_as_softmax_says(temperature: float, top_k: int, sh
 @pytest.mark.parametrize("temperature", [0, 1.0])
 def test_a_model_that_has_diverged_says_no_token(temperature: float) -> None:
     logits = torch.tensor([1.0, float("nan"), 2.0])
-    with pytest.raises(CheckpointError, match="the model's logits are no numbers: did its training diverge"):
+    with pytest.raises(CheckpointError, match="logits"):
         next_token(logits, temperature, 0, torch.Generator())
 
 

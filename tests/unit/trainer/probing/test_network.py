@@ -26,7 +26,7 @@ def test_partners_agree_on_each_other_in_every_round(nodes: int) -> None:
 @pytest.mark.parametrize(
     ("took_s", "until_s"),
     [(3.0, 11.0), (0.5, 6.0), (12.0, 18.0)],
-    ids=["as long again and five seconds", "five seconds at least", "never so long that its own time is up"],
+    ids=["as long again", "5 s at least", "within its own limit"],
 )
 def test_the_first_node_waits_for_those_that_a_slow_one_holds_up(took_s: float, until_s: float) -> None:
     assert latest_s(100.0, 100.0 + took_s, 20.0) == 100.0 + until_s
