@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from tests.unit.trainer.interchange.hf.conftest import publish as publish  # a fixture
+from tests.unit.trainer.interchange.hf.conftest import random_model
 from trainer.data import tokenizer as bpe
 from trainer.generation import program
 from trainer.interchange.hf import import_program
@@ -20,9 +19,9 @@ TOKENS = 280
 PROMPT = "the cat sat on"
 
 
-@pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
-    path = tmp_path / "tokenizer.json"
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     bpe.train(["the cat sat on the mat, the cat sat on the hat"] * 9, TOKENS).save(str(path))
     return path
 
@@ -30,6 +29,14 @@ def tokenizer(tmp_path: Path) -> Path:
 def checkpoint_of(published: Path, to: Path) -> Path:
     assert import_program.main([str(published), "--output", str(to), "--make-vocab-size-divisible-by", "64"]) == 0
     return to
+
+
+@pytest.fixture(scope="module")
+def bloom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that many tests read."""
+    folder = tmp_path_factory.mktemp("bloom")
+    random_model("bloom", vocab_size=TOKENS).save_pretrained(folder / "published")
+    return checkpoint_of(folder / "published", folder / "checkpoints")
 
 
 def generated(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -51,21 +58,23 @@ def theirs(published: Path, tokenizer: Path, prompt: str, new_tokens: int) -> li
     return [int(one) for one in found[0, tokens.shape[1] :]]
 
 
-@pytest.mark.parametrize("family", ["bloom", "gpt2", "llama"])
+@pytest.mark.parametrize(
+    "family", ["bloom", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt2", "llama"))]
+)
 def test_the_likeliest_text_is_the_one_that_transformers_generates(
     publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
     positions = {"n_positions": 40} if family == "gpt2" else {}
     published = publish(family, vocab_size=TOKENS, **positions)
     checkpoints = checkpoint_of(published, tmp_path / "checkpoints")
-    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--max-new-tokens", "20")
+    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--max-new-tokens", "6")
     first, second = generated(capsys, *words, "--prompt", PROMPT, "--prompt", "the hat")
-    assert first["tokens"] == theirs(published, tokenizer, PROMPT, 20)
-    assert second["tokens"] == theirs(published, tokenizer, "the hat", 20)
+    assert first["tokens"] == theirs(published, tokenizer, PROMPT, 6)
+    assert second["tokens"] == theirs(published, tokenizer, "the hat", 6)
     assert (first["iteration"], first["ended"], first["dtype"]) == (0, "as long as wanted", "float32")
 
 
-@pytest.mark.parametrize("family", ["bloom", "llama"])
+@pytest.mark.parametrize("family", [pytest.param("bloom", marks=pytest.mark.nightly), "llama"])
 def test_a_prompt_may_be_longer_than_a_sample_where_no_position_was_learned(
     publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
@@ -79,12 +88,11 @@ def test_a_prompt_may_be_longer_than_a_sample_where_no_position_was_learned(
 
 
 def test_each_of_several_prompts_is_gone_on_with_as_if_it_were_alone(
-    publish: Any, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bloom: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoints = checkpoint_of(publish("bloom", vocab_size=TOKENS), tmp_path / "checkpoints")
-    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--temperature=2", "--top-k=9", "--max-new-tokens=9")
-    both = generated(capsys, *words, "--prompt", PROMPT, "--prompt", "the hat", "--prompt", PROMPT)
-    assert both == [generated(capsys, *words, "--prompt", one)[0] for one in (PROMPT, "the hat", PROMPT)]
+    words = (str(bloom), "--tokenizer", str(tokenizer), "--temperature=2", "--top-k=9", "--max-new-tokens=4")
+    both = generated(capsys, *words, "--prompt", "the hat", "--prompt", PROMPT, "--prompt", "the hat")
+    assert both == [generated(capsys, *words, "--prompt", one)[0] for one in ("the hat", PROMPT)] + [both[0]]
     assert both[0]["top_k"] == 9 and both[0]["text"]
 
 
@@ -121,23 +129,20 @@ def test_a_text_ends_where_a_document_would(
 
 
 def test_a_model_without_a_tokenizer_says_that_one_is_needed(
-    publish: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bloom: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoints = checkpoint_of(publish("bloom", vocab_size=TOKENS), tmp_path / "checkpoints")
-    assert program.main([str(checkpoints), "--prompt", "a"]) == 1
-    assert "give --tokenizer" in capsys.readouterr().err
+    assert program.main([str(bloom), "--prompt", "a"]) == 1
+    assert "--tokenizer" in capsys.readouterr().err
 
 
 def test_it_is_alone_whatever_a_launcher_has_told_the_callers_shell(
-    publish: Any, tokenizer: Path, tmp_path: Path
+    bloom: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second of two ranks would wait for the first, of whom nothing is to be heard at that port."""
-    checkpoints = checkpoint_of(publish("bloom", vocab_size=TOKENS), tmp_path / "checkpoints")
+    """The second of two ranks would wait for the first one, which never answers at that port."""
     launched = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    words = (str(checkpoints), "--tokenizer", str(tokenizer), "--max-new-tokens", "3", "--prompt", PROMPT, "--json")
-    code = "import sys; from trainer.generation import program; sys.exit(program.main(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], env={**os.environ, **launched}, capture_output=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["generated"][0]["tokens"]) == 3
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    dist.destroy_process_group()
+    words = (str(bloom), "--tokenizer", str(tokenizer), "--max-new-tokens", "3")
+    assert len(generated(capsys, *words, "--prompt", PROMPT)[0]["tokens"]) == 3
+    assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
