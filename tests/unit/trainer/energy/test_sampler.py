@@ -34,12 +34,11 @@ Sampler = subprocess.Popen[bytes]
 
 
 @pytest.fixture
-def sampler(tmp_path: Path) -> Iterator[Callable[..., Sampler]]:
-    """Starts a tracker that writes only when asked."""
+def sampler() -> Iterator[Callable[..., Sampler]]:
+    """Start a tracker with an order and variables of the environment."""
     started: list[Sampler] = []
 
-    def start(order: Order | None = None, **environment: str) -> Sampler:
-        order = order or Order(str(tmp_path), country="FRA", measure_s=0.1, write_s=1e6)
+    def start(order: Order, **environment: str) -> Sampler:
         process = subprocess.Popen(
             [sys.executable, "-m", "trainer.energy.sampler", order_line(order)],
             stdin=subprocess.PIPE,
@@ -86,39 +85,45 @@ def order(process: Sampler, words: bytes) -> bool:
     return True
 
 
-def test_a_known_power_comes_to_the_kwh_and_kg_that_arithmetic_says(
+def test_a_folder_that_moves_a_full_disk_and_signals_cost_no_total(
     sampler: Callable[..., Sampler], tmp_path: Path
 ) -> None:
-    process = sampler(Order(str(tmp_path), intensity_g_per_kwh=250.0, measure_s=0.1))
-    has_begun(tmp_path)
-    once(lambda: order(process, FLUSH) and only(tmp_path).duration_s > 1, "no total comes")
-    order(process, STOP)
-    assert process.wait(30) == 0
-    reading = only(tmp_path)
-    assert reading.beside is not None and reading.beside.is_final
-    assert reading.ram_kwh == pytest.approx(reading.duration_s * KW_PER_S, rel=0.1)
-    assert reading.kwh == reading.ram_kwh
-    assert reading.emissions_kg == pytest.approx(reading.kwh * 0.25)
-    assert reading.beside.ram_method == "given"
-
-
-def test_a_signal_writes_the_total_and_ends_nothing(sampler: Callable[..., Sampler], tmp_path: Path) -> None:
-    process = sampler()
-    has_begun(tmp_path)
+    """A folder in the way of the file's name stands for a full disk: neither takes the file."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    process = sampler(Order(str(old), country="FRA", measure_s=0.1, write_s=1e6))
+    has_begun(old)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        before = only(tmp_path).duration_s
+        before = only(old).duration_s
         process.send_signal(number)
-        longer_than(tmp_path, before, f"{number.name} writes nothing")
+        longer_than(old, before, f"{number.name} writes nothing")
         assert process.poll() is None
+    before = only(old).duration_s
+    file = old / only(old).file
+    file.unlink()
+    file.mkdir()
+    changed = old.stat().st_mtime_ns
+    order(process, FLUSH)
+    once(lambda: old.stat().st_mtime_ns != changed, "nothing is tried")
+    assert process.poll() is None
+    file.rmdir()
+    old.rename(new)
     order(process, STOP)
     assert process.wait(30) == 0
+    assert only(new).duration_s > before
+    assert not old.exists()
 
 
-def test_time_alone_writes_totals(sampler: Callable[..., Sampler], tmp_path: Path) -> None:
-    sampler(Order(str(tmp_path), country="FRA", measure_s=0.05, write_s=0.1))
+def test_time_alone_writes_totals_of_which_a_kill_leaves_the_last(
+    sampler: Callable[..., Sampler], tmp_path: Path
+) -> None:
+    process = sampler(Order(str(tmp_path), country="FRA", measure_s=0.05, write_s=0.1))
     has_begun(tmp_path)
     first = only(tmp_path).duration_s
-    once(lambda: only(tmp_path).duration_s > first + 0.5, "nothing is written as time goes on")
+    longer_than(tmp_path, first + 0.5, "nothing is written as time goes on")
+    process.kill()
+    process.wait()
+    assert only(tmp_path).duration_s > first + 0.5
 
 
 RANK = """
@@ -150,77 +155,6 @@ def test_a_rank_that_is_killed_loses_nothing_even_where_a_child_of_it_goes_on(tm
         rank.communicate()
 
 
-def test_a_folder_that_is_moved_is_found_where_it_is(sampler: Callable[..., Sampler], tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    process = sampler(Order(str(old), country="FRA", measure_s=0.1, write_s=1e6))
-    has_begun(old)
-    before = only(old).duration_s
-    old.rename(new)
-    order(process, STOP)
-    assert process.wait(30) == 0
-    assert only(new).duration_s > before
-    assert not old.exists()
-
-
-def test_a_disk_that_takes_nothing_costs_no_total_once_it_does_again(
-    sampler: Callable[..., Sampler], tmp_path: Path
-) -> None:
-    """A full disk, played by a folder in the way of the name that is written beside."""
-    process = sampler()
-    has_begun(tmp_path)
-    before = only(tmp_path)
-    file = tmp_path / before.file
-    file.unlink()
-    file.mkdir()
-    changed = tmp_path.stat().st_mtime_ns
-    order(process, FLUSH)
-    once(lambda: tmp_path.stat().st_mtime_ns != changed, "nothing is tried")
-    assert process.poll() is None
-    file.rmdir()
-    order(process, STOP)
-    assert process.wait(30) == 0
-    assert only(tmp_path).duration_s > before.duration_s
-
-
-def test_a_tracker_that_is_killed_leaves_its_last_total_whole(sampler: Callable[..., Sampler], tmp_path: Path) -> None:
-    process = sampler()
-    has_begun(tmp_path)
-    process.kill()
-    process.wait()
-    assert only(tmp_path).duration_s > 0
-
-
-def test_the_jobs_share_and_name_are_in_the_file_and_slurm_is_not_asked(
-    sampler: Callable[..., Sampler], tmp_path: Path
-) -> None:
-    logical = os.cpu_count() or 1
-    asked = tmp_path / "asked"
-    (tmp_path / "bin").mkdir()
-    scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.write_text(f"#!/bin/sh\necho asked > {asked}\n")
-    scontrol.chmod(0o755)
-    process = sampler(
-        PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        SLURM_JOB_ID="77",
-        SLURM_ARRAY_JOB_ID="70",
-        SLURM_ARRAY_TASK_ID="3",
-        SLURMD_NODENAME="x1",
-        SLURM_CPUS_ON_NODE="1",
-        CUDA_VISIBLE_DEVICES="",
-    )
-    has_begun(tmp_path)
-    order(process, STOP)
-    assert process.wait(30) == 0
-    reading = only(tmp_path)
-    assert reading.beside is not None
-    share = 1.0 if logical == 1 else max(1 / logical, len(os.sched_getaffinity(0)) / logical % 1)
-    assert (reading.beside.host, reading.beside.job, reading.beside.host_share) == ("x1", "70_3", share)
-    assert reading.beside.devices == ()
-    assert reading.ram_kwh == pytest.approx(share * reading.duration_s * KW_PER_S, rel=0.2)
-    assert not asked.exists()
-
-
 SEEN = """
 import os, sys
 def note(event, arguments):
@@ -231,24 +165,44 @@ sys.addaudithook(note)
 """
 
 
-def test_no_network_is_asked_whatever_a_configuration_file_says(
+def test_totals_are_the_jobs_share_of_a_known_power_and_neither_slurm_nor_a_network_is_asked(
     sampler: Callable[..., Sampler], tmp_path: Path
 ) -> None:
-    """Every connection that Python opens is seen by a hook of its own."""
-    home, seen = tmp_path / "home", tmp_path / "seen"
+    """A hook records each connection that Python opens, and a configuration file asks codecarbon for some."""
+    home, seen, asked = tmp_path / "home", tmp_path / "seen", tmp_path / "asked"
     home.mkdir()
     (home / "sitecustomize.py").write_text(SEEN)
     (home / ".codecarbon.config").write_text(
         "[codecarbon]\nsave_to_api = true\napi_call_interval = 1\noutput_methods = api\nallow_multiple_runs = false\n"
         "emissions_endpoint = http://127.0.0.1:1/\nco2_signal_api_token = x\nelectricitymaps_api_token = x\n"
     )
-    process = sampler(HOME=str(home), SEEN=str(seen), PYTHONPATH=f"{home}:{ROOT}")
+    (home / "scontrol").write_text(f"#!/bin/sh\necho asked > {asked}\n")
+    (home / "scontrol").chmod(0o755)
+    process = sampler(
+        Order(str(tmp_path), intensity_g_per_kwh=250.0, measure_s=0.1),
+        **{
+            "HOME": str(home),
+            "SEEN": str(seen),
+            "PYTHONPATH": f"{home}:{ROOT}",
+            "PATH": f"{home}:{os.environ['PATH']}",
+        },
+        **{"SLURM_JOB_ID": "77", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURMD_NODENAME": "x1"},
+        **{"SLURM_CPUS_ON_NODE": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
     has_begun(tmp_path)
-    for _ in range(3):
-        order(process, FLUSH)
+    once(lambda: order(process, FLUSH) and only(tmp_path).duration_s > 1, "no total comes")
     order(process, STOP)
     assert process.wait(30) == 0
-    assert not seen.exists(), seen.read_text()
+    assert not asked.exists() and not seen.exists()
+    reading = only(tmp_path)
+    assert reading.beside is not None and reading.beside.is_final
+    logical = os.cpu_count() or 1
+    share = 1.0 if logical == 1 else max(1 / logical, len(os.sched_getaffinity(0)) / logical % 1)
+    assert (reading.beside.host, reading.beside.job, reading.beside.host_share) == ("x1", "70_3", share)
+    assert (reading.beside.ram_method, reading.beside.devices) == ("given", ())
+    assert reading.ram_kwh == pytest.approx(share * reading.duration_s * KW_PER_S, rel=0.1)
+    assert reading.kwh == reading.ram_kwh
+    assert reading.emissions_kg == pytest.approx(reading.kwh * 0.25)
 
     # The hook does see one.
     code = "import socket; socket.socket().connect_ex(('127.0.0.1', 1))"
@@ -257,6 +211,7 @@ def test_no_network_is_asked_whatever_a_configuration_file_says(
     assert "socket.connect" in seen.read_text()
 
 
+@pytest.mark.nightly
 def test_what_the_tracker_counts_is_what_codecarbon_itself_writes(tmp_path: Path) -> None:
     """Codecarbon's own file output, of the very same totals."""
     code = """
