@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from trainer.data import prepare, progress, unfinished
+from trainer.data.texts import lines
 
 #: A preparation that pauses after its second save until a file named `go` is there.
 PAUSING = """
@@ -72,11 +79,14 @@ class AtWork:
         (self._folder / "go").touch()
 
     def finished(self, *words: str) -> str:
-        """What a whole run says on stderr."""
-        process = self.start(*words)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        return err
+        """Prepare the data in this process, and return what it writes to stderr."""
+        with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stderr(io.StringIO()) as err:
+            patched.setattr(unfinished, "SAVE_EVERY_S", 0.0)
+            patched.setattr(progress, "QUIET_S", 1e9)
+            for module in (lines, unfinished):
+                patched.setattr(module, "PIECE_BYTES", PIECE_BYTES)
+            assert prepare.main([*self.words, *words]) == 0, err.getvalue()
+        return err.getvalue()
 
     def written(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in self.out.iterdir()}

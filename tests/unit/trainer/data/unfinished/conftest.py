@@ -15,7 +15,7 @@ from tests.unit.trainer.data.unfinished.at_work import FILES, AtWork
 from trainer.data import tokenizer as bpe
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `corpus.jsonl`, some pieces long, and a `tokenizer.json`."""
     folder, draw = tmp_path_factory.mktemp("corpus"), random.Random(3)
@@ -45,7 +45,7 @@ def at_work(corpus: Path, tmp_path: Path) -> Iterator[AtWork]:
     one.tidy_up()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wanted(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a preparation that nothing happened to."""
     one = AtWork(corpus, tmp_path_factory.mktemp("wanted"))
