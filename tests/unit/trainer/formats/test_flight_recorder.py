@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_torchs_own_dumps_say_how_far_each_rank_is_in_each_group(dumps: Path) -> None:
     first, second = (read_dump((dumps / f"json-{rank}").read_bytes(), rank) for rank in (0, 1))
     (ahead,), (late,) = ([one for one in found if one.about == "tensor"] for found in (first, second))
@@ -66,9 +69,10 @@ def test_torchs_own_dumps_say_how_far_each_rank_is_in_each_group(dumps: Path) ->
     assert ahead.group == late.group
 
 
+@pytest.mark.nightly
 def test_pickled_dumps_of_torch_are_read_without_making_any_object(dumps: Path) -> None:
     assert isinstance(read_dump((dumps / "pickle-0").read_bytes(), 0), list)
-    as_nccl_writes = pickle.dumps(__import__("json").loads((dumps / "json-0").read_bytes()), protocol=2)
+    as_nccl_writes = pickle.dumps(json.loads((dumps / "json-0").read_bytes()), protocol=2)
     assert read_dump(as_nccl_writes, 0) == read_dump((dumps / "json-0").read_bytes(), 0)
 
 
@@ -88,9 +92,10 @@ def test_what_is_no_dump_is_a_value_error(data: bytes) -> None:
         read_dump(data, 0)
 
 
-def test_fields_that_do_not_fit_are_passed_over() -> None:
+@pytest.mark.parametrize("written", [pickle.dumps, lambda dump: json.dumps(dump).encode()], ids=["nccl", "gloo"])
+def test_fields_that_do_not_fit_are_passed_over(written: Callable[[object], bytes]) -> None:
     odd = {"process_group": 3, "collective_seq_id": "x", "profiling_name": None}
     good = {"process_group": ["1", "undefined"], "collective_seq_id": 4, "profiling_name": "nccl:_all_gather_base"}
     dump = {"entries": [odd, 7, {**good, "state": "completed"}, {**good, "is_p2p": True, "collective_seq_id": 9}]}
-    found = read_dump(pickle.dumps(dump), 2)
+    found = read_dump(written(dump), 2)
     assert found[-1] == GroupProgress(rank=2, group="1", enqueued=4, completed=4, operation="_all_gather_base")
