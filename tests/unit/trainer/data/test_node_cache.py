@@ -87,7 +87,7 @@ def _open(folder: str, source: str, started: Barrier) -> None:
 
 
 def test_ranks_that_start_at_once_read_one_copy(source: Path, folder: Path) -> None:
-    source.write_bytes(os.urandom(20_000_000))
+    source.write_bytes(os.urandom(2_000_000))
     context = multiprocessing.get_context("fork")
     started = context.Barrier(6)
     ranks = [context.Process(target=_open, args=(str(folder), str(source), started)) for _ in range(6)]

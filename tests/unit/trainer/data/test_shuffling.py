@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data import compiled, shuffling
@@ -28,7 +28,6 @@ def state_of(random: np.random.RandomState) -> tuple[Any, ...]:
     return kind, list(key), *rest
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.integers(0, 3000), min_size=1, max_size=4),
     st.integers(0, 2**32 - 1),

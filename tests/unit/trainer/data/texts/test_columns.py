@@ -19,7 +19,7 @@ from trainer.data.texts.piece import Skipped
 from trainer.formats.distribution import install_command
 from trainer.formats.errors import DataError
 
-ROWS = [f"row {number} é" * (number % 7) if number % 11 else None for number in range(300)]
+ROWS = [f"row {number} é" * (number % 7) if number % 11 else None for number in range(100)]
 WANTED = [text for text in ROWS if text]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data.corpus import Corpus, Position
@@ -39,7 +39,7 @@ def texts(path: Path | str, key: str = "text", start: Position | None = None) ->
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[list[str], bytes]:
     draw = random.Random(1)
-    wanted = ["".join(draw.choices('aé漢\n"\\ ', k=draw.randrange(1, 60))) for _ in range(200)]
+    wanted = ["".join(draw.choices('aé漢\n"\\ ', k=draw.randrange(1, 60))) for _ in range(70)]
     objects = [json.dumps({"n": 1, "text": text}, ensure_ascii=bool(at % 2)) for at, text in enumerate(wanted)]
     raw = "\n".join(objects).encode()
     return wanted, raw
@@ -108,7 +108,6 @@ def slowly(line: bytes) -> str | None:
         return None
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     value=st.dictionaries(
         st.sampled_from(["text", "id", 'k"\n']),
