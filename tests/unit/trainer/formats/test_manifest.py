@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trainer.facts import missing
@@ -122,7 +122,6 @@ MANIFESTS = st.builds(
 )
 
 
-@settings(max_examples=50)
 @given(MANIFESTS)
 def test_any_manifest_is_read_back_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, manifest: Manifest

@@ -128,9 +128,7 @@ def test_a_text_ends_where_a_document_would(
     assert (found["tokens"], found["text"], found["ended"]) == ([], "", "the end of a document")
 
 
-def test_a_model_without_a_tokenizer_says_that_one_is_needed(
-    bloom: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_without_a_tokenizer_says_that_one_is_needed(bloom: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main([str(bloom), "--prompt", "a"]) == 1
     assert "--tokenizer" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ import pytest
 from trainer.probing.network import latest_s, partner
 
 
-@pytest.mark.parametrize("nodes", range(2, 54))
+@pytest.mark.parametrize("nodes", [*range(2, 10), 52, 53])
 def test_in_one_round_fewer_than_seats_everybody_meets_everybody_once(nodes: int) -> None:
     rounds = nodes - 1 + nodes % 2
     for node in range(nodes):
