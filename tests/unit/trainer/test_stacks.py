@@ -77,7 +77,8 @@ def stacks(wait_s: float = 5, spied: bool = False) -> tuple[int, list[dict[str, 
 def test_every_rank_tells_where_it_is_also_one_that_hangs_in_c(
     ranks: Callable[..., subprocess.Popen[bytes]],
 ) -> None:
-    children = [ranks(2, WORK), ranks(10, HANG_IN_C), ranks(0, WAIT)]
+    innermost = "def innermost():\n    import time; time.sleep(600)\ninnermost()"
+    children = [ranks(2, innermost), ranks(10, HANG_IN_C), ranks(0, WAIT)]
     code, found = stacks()
     assert code == 0 and [one["rank"] for one in found] == [0, 2, 10]
     assert [one["pid"] for one in found] == [children[2].pid, children[0].pid, children[1].pid]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,13 +148,21 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """A checkpoint to copy, and its manifest."""
+    folder = tmp_path_factory.mktemp("sound") / "one"
+    return folder, write_small(folder, CUT)
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_file_that_is_not_the_manifests_is_refused_in_one_line_with_both_values(
-    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+    sound: tuple[Path, Manifest], tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder, (name, act, said) = tmp_path / "one", DAMAGES[damage]
-    manifest = write_small(folder, CUT)
+    manifest = sound[1]
+    shutil.copytree(sound[0], folder)
     act(folder / name)
     with pytest.raises(CheckpointError, match=said) as refused:
         state = SavedState(folder, manifest)

@@ -317,24 +317,30 @@ def started(*words: str | Path, **more: Any) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A corpus that takes long enough to be stopped in the middle, and a tokenizer for it."""
-    folder = tmp_path_factory.mktemp("endless")
+def large_corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A corpus whose tokens do not fit where `no_room` lets a process write, and a tokenizer for it."""
+    folder = tmp_path_factory.mktemp("large_corpus")
     file = folder / "corpus.jsonl"
     line = json.dumps({"text": "some words of text, again and again; " * 300}) + "\n"
-    file.write_text(line * 3000)
-    small = folder / "small.jsonl"
-    small.write_text(line)
-    assert started(small, "--output-prefix", folder / "small", "--vocab-size", "280").wait(60) == 0
+    file.write_text(line * 300)
+    bpe.train([line], 280).save(str(folder / "tokenizer.json"))
     return file, folder / "tokenizer.json"
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing_half(endless: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing_half(large_corpus: tuple[Path, Path], tmp_path: Path) -> None:
     def no_room() -> None:
-        # Stands for a full disk: every write beyond 0.4 MB fails, in any folder and for any user.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+        # Stands for a full disk: every write beyond 40 KB fails, in any folder and for any user.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 
-    words = (endless[0], "--output-prefix", tmp_path / "out" / "c", "--tokenizer", endless[1], "--workers", "1")
+    words = (
+        large_corpus[0],
+        "--output-prefix",
+        tmp_path / "out" / "c",
+        "--tokenizer",
+        large_corpus[1],
+        "--workers",
+        "1",
+    )
     process = started(*words, preexec_fn=no_room)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")

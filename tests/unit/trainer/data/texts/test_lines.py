@@ -39,7 +39,7 @@ def texts(path: Path | str, key: str = "text", start: Position | None = None) ->
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[list[str], bytes]:
     draw = random.Random(1)
-    wanted = ["".join(draw.choices('aé漢\n"\\ ', k=draw.randrange(1, 60))) for _ in range(70)]
+    wanted = ["".join(draw.choices('aé漢\n"\\ ', k=draw.randrange(1, 60))) for _ in range(30)]
     objects = [json.dumps({"n": 1, "text": text}, ensure_ascii=bool(at % 2)) for at, text in enumerate(wanted)]
     raw = "\n".join(objects).encode()
     return wanted, raw
