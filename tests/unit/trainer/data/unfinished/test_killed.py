@@ -18,7 +18,7 @@ from tests.unit.trainer.data.unfinished.at_work import PIECE_BYTES, AtWork, chil
 from trainer.data import prepare
 
 
-@pytest.mark.parametrize("workers", ["--workers=1", "--workers=2"])
+@pytest.mark.parametrize("workers", [pytest.param("--workers=1", marks=pytest.mark.nightly), "--workers=2"])
 def test_what_was_killed_is_gone_on_with_to_the_same_bytes(
     at_work: AtWork, wanted: dict[str, bytes], workers: str
 ) -> None:
@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_ends_it_with_a_word_and_costs_nothing(
     assert at_work.written() == wanted
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_what_was_interrupted_keeps_what_is_whole_and_says_so(
     at_work: AtWork, wanted: dict[str, bytes], number: signal.Signals
 ) -> None:
