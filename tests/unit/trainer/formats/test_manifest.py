@@ -339,8 +339,8 @@ def test_checkpoints_without_a_sound_latest_are_no_fresh_start_and_the_newest_co
     damage(tmp_path)
     with pytest.raises(CheckpointError) as refused:
         latest_checkpoint(tmp_path)
-    found, way_out = str(refused.value).split("; ", 1)
-    assert found.startswith(str(tmp_path)) and not missing(found, *facts)
+    finding, way_out = str(refused.value).split("; ", 1)
+    assert finding.startswith(str(tmp_path)) and not missing(finding, *facts)
     assert not missing(way_out, f"global_step{newest}", "opsctl checkpoints repoint")
 
 

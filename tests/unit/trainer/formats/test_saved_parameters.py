@@ -38,7 +38,8 @@ def test_a_model_that_leaves_something_out_is_refused_by_its_name(manifest: Mani
 
 @pytest.mark.parametrize("name", list(FACTS))
 def test_a_model_of_sizes_that_cannot_be_is_refused_at_once(manifest: Manifest, name: str) -> None:
-    for value in (-1, 10**30, 1.5, "x", [], {}, 2**62):
+    values: list[object] = [-1, 10**30, 1.5, "x", [], {}, 2**62]
+    for value in values:
         with pytest.raises(CheckpointError) as refused:
             parameters_of(with_model(manifest, {**FACTS, name: value}))
         assert "\n" not in str(refused.value)
