@@ -68,7 +68,7 @@ class TestDivisibility:
             (
                 "train_samples = 5_120",
                 "train_iters = 100\nrampup_batch_size = [16, 16, 100]",
-                ("rampup", "train_samples"),
+                ("rampup_batch_size", "train_samples"),
             ),
             ("save_interval = 40", "", ("[checkpoints] save_interval",)),
             ("train_samples = 5_120", "train_samples = 31", ("[trainer] train_samples 31", "32 samples")),

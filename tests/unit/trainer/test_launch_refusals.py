@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer import launch
 from trainer.formats.distribution import requirement
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from tests.unit.trainer.formats.test_lease import held_by_a_stopped_process
 from trainer.agreement import Refusal
 from trainer.checkpoint.destination import Destination, Overtaken, OwnLease

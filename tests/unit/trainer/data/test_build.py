@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.facts import missing
 from tests.unit.trainer.data.conftest import MakePair, options_for
-from tests.unit.trainer.facts import missing
 from trainer.data.build import DataError, build_datasets, vocab_size
 from trainer.formats.data_check import data_errors
 

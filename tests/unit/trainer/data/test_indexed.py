@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.facts import missing
 from tests.unit.trainer.data.conftest import MakePair
-from tests.unit.trainer.facts import missing
 from trainer.data.indexed import IndexedTokens, IndexedWriter, token_dtype
 from trainer.formats.errors import DataError
 

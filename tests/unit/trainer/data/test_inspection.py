@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.facts import missing
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.trainer.data.conftest import MakePair
-from tests.unit.trainer.facts import missing
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
 from trainer.data.index import main as build_ahead

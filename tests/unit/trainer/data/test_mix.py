@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from opsctl.cli import main as opsctl_main
+from tests.facts import missing
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.trainer.data.conftest import MakePair, options_for
-from tests.unit.trainer.facts import missing
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset
 from trainer.data.mix import main as program

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.facts import missing
 from tests.unit.trainer.data.conftest import MakePair, options_for
-from tests.unit.trainer.facts import missing
 from trainer.data import node_cache
 from trainer.data.build import build_datasets
 from trainer.data.node_cache import NodeCache, expanded

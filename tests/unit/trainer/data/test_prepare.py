@@ -21,7 +21,7 @@ import pytest
 from tokenizers import Tokenizer, normalizers
 
 from opsctl.records.errand_progress import PROGRESS_VARIABLE
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.data import prepare
 from trainer.data import tokenizer as bpe
 from trainer.data.corpus import Placed

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.formats.changes import changes, refuse_other_training, said, training_changes
 from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Change

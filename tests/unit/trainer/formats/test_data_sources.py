@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.facts import missing
 from tests.unit.trainer.data.conftest import options_for
-from tests.unit.trainer.facts import missing
 from trainer.formats.data_sources import (
     Group,
     Source,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from tests.unit.trainer.formats.test_manifest import cut_a_file, damage_the_manifest, remove_latest, three_checkpoints
 from trainer.formats.errors import CheckpointError
 from trainer.formats.fallback import fall_back

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.anything import any_json
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.formats.lease import (
     LEASE_FILE,
     End,

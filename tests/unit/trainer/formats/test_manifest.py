@@ -16,7 +16,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.formats.errors import CheckpointError
 from trainer.formats.history import Change, Saved, Start
 from trainer.formats.json_text import json_file_text

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.facts import missing
 from tests.tiny_run import MANIFEST
 from tests.unit.trainer.data.conftest import MakePair, make_pair, options_for
-from tests.unit.trainer.facts import missing
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.sample_order import sample_order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.loop.drift import Item, drift_line, drifts
 
 WEIGHT = Item("final_layernorm.bias", "weight")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from tests.unit.trainer.loop.steps import BATCH, step_at
 from trainer.agreement import Refusal
 from trainer.checkpoint.destination import Overtaken

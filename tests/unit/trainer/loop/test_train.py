@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from tests.unit.trainer.loop.steps import BATCH, SEQUENCE, step_at
 from trainer.engine import StepResult
 from trainer.formats.leave_lines import Reason

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.formats.training_identity import layout_facts
 from trainer.recipe.engine_config import engine_config, merged_with_file, stage_notices
 from trainer.recipe.options import Options, parse, to_arguments

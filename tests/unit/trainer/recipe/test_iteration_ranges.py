@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from tests.unit.trainer.recipe.test_options import small
 from trainer.recipe.iteration_ranges import IterationRange, SkippedIterations, shown_iterations
 from trainer.recipe.options import OptionsError, parse

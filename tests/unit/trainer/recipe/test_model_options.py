@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from tests.unit.trainer.recipe.test_options import small as small_with
 from trainer.recipe.options import Options, OptionsError, check_mapping, from_tables, parse
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.recipe import options as options_module
 from trainer.recipe.layout import Layout, layout_if_any
 from trainer.recipe.learning_rate import LearningRateSchedule

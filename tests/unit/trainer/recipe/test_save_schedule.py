@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.recipe.option_table import OPTIONS
 from trainer.recipe.options import Options
 from trainer.recipe.save_schedule import SavePhase, SaveSchedule

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.trainer.facts import missing
+from tests.facts import missing
 from trainer.recipe.options import OptionsError, parse, to_arguments
 from trainer.recipe.sequence_parallel import splits_sequence
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.facts import missing
 from tests.unit.trainer.data.unfinished.at_work import FILES, AtWork
-from tests.unit.trainer.facts import missing
 from trainer.data.corpus import Position
 from trainer.data.unfinished import Asked, differences
 
