@@ -25,8 +25,12 @@ class Ports:
 
     @property
     def first_job_id(self) -> int:
-        """Job ids of clusters on one machine differ, because jobs derive their rendezvous port from them."""
-        return 1001 + 1000 * ((self.slurmctld - _FIRST) // _BLOCK)
+        """Job ids of clusters on one machine differ, because jobs derive their rendezvous port from them.
+
+        Jobs whose ids differ by 18,000 get the same port (`opsctl.job.rendezvous`). So the first 90 jobs of each of
+        the 198 blocks get ports that no other cluster's first 90 jobs get.
+        """
+        return 1001 + 18_090 * ((self.slurmctld - _FIRST) // _BLOCK)
 
 
 @contextlib.contextmanager

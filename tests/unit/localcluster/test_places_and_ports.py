@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import OpsctlError
+from opsctl.job.rendezvous import free_port
 from opsctl.localcluster import ports
 from opsctl.localcluster.places import link_root, places_of, unlink_root
 from opsctl.tcp_ports import is_free
@@ -56,6 +57,12 @@ def test_two_reservations_at_once_share_no_port() -> None:
         assert len(set(all_ports)) == 3 * 2 + 52 + 52 + 100
         assert len({first.first_job_id, second.first_job_id, third.first_job_id}) == 3
         assert all(is_free(port) for port in all_ports)
+
+
+def test_the_first_jobs_of_all_clusters_on_one_machine_have_different_rendezvous_ports() -> None:
+    clusters = [ports.Ports(start, start + 1, ()) for start in range(ports._FIRST, ports._LAST, ports._BLOCK)]
+    first = [free_port(one.first_job_id + job, lambda _port: True) for one in clusters for job in range(90)]
+    assert len(set(first)) == len(first) > 17_000
 
 
 def test_a_reservation_keeps_the_old_ports_while_nobody_took_them() -> None:
