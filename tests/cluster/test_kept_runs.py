@@ -14,7 +14,7 @@ from opsctl.cli import main
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.trainings import Training
-from tests.kept import BUILDS, Build
+from tests.kept import BUILDS, PARAMETERS, Build
 from tests.printed_json import printed
 
 
@@ -46,7 +46,7 @@ class Run:
         return printed(command, out)
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.name)
+@pytest.mark.parametrize("build", PARAMETERS)
 def test_what_a_build_has_left_is_looked_at_and_gone_on_with(
     build: Build, local_cluster: RunningCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +76,7 @@ def test_what_a_build_has_left_is_looked_at_and_gone_on_with(
     assert run.json("revise", "--dry-run")["revision"] is None
 
 
+@pytest.mark.nightly
 def test_the_first_builds_run_is_submitted_again_and_trains_on(local_cluster: RunningCluster, folder: Path) -> None:
     training = Training(Opsctl(local_cluster, BUILDS[0].unpack(folder)))
     saved = max(training.iterations())

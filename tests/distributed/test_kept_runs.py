@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.runs.load import load_run_file
 from tests.distributed.pool import Pool
-from tests.kept import BUILDS, Build
+from tests.kept import PARAMETERS, Build
 from tests.tiny_run import expand
 
 pytestmark = pytest.mark.distributed
@@ -33,11 +33,7 @@ def losses(log: str) -> dict[int, float]:
     return {int(iteration): float(loss) for iteration, loss in found}
 
 
-@pytest.mark.parametrize(
-    "build",
-    [pytest.param(one, marks=pytest.mark.nightly if number else []) for number, one in enumerate(BUILDS)],
-    ids=lambda build: build.name,
-)
+@pytest.mark.parametrize("build", PARAMETERS)
 def test_a_training_goes_on_from_what_a_build_saved(build: Build, pool: Pool, tmp_path: Path) -> None:
     """Its first iterations there have the loss that its last ones had, not that of a model that knows nothing."""
     folder = build.unpack(tmp_path)

@@ -1,7 +1,7 @@
 """Run folders that earlier builds have left, each made by a real training with that build's own code.
 
 `tests/kept/NAME.tar.xz` has the run's folder, with the modes and times that its files had. `python -m tests.kept.make`
-makes them, from the commits below; a release adds its own.
+makes them, from the commits below; a release adds its own. Before the first release the oldest and the newest suffice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -45,12 +47,10 @@ class Build:
 
 BUILDS = (
     Build("01-first", "7324271", "revisions, chains, attempts, checkpoints with a manifest, a kill switch"),
-    Build("02-structs", "9d85b7f", "attempts and chains by structs, checkpoints described in one place"),
-    Build("03-lease", "98ef2e2", "a lease, an identity, a record of the cluster by name"),
-    Build("04-desk", "a0acb46", "alerts, requests, refilled chains"),
-    Build("05-checkpoints", "16c2eed", "manifests that name every parameter, rollbacks, prunes"),
-    Build("06-copies", "a3d5ffd", "what a training was started with, energy, what is in a hub and in backups"),
-    Build("07-models", "d3d9ba3", "spikes, skipped ranges, evaluations, other kinds of models"),
-    Build("08-kernels", "e07ec67", "compiled operations and data path"),
     Build("09-triage", "852df39", "verdicts on what killed an attempt, exclusions, evidence against nodes"),
+)
+#: The builds as parameters of a test: `make test` tries the oldest, which differs most from today's.
+PARAMETERS = tuple(
+    pytest.param(build, id=build.name, marks=[pytest.mark.nightly] if number else [])
+    for number, build in enumerate(BUILDS)
 )
