@@ -57,14 +57,11 @@ def as_user(user: str, do: Callable[[], T]) -> T:
 
     Import what it needs before. What it returns must be something that pickle can carry.
     """
-    entry = pwd.getpwnam(user)
     read_end, write_end = os.pipe()
     child = os.fork()
     if not child:
         try:
-            os.initgroups(user, entry.pw_gid)
-            os.setgid(entry.pw_gid)
-            os.setuid(entry.pw_uid)
+            become(user)
             answer = pickle.dumps((do(), None))
         except BaseException as error:
             answer = _carried(error)
@@ -79,6 +76,14 @@ def as_user(user: str, do: Callable[[], T]) -> T:
     if raised is not None:
         raise raised
     return cast(T, found)
+
+
+def become(user: str) -> None:
+    """Make this process one of `user` with that user's groups (root only)."""
+    entry = pwd.getpwnam(user)
+    os.initgroups(user, entry.pw_gid)
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
 
 
 def _carried(error: BaseException) -> bytes:

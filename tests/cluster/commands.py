@@ -1,28 +1,38 @@
-"""Running opsctl as a person would, in a process of its own, for the tests of this folder."""
+"""Running opsctl as a person would, in a process of its own, for the tests of this folder.
+
+Most tests fork that process from this one, which has imported opsctl: a start of Python for each of some hundred
+commands would cost minutes. `Opsctl.start` starts a Python.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import functools
 import importlib
-import io
 import json
 import os
 import pkgutil
 import pwd
+import select
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import opsctl as package
 from opsctl.cli import main
 from tests.cluster.conftest import RunningCluster
-from tests.users import as_user
+from tests.users import become
+
+#: The longest that a command may take on a busy machine, seconds.
+COMMAND_S = 240
 
 
 @dataclass(frozen=True)
@@ -66,30 +76,25 @@ class Opsctl:
         )
 
     def __call__(self, *words: str) -> Answer:
-        child = self.start(*words)
-        out, err = child.communicate(timeout=240)
-        return Answer(child.returncode, out, err)
+        """Run a command in a fork and wait for its end."""
+        return self._forked(words, {})
 
     def says(self, user: str, *words: str) -> Answer:
-        """What a command answers this Unix user, who has a state folder of their own."""
-        _import_all()
+        """Run a command as this Unix user, who has a state folder of their own (root only)."""
         own = {"XDG_STATE_HOME": str(self.folder / f"state-{user}"), "HOME": pwd.getpwnam(user).pw_dir, "USER": user}
+        return self._forked(words, own, user)
+
+    def _forked(self, words: Sequence[str], own: dict[str, str], user: str = "") -> Answer:
+        _import_all()
         environment = self.environment() | own
-
-        def called() -> Answer:
-            os.chdir(self.folder)
-            os.environ.clear()
-            os.environ.update(environment)
-            out, err = io.StringIO(), io.StringIO()
-            code = 0
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                try:
-                    main(list(words))
-                except SystemExit as stop:
-                    code = int(stop.code or 0)
-            return Answer(code, out.getvalue(), err.getvalue())
-
-        return as_user(user, called)
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            child = os.fork()
+            if not child:
+                _be_opsctl(words, self.folder, environment, user, (out.fileno(), err.fileno()))
+            code = _exit_code(child, words)
+            out.seek(0)
+            err.seek(0)
+            return Answer(code, out.read(), err.read())
 
     def ok(self, *words: str) -> str:
         """Run what must succeed and return its data."""
@@ -115,6 +120,59 @@ class Opsctl:
 
     def run_id(self) -> str:
         return (self.state / "run-id").read_text().strip()
+
+
+def _be_opsctl(
+    words: Sequence[str], folder: Path, environment: dict[str, str], user: str, outputs: tuple[int, int]
+) -> NoReturn:
+    """Be `python -m opsctl WORDS` in this forked process, and end it as Python ends."""
+    code: object = 1
+    try:
+        for number, output in enumerate(outputs, 1):
+            os.dup2(output, number)
+        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+        atexit._clear()  # what runs at the end of the tests
+        _forget_answers()
+        if user:
+            become(user)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        try:
+            main(list(words))
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        threading._shutdown()  # type: ignore[attr-defined]  # wait for threads, as Python does
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def _forget_answers() -> None:
+    """Forget what functions of opsctl have kept from earlier calls in this process: the command is a new process."""
+    for name, module in sys.modules.items():
+        if name.startswith("opsctl."):
+            for value in vars(module).values():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+
+
+def _exit_code(child: int, words: Sequence[str]) -> int:
+    """Wait for a forked command; it is killed when it takes longer than `COMMAND_S`."""
+    handle = os.pidfd_open(child)
+    try:
+        if not select.select([handle], [], [], COMMAND_S)[0]:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise TimeoutError(f"opsctl {' '.join(words)} took longer than {COMMAND_S} s")
+    finally:
+        os.close(handle)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @functools.cache
