@@ -36,7 +36,7 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
         (folder / "site").mkdir()
         (folder / "site" / "sitecustomize.py").write_text(FALLS_ASLEEP)
         script = environment_script(folder, f"export PYTHONPATH={folder / 'site'}:$PYTHONPATH")
-        training.write(environment=script)
+        training.write(environment=script, ranks=4)
         with (folder / "run.toml").open("a") as file:
             file.write('\n[watch]\nsilent_most = "0:12"\n')
         yield training
@@ -45,7 +45,7 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
 def test_a_rank_that_stops_and_one_asleep_in_user_code_are_named_and_the_step_is_ended(training: Training) -> None:
     training.submit("1-3%1")
     training.wait_for_iteration(12)
-    (first,) = training.recorded()
+    first = training.first_attempt()
     stopped = training.rank(first["job_id"], 3)
     os.kill(stopped["pid"], signal.SIGSTOP)
     training.wait_for_log("END TIME:")

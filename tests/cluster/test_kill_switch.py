@@ -25,6 +25,7 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
 
 
 def test_a_running_task_saves_and_leaves_queued_ones_leave_at_once_and_the_next_goes_on(training: Training) -> None:
+    training.write(ranks=4)
     chain = training.submit("1-3%1")
     training.wait_for_iteration(3)
     pulse = threading.Thread(target=_append_pulses, args=(training.paths.main_log, 200))
@@ -80,7 +81,7 @@ def test_a_training_whose_folder_was_moved_sees_the_switch_in_its_new_place(trai
 
 def _check_where_the_ranks_run(training: Training) -> None:
     """The map of ranks, one output file per node, and `[env]` in a rank's own environment."""
-    (attempt,) = training.recorded()
+    attempt = training.first_attempt()
     places = [training.rank(attempt["job_id"], rank) for rank in range(4)]
     assert [place["node"] for place in places] == [node for node in attempt["nodes"] for _ in range(2)]
     assert [place["gpu"] for place in places] == ["0", "1"] * 2

@@ -15,7 +15,7 @@ from opsctl.job.turn import Patience
 from opsctl.runs.paths import RunPaths
 from tests.cluster.commands import Opsctl, open_folder
 from tests.cluster.conftest import RunningCluster, wait_until
-from tests.cluster.trainings import Training
+from tests.cluster.trainings import START_S, Training
 
 _JOB = """
 import sys
@@ -43,7 +43,7 @@ def another_task(training: Training, patience: Patience) -> int:
     script = training.opsctl.folder / "job.py"
     script.write_text(_JOB.format(output=str(training.paths.output), patience=patience))
     body = f"export SLURM_EXPORT_ENV=ALL\nexec {sys.executable} -P {script}"
-    options = ("--nodes=2", "--ntasks-per-node=1", "--gres=gpu:2", "--time=10")
+    options = ("--nodes=2", "--ntasks-per-node=1", "--gres=gpu:1", "--time=10")
     return training.opsctl.cluster.sbatch(body, *options)
 
 
@@ -65,7 +65,7 @@ def test_a_second_task_leaves_a_living_holder_alone_and_takes_over_from_a_silent
 ) -> None:
     training.submit("1-1")
     training.wait_for_iteration(2)
-    (first,) = training.recorded()
+    first = training.first_attempt()
     assert lease(training) == [("taken", 1)]
 
     second = another_task(training, Patience(alive_s=1, poll_s=0.2))
@@ -82,7 +82,7 @@ def test_a_second_task_leaves_a_living_holder_alone_and_takes_over_from_a_silent
     try:
         third = another_task(training, Patience(silent_s=2, poll_s=0.2))
         taken_over = time.monotonic()
-        while time.monotonic() - taken_over < 90 and len(recorded := training.recorded()) < 3:
+        while time.monotonic() - taken_over < START_S and len(recorded := training.recorded()) < 3:
             seen += saved(training)
         assert recorded[2]["job_id"] == third
         assert lease(training) == [("taken", 1), ("ended", 1), ("taken", 2)]
@@ -92,7 +92,7 @@ def test_a_second_task_leaves_a_living_holder_alone_and_takes_over_from_a_silent
             seen.extend(saved(training))
             return str(json.loads(report.read_text())["reason"]) if report.exists() else ""
 
-        assert wait_until(exit_reason, 60, "the overtaken ranks to leave") == "overtaken"
+        assert wait_until(exit_reason, START_S, "the first ranks' exit") == "overtaken"
     finally:
         os.kill(batch, signal.SIGCONT)
     training.wait_for_iteration((saved(training) or [0])[0] + 10, before)

@@ -32,13 +32,16 @@ class Training:
     def paths(self) -> RunPaths:
         return RunPaths(self.opsctl.folder / "output")
 
-    def write(self, *, train_samples: int = 400_000, time: str = "10:00", **changes: str) -> None:
-        """(Over)write the run file: two nodes of two ranks, by default with more iterations than a test waits for.
+    def write(self, *, train_samples: int = 400_000, time: str = "10:00", ranks: int = 2, **changes: str) -> None:
+        """(Over)write the run file, by default with more iterations than a test waits for.
 
+        One rank trains on one node, more ranks on two nodes: each rank costs seconds of processor time to start.
         `changes` replace lines: key="value as TOML".
         """
-        path = write_run(self.opsctl.folder, train_samples=train_samples, time=time)
+        nodes = min(ranks, 2)
+        path = write_run(self.opsctl.folder, nodes=nodes, train_samples=train_samples, time=time)
         text = path.read_text().replace("[trainer]\n", "[trainer]\nlog_interval = 1\n")
+        text = text.replace("gpus_per_node = 2", f"gpus_per_node = {ranks // nodes}")
         for key, value in changes.items():
             line, old = f"{key} = {value}", re.search(rf"^{key} = .*$", text, re.MULTILINE)
             text = text.replace(old[0], line, 1) if old else text.replace("[run]\n", f"[run]\n{line}\n")
@@ -85,6 +88,12 @@ class Training:
             event = json.loads(line)
             events[event["id"]] = {**events.get(event["id"], {}), **event}
         return list(events.values())
+
+    def first_attempt(self) -> dict[str, Any]:
+        """Return the record of the only attempt so far; show all records if there are more."""
+        attempts = self.recorded()
+        assert len(attempts) == 1, json.dumps(attempts, indent=1)
+        return attempts[0]
 
     def ends(self, chain: int) -> dict[str, tuple[str, int]]:
         """Array task -> (Slurm's state, exit code)."""
