@@ -61,7 +61,7 @@ def test_a_copied_folder_never_touches_the_originals_jobs_and_becomes_a_run_of_i
     assert opsctl.queue("%A") == [str(chain)]
 
     answer = copy("submit", *LATER)
-    assert answer.code == 0 and "from now on a run of its own" in answer.err, answer.err
+    assert answer.code == 0, answer.err
     assert copy.run_id() != run_id == opsctl.run_id()
     assert [record["chain"] for record in copy.chains()] == [int(answer.out)]
     assert (copy.state / f"copied-from-{run_id}" / "chains.jsonl").read_text().count("\n") == 1
@@ -76,21 +76,22 @@ def test_a_moved_folder_goes_on_and_says_where_its_queued_tasks_look(opsctl: Ops
     opsctl.folder.rename(new.parent)
     moved = Opsctl(opsctl.cluster, new.parent)
     said = " ".join(moved.ok("status").split())
-    assert f"{chain}_[1-3%1] was submitted from {old} and looks there: ln -s {new} {old}" in said
+    link = f"ln -s {new} {old}"
+    assert f"{chain}_[1-3%1] " in said and link in said
 
     refused = moved("revise")
-    assert refused.code == 1 and "[run] output changed, which Slurm has fixed" in refused.err
-    assert f"{new} was {old} and goes on as the same run" in refused.err
+    assert refused.code == 1 and "[run] output" in refused.err
+    assert str(new) in refused.err and str(old) in refused.err
     old.parent.mkdir()
     old.symlink_to(new)
-    assert "looks there" not in moved.ok("status")
+    assert link not in " ".join(moved.ok("status").split())
     old.unlink()
     old.parent.rmdir()
     moved.ok("revise", "--resubmit")
     (queued,) = set(moved.queue("%A"))
     assert queued != str(chain) and moved.run_id() == run_id
     assert moved.chains()[-1]["output"] == str(new)
-    assert "looks there" not in moved.ok("status") and not old.exists()
+    assert link not in " ".join(moved.ok("status").split()) and not old.exists()
 
 
 def test_an_exported_configuration_is_the_runs_in_every_shell_and_a_second_one_is_another_cluster(
@@ -108,7 +109,7 @@ def test_an_exported_configuration_is_the_runs_in_every_shell_and_a_second_one_i
         for shell in (plainly, elsewhere):
             assert "WAITING" in shell.ok("status")
         refused = elsewhere("submit", *LATER, "--array", "1-2%1")
-        assert refused.code == 1 and f"live on cluster test (controller {record['controller']})" in refused.err
+        assert refused.code == 1 and "cluster test " in refused.err and record["controller"] in refused.err
         assert f"{chain}_[1-3%1]" in refused.err and not local_cluster.environment().get("OPSCTL_CLUSTER")
         # Another file that configures the very same cluster is no other cluster.
         again = folder / "same.conf"

@@ -45,9 +45,9 @@ def gives_up_in_time(kind: str, *commands: tuple[Opsctl, list[str]]) -> None:
         answers.append(Answer(child.returncode, out, err))
     for answer in answers:
         assert answer.code == 1 and answer.out == ""
-        assert len(answer.err.strip().splitlines()) == 1 and "Slurm does not answer" in answer.err, answer.err
+        assert len(answer.err.strip().splitlines()) == 1 and "Slurm" in answer.err, answer.err
         if kind == "hung":  # by our deadline, not by Slurm's own time-out
-            assert re.search(r"no answer within [1-8] s|no time left to ask", answer.err), answer.err
+            assert re.search(r"\b[1-8] s\b|no time left", answer.err), answer.err
         assert "unknown" in answer.err and not re.search(r"not running|nothing of yours|is live", answer.err)
 
 
