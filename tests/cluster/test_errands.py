@@ -154,7 +154,7 @@ def test_the_same_command_line_runs_as_a_job_and_two_at_once_are_refused(desk: D
     assert sent.out.strip() == str(errand.last.job_id) and f"opsctl jobs logs -f {errand.errand}" in sent.err
     assert errand.words == PREPARE and Path(errand.folder) == desk.folder
     again = desk.opsctl(*PREPARE, "--time", "20:00", "--job")
-    assert again.code == 1 and re.search(r"the same is under way .*running\)", again.err), again.err
+    assert again.code == 1 and re.search(rf"\b{errand.last.job_id}\b.*running.*{errand.errand}", again.err), again.err
     (row,) = desk.listed()
     assert (row["state"], row["jobs"], row["starts"], row["exit_code"]) == ("running", 1, 1, None)
     assert (row["job_id"], row["command"]) == (errand.last.job_id, "opsctl " + " ".join(PREPARE))
@@ -195,7 +195,7 @@ def test_past_its_limit_the_next_job_goes_on_until_it_is_done(desk: Desk, monkey
     desk.warn(second)
     errand = desk.ended()
     assert (errand.state, errand.exit_code, len(errand.jobs), errand.in_vain) == ("done", 0, 3, 2)
-    assert f"job {second.last.job_id} goes on with it" in desk.output()
+    assert f"job {second.last.job_id} " in desk.output()
     assert not list(desk.folder.glob("*.tmp*"))
 
 
@@ -212,7 +212,7 @@ def test_one_that_makes_no_progress_is_not_gone_on_with_for_ever(desk: Desk, mon
     desk.warn(second)
     errand = desk.ended()
     assert (errand.state, len(errand.jobs)) == ("stopped", 2)
-    assert "3 times in a row without progress" in errand.detail
+    assert "3 times" in errand.detail
     wait_until(lambda: not desk.cluster.run("squeue", "-h").stdout, LONG_S, "the queue to be empty")
 
 
@@ -236,7 +236,7 @@ def test_a_warning_that_meets_a_script_which_only_starts_stops_it(desk: Desk, mo
     desk.warn(errand)
     errand = desk.ended()
     assert (errand.state, errand.exit_code, len(errand.jobs)) == ("stopped", 128 + signal.SIGUSR1, 1)
-    assert "before it had begun" in errand.detail
+    assert "--time" not in errand.detail
 
 
 def test_a_node_that_dies_costs_one_start(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_cancelled_it_ends_with_all_that_it_started_and_nothing_goes_on(
     desk.cluster.wait_for_state(errand.last.job_id, "CANCELLED", timeout_s=LONG_S)
     assert desk.ended().state == "cancelled" and len(desk.only.jobs) == 1
     refused = desk.opsctl("jobs", "cancel", errand.errand)
-    assert refused.code == 1 and "is cancelled already" in refused.err
+    assert refused.code == 1 and errand.errand in refused.err and "cancelled" in refused.err
 
 
 def test_one_that_somebody_scancels_is_cancelled_by_slurms_word(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,14 +288,14 @@ def test_killed_with_all_it_is_said_to_have_failed(desk: Desk, monkeypatch: pyte
 
 
 def test_a_job_that_is_not_the_one_that_counts_does_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    errand = desk.send(monkeypatch)
-    desk.at_work()
+    desk.send(monkeypatch)
+    errand = desk.at_work()
     second = desk.cluster.sbatch(
         f"{sys.executable} -m opsctl jobs exec --errand {errand.errand} --number 1",
         f"--output={desk.folder}/second.out",
     )
     desk.cluster.wait_for_state(second, "FAILED", timeout_s=LONG_S)
-    assert "is carried out by job" in (desk.folder / "second.out").read_text()
+    assert f"job {errand.last.job_id}" in (desk.folder / "second.out").read_text()
     assert len(desk.readers()) == 1
 
 

@@ -120,8 +120,9 @@ def test_a_command_needs_no_terminal_and_its_output_and_exit_code_come_through(o
     answer = opsctl("shell", "--time", "5:00", "--", "bash", "-c", 'echo "$FROM_SCRIPT a  b"; exit 5')
     assert (answer.code, answer.out) == (5, "yes a  b\n"), answer.err
     missing = opsctl("shell", "--into", "4711")
-    assert missing.code == 1 and "no job 4711 runs here" in missing.err
-    assert opsctl("shell", "--into").last_line == "opsctl: tiny has no job that runs"
+    assert missing.code == 1 and "4711" in missing.last_line
+    missing = opsctl("shell", "--into")
+    assert missing.code == 1 and "tiny" in missing.last_line
 
 
 def test_anothers_job_is_not_gone_into(opsctl: Opsctl, unix_user: Callable[..., str]) -> None:
@@ -129,4 +130,4 @@ def test_anothers_job_is_not_gone_into(opsctl: Opsctl, unix_user: Callable[..., 
     job = opsctl.cluster.sbatch("sleep 600", "--nodes=1", user=eve)
     opsctl.cluster.wait_for_state(job, "RUNNING", timeout_s=LONG_S)
     refused = opsctl("shell", "--into", str(job))
-    assert refused.code == 1 and f"job {job} is {eve}'s: Slurm lets only its owner in" in refused.err
+    assert refused.code == 1 and f"job {job} " in refused.err and eve in refused.err
