@@ -38,6 +38,7 @@ def environment(own: dict[str, str]) -> dict[str, str]:
     return kept | own | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OPSCTL_ANSWERS_AGE": "0"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", pages("nothing"))
 def test_a_page_that_begins_with_nothing_comes_out_as_shown(page: str, tmp_path: Path, slurm: object) -> None:
     own = environment({"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)})
@@ -55,7 +56,8 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
     with open_folder() as folder:
         (folder / "tr1").mkdir()
         training = Training(Opsctl(local_cluster, folder / "tr1"))
-        training.write(environment=environment_script(folder / "tr1", "renice -n 5 $$"), name='"tr1"', time="1:00:00")
+        script = environment_script(folder / "tr1", "renice -n 5 $$")
+        training.write(environment=script, name='"tr1"', time="1:00:00", ranks=4)
         training.submit("1-3%1")
         training.wait_for_iteration(25)
         yield training
@@ -68,13 +70,18 @@ def session(training: Training) -> Session:
     return Session(training.opsctl.folder, own)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", pages("a run in training"))
 def test_a_page_of_a_task_comes_out_as_shown(page: str, training: Training) -> None:
     session(training).run((DOCS / page).read_text())
 
 
-def test_pages_beside_a_training_come_out_as_shown(training: Training) -> None:
-    shown = pages("a run in training, which goes on")
-    assert len(shown) == 22
+@pytest.mark.parametrize(
+    "shown",
+    [["status.md"], pytest.param(pages("a run in training, which goes on"), marks=pytest.mark.nightly)],
+    ids=len,
+)
+def test_pages_beside_a_training_come_out_as_shown(training: Training, shown: list[str]) -> None:
+    assert shown
     for page in shown:  # one training for all of them: a start of each its own would take minutes
         session(training).run((DOCS / page).read_text())

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.conftest import RunningCluster, wait_until
 from tests.cluster.watched_runs import WatchedRun, make_run
 from tests.on_terminal import Terminal
@@ -121,6 +123,7 @@ def test_a_screen_with_an_old_answer_shows_its_age_and_counts_the_jobs_time_on(
     assert opsctl.asked() == []
 
 
+@pytest.mark.nightly
 def test_who_watches_for_long_asks_twice_a_minute_at_most_though_nothing_is_shared(
     local_cluster: RunningCluster, tmp_path: Path
 ) -> None:
