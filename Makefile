@@ -38,7 +38,8 @@ demo:
 	@.ci/setup trainer
 	@$(PY) -m opsctl demo $(if $(KEEP),--keep)
 
-TESTS := $(PY) -m pytest -n 2 --dist loadgroup --max-worker-restart 0
+# More workers than processors: the tests with a Slurm mostly wait. tests/conftest.py puts the long ones first.
+TESTS := $(PY) -m pytest -n 4 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 
 test: setup lint compiled
 	@$(TESTS) --durations 10 --durations-min 1
@@ -68,7 +69,7 @@ evaluation: setup
 
 # No part of `make test`: compiling every kernel for two sanitizers takes minutes.
 sanitize: setup
-	@OPSCTL_SANITIZE=1 $(PY) -m pytest -n 2 --dist loadgroup tests/unit/trainer/kernels/test_sanitized.py
+	@OPSCTL_SANITIZE=1 $(PY) -m pytest -n 2 --dist loadscope tests/unit/trainer/kernels/test_sanitized.py
 
 # No part of `make test`: the root folders are some hundred megabytes from Debian. Prefixes of one's own are tried too.
 matrix: setup

@@ -1,6 +1,7 @@
 """Tiers: tests/cluster needs a real Slurm, tests/distributed several ranks.
 
-Each tier stays on one worker, so that its parts start once.
+With `pytest -n` a file's tests share a worker. Ranks need the processor, so all distributed tests have one worker. A
+Slurm mostly waits, so the files of tests/cluster run on several workers, and each worker has a cluster of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +16,32 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.native_libraries import build_into_own_folder
 
 pytest_plugins = ("tests.golden",)
 
 TIERS = ("cluster", "distributed")
+
+#: The files below this folder that take longest, longest first: nothing long starts when other workers are done.
+LONG = (
+    "cluster/test_cron.py",
+    "cluster/test_job.py",
+    "cluster/test_requests.py",
+    "cluster/test_failures.py",
+    "cluster/test_one_writer.py",
+    "cluster/test_hangs.py",
+    "cluster/test_probe.py",
+    "cluster/test_kill_switch.py",
+    "cluster/test_evaluation.py",
+)
+#: What starts once for several files, or must not run twice at once -> those files.
+SHARED = {
+    "distributed": ("distributed/",),
+    "accounting": ("cluster/test_local_cluster_bloom.py", "cluster/test_submit_examples.py"),
+    "wheel": ("unit/test_wheel.py", "release/test_making.py"),
+}
 
 
 # How long one example takes says nothing on a machine with other work. `make nightly` chooses the second profile.
@@ -46,7 +67,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = item.path.relative_to(here).parts[0]
         if tier in TIERS:
             item.add_marker(tier)
-            item.add_marker(pytest.mark.xdist_group(tier))
+    items.sort(key=lambda item: _turn(item.path.relative_to(here).as_posix()))
+
+
+def _turn(file: str) -> int:
+    """Return when a file starts: the distributed tests, then the longest files, then tests/cluster, then others."""
+    if file in LONG:
+        return 1 + LONG.index(file)
+    tier = file.partition("/")[0]
+    return {"distributed": 0, "cluster": 1 + len(LONG)}.get(tier, 2 + len(LONG))
+
+
+class _Scheduling(LoadScopeScheduling):
+    """Gives each worker a file at a time, or all files of a group in `SHARED`.
+
+    `--dist loadgroup` does this by marks, but xdist 3.8 does not see them with pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        file = path.partition("tests/")[2]
+        return next((group for group, files in SHARED.items() if file.startswith(files)), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _Scheduling(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -62,11 +62,11 @@ def running(slurm: Slurm) -> Iterator[RunningCluster]:
 
 
 def parameters() -> list[object]:
-    """(Slurm, backend), each with its own cluster's group, and skipped where it cannot be."""
+    """(Slurm, backend), skipped where it cannot be."""
     found: list[object] = []
     for slurm in SLURMS:
         for backend in ("commands", "pyslurm"):
             why = slurm.why_not(backend)
-            marks = [pytest.mark.xdist_group(f"contract_{slurm.name}"), *([pytest.mark.skip(why)] if why else [])]
+            marks = [pytest.mark.skip(why)] if why else []
             found.append(pytest.param((slurm, backend), id=f"{slurm.name}-{backend}", marks=marks))
     return found

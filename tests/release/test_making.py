@@ -19,7 +19,6 @@ from tests.wheelhouse import asked_of, fill
 
 ROOT = Path(__file__).resolve().parents[2]
 TODAY = datetime.date(2026, 12, 1)
-pytestmark = pytest.mark.xdist_group("wheel")
 
 
 @pytest.fixture

@@ -18,8 +18,6 @@ from tests.tiny_wheel import make_venv, make_wheel
 from tests.wheelhouse import asked_of, fill
 
 ROOT = Path(__file__).resolve().parents[2]
-#: All of it in one process: what is built and installed serves every test.
-pytestmark = pytest.mark.xdist_group("wheel")
 
 
 def run(words: list[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

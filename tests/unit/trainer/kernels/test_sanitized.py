@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[4]
 SOURCES = [source for source in kernel_sources(csrc_folder()) if source.stem != "smoke"]
 pytestmark = [
     needs_gxx,
-    pytest.mark.xdist_group("kernels_sanitized"),
     pytest.mark.skipif("OPSCTL_SANITIZE" not in os.environ, reason="minutes of compiling: make sanitize runs it"),
 ]
 

@@ -23,7 +23,6 @@ from trainer.native.toolchains import CompilerError
 SOURCES = kernel_sources(csrc_folder())
 SHORT = ("adam", "cross_entropy", "residual", "smoke")
 RECORDED = json.loads(RECORD.read_text())
-pytestmark = pytest.mark.xdist_group("kernels_compile")
 
 
 def pairs() -> list[Any]:
