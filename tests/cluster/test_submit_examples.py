@@ -1,7 +1,6 @@
 """The shipped examples against the cluster they were made for, its limits and accounts enforced."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opsctl.errors import SlurmError, SlurmMissing
-from opsctl.localcluster import lifecycle
-from opsctl.localcluster.installation import find_installation
-from opsctl.localcluster.shapes import bloom
+from opsctl.errors import SlurmError
 from opsctl.render.batch import ChainRequest, batch_script
 from opsctl.runs.expanded import ExpandedRun
 from opsctl.runs.load import load_run_file
@@ -20,21 +16,10 @@ from opsctl.runs.paths import RunPaths
 from opsctl.shipped import templates_folder
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.cluster import Cluster
-from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
+from tests.cluster.conftest import RunningCluster, wait_until
 from tests.tiny_run import expand
 
 EXAMPLES = templates_folder() / "examples"
-
-
-@pytest.fixture(scope="module")
-def jean_zay() -> Iterator[RunningCluster]:
-    try:
-        installation = find_installation(accounting=True)
-    except SlurmMissing as error:
-        pytest.skip(str(error))
-    with guarded_folder() as folder:
-        up = lifecycle.up(bloom("jz", accounting=True), folder)
-        yield RunningCluster(up.folder, up.cluster, installation)
 
 
 def example(name: str) -> ExpandedRun:
@@ -51,8 +36,8 @@ def script(name: str, **slurm: object) -> str:
 
 
 @pytest.mark.parametrize("name", ["tr11-176B-ml", "tr1-13B", "setup-test-n2"])
-def test_slurm_accepts_the_examples_scripts_on_their_cluster(jean_zay: RunningCluster, name: str) -> None:
-    assert "to start at" in jean_zay.would_start(script(name))
+def test_slurm_accepts_the_examples_scripts_on_their_cluster(accounting_cluster: RunningCluster, name: str) -> None:
+    assert "to start at" in accounting_cluster.would_start(script(name))
 
 
 @pytest.mark.parametrize(
@@ -60,14 +45,14 @@ def test_slurm_accepts_the_examples_scripts_on_their_cluster(jean_zay: RunningCl
     [({"account": "six@nothing"}, "account"), ({"time": "101:00:00"}, "time limit"), ({"gpus_per_node": 9}, "config")],
 )
 def test_a_request_the_cluster_does_not_offer_is_refused_in_slurms_words(
-    jean_zay: RunningCluster, changes: dict[str, object], words: str
+    accounting_cluster: RunningCluster, changes: dict[str, object], words: str
 ) -> None:
     with pytest.raises(SlurmError, match=f"(?i)refused.*{words}"):
-        client_for(jean_zay.cluster, 60).submit(script("tr11-176B-ml", **changes))
+        client_for(accounting_cluster.cluster, 60).submit(script("tr11-176B-ml", **changes))
 
 
-def test_accounting_says_how_a_job_ended(jean_zay: RunningCluster) -> None:
-    client = client_for(jean_zay.cluster, 60)
+def test_accounting_says_how_a_job_ended(accounting_cluster: RunningCluster) -> None:
+    client = client_for(accounting_cluster.cluster, 60)
     head = "#!/bin/bash\n#SBATCH --partition=gpu_p13 --account=six@v100 --output=/dev/null --chdir=/\n"
     failed = client.submit(f"{head}exit 3\n")
     cancelled = client.submit(f"{head}#SBATCH --hold\n")
