@@ -276,6 +276,7 @@ def test_a_training_says_that_the_chain_has_died_and_starts_it_again(
     assert any("has not ticked" in json.dumps(line) for line in kinds)
 
 
+@pytest.mark.nightly
 def test_a_real_training_says_in_its_log_that_the_chain_has_died_and_starts_it_again(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,22 +302,29 @@ def test_a_job_that_slurm_kills_is_closed_by_the_next_tick_and_one_that_a_person
     desk: Desk,
 ) -> None:
     desk.ok("start", "--tick", f"{PERIOD_S}s", "--via", "slurm")
+    desk.ok("stop")
     desk.clear_jobs()
     desk.add("long", "sleep 50")
-    job = int(desk.ok("run", "long").out)
+    job = int(desk.ok("run", "long").out)  # while there are no ticks: one of them might start it first
     desk.cluster.wait_for_state(job, "RUNNING")
     wait_until(lambda: any(line["event"] == "began" for line in desk.lines("job-runs.jsonl")), 20, "its program")
     again = desk("run", "long")
-    assert again.code == 1 and "not started twice" in again.err
-    (desk.folder / "cron.hourly" / "long.slurm").unlink()
+    assert again.code == 1 and str(job) in again.err
+    desk.ok("start", "--tick", f"{PERIOD_S}s", "--via", "slurm")
+    desk.clear_jobs()
     desk.cluster.run("scancel", "--full", "--signal=KILL", str(job))
-    ended = wait_until(
-        lambda: [line for line in desk.lines("job-runs.jsonl") if line["event"] == "ended"], 30, "the run's end"
-    )
+
+    def ends() -> list[dict[str, Any]]:
+        return [
+            line for line in desk.lines("job-runs.jsonl") if (line["event"], line["job"]) == ("ended", "hourly/long")
+        ]
+
+    ended = wait_until(ends, 60, "the run's end")
     assert isinstance(ended, list) and len(ended) == 1
     assert ended[0]["state"] in ("failed", "cancelled") and ended[0]["exit_code"] != 0, ended
 
 
+@pytest.mark.nightly
 def test_a_tick_with_nothing_to_do_costs_less_than_a_second_of_cpu(desk: Desk) -> None:
     desk.ok("start", "--tick", "1:00:00", "--via", "slurm")
     token = json.loads((desk.folder / ".opsctl" / "chain.json").read_text())["token"]
@@ -361,6 +369,7 @@ def test_with_a_full_disk_nothing_is_lost_and_nothing_claimed(desk: Desk) -> Non
         subprocess.run(["umount", "-l", str(small)], check=False, timeout=20)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (PREFIX / "bin" / "scrontab").exists(), reason=f"no Slurm with a scrontab under {PREFIX}")
 def test_where_slurm_enables_scrontab_that_carries_the_chain_and_its_block_goes_with_it(cluster_folder: Path) -> None:
     up = lifecycle.up(plain("scron", nodes=1, slurm_prefix=str(PREFIX)), cluster_folder)
