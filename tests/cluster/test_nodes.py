@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -66,15 +67,14 @@ def test_a_persons_word_reaches_what_is_queued_and_what_is_submitted_and_is_take
 
 
 @contextmanager
-def limited(pids: list[int], share: float) -> Iterator[None]:
-    """Let processes run for that share of the time only, as a CPU limit does."""
+def limited(pid: int, share: float) -> Iterator[None]:
+    """Let a process run for that share of the time only, as a CPU limit does."""
     over = threading.Event()
 
     def limit() -> None:
         while not over.is_set():
             for number, seconds in ((signal.SIGSTOP, 1 - share), (signal.SIGCONT, share)):
-                for pid in pids:
-                    os.kill(pid, number)
+                os.kill(pid, number)
                 time.sleep(seconds * 0.02)
 
     thread = threading.Thread(target=limit)
@@ -86,9 +86,11 @@ def limited(pids: list[int], share: float) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.parametrize("finds_slow", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_ranks_killed_twice_on_a_node_make_it_suspect_but_exclude_nothing_and_a_slow_node_is_found(
-    training: Training,
+    training: Training, finds_slow: bool
 ) -> None:
+    """Timings of a slow node take half a minute of all processors, so only `make nightly` waits for them."""
     opsctl, paths = training.opsctl, training.paths
     # So that all attempts get the same two nodes.
     others = opsctl.cluster.sbatch("sleep 600", "--nodelist=node[3-4]", "--exclusive", "--time=20")
@@ -96,7 +98,7 @@ def test_ranks_killed_twice_on_a_node_make_it_suspect_but_exclude_nothing_and_a_
     training.submit("1-3%1")
     for turn in (1, 2):
         wait_for_attempt(training, turn)
-        victim = training.rank(training.recorded()[-1]["job_id"], 3)
+        victim = training.rank(training.recorded()[-1]["job_id"], 1)
         assert victim["node"] == "node2"
         kill(victim["pid"])
         wait_until(lambda: training.recorded()[-1].get("reason"), START_S, "the attempt's closing")
@@ -104,8 +106,10 @@ def test_ranks_killed_twice_on_a_node_make_it_suspect_but_exclude_nothing_and_a_
     job, (first, second) = training.recorded()[2]["job_id"], training.recorded()[2]["nodes"]
     assert second == "node2" and not own_place(paths).excluded.exists()
     suspect = opsctl("watch", "nodes")
-    assert suspect.code == 1 and "node node2 of the running job is suspect" in suspect.out, suspect
+    assert suspect.code == 1 and re.search(r"\bnode2\b.*\bsuspect\b", suspect.out), suspect
 
+    if not finds_slow:
+        return
     folder = paths.attempt_folder(job)
 
     def enough() -> bool:
@@ -115,10 +119,10 @@ def test_ranks_killed_twice_on_a_node_make_it_suspect_but_exclude_nothing_and_a_
     wait_until(enough, START_S, "timings of some seconds")
     undisturbed = opsctl("watch", "slow-node")
     assert (undisturbed.code, undisturbed.out) == (0, ""), undisturbed
-    with limited([training.rank(job, rank)["pid"] for rank in (2, 3)], 0.4):
+    with limited(training.rank(job, 1)["pid"], 0.4):
         wait_until(lambda: slow_nodes(rank_timings(paths.output, folder), 5.0), START_S, "timings of a slow node")
         found = opsctl("watch", "all")
-        assert f"node {second} of the running job is slow: its ranks compute" in found.out, found
+        assert re.search(rf"\b{second}\b.*\bslow\b", found.out), found
     (evidence,) = read_node_evidence(paths)
     assert (evidence.node, evidence.kind, evidence.by) == (second, "slow", "watch")
     samples = last_samples(paths.output, folder)
