@@ -29,6 +29,7 @@ def totals(training: Training) -> list[Reading]:
     return [read(file.name, file.read_text())[0][0] for file in sorted(training.paths.codecarbon.glob("*.csv"))]
 
 
+@pytest.mark.nightly
 def test_each_node_of_each_attempt_has_its_last_total_and_the_report_adds_them_once(training: Training) -> None:
     first = training.submit("1-1")
     training.wait_for_iteration(1)

@@ -137,7 +137,7 @@ def test_a_lost_id_is_found_again_from_the_queue(opsctl: Opsctl) -> None:
 def test_the_job_itself_goes_by_its_environment_and_not_by_the_record(local_cluster: RunningCluster) -> None:
     with open_folder() as folder:
         training = Training(Shell(local_cluster, folder, local_cluster.cluster.slurm_conf))
-        training.write()
+        training.write(ranks=1)
         training.submit("1")
         record = training.paths.cluster
         record.write_text(json.dumps({"name": "trap", "slurm_conf": "/nowhere", "bin_folders": [str(folder)]}))
@@ -152,7 +152,7 @@ def test_a_training_whose_folder_is_moved_is_still_stopped_and_its_end_is_on_rec
 ) -> None:
     with open_folder() as folder:
         training = Training(Opsctl(local_cluster, folder / "run"))
-        training.write()
+        training.write(ranks=1)
         chain = training.submit("1")
         training.wait_for_iteration(3)
         (folder / "run").rename(folder / "moved")

@@ -66,6 +66,7 @@ def test_a_running_task_saves_and_leaves_queued_ones_leave_at_once_and_the_next_
 
 
 def test_a_training_whose_folder_was_moved_sees_the_switch_in_its_new_place(training: Training) -> None:
+    training.write(ranks=1)
     chain = training.submit("1-1")
     training.wait_for_iteration(1)
     old, run_file = training.paths.output, training.opsctl.folder / "run.toml"

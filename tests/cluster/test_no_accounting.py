@@ -25,7 +25,7 @@ def training(slurm: Installation) -> Iterator[Training]:
     with guarded_folder() as folder, open_folder() as own:
         up = lifecycle.up(FORGETS, folder)
         training = Training(Opsctl(RunningCluster(up.folder, up.cluster, slurm), own))
-        training.write()
+        training.write(ranks=1)
         yield training
 
 

@@ -111,6 +111,7 @@ def test_a_second_task_leaves_a_living_holder_alone_and_takes_over_from_a_silent
 def test_a_lost_run_id_hides_no_training_from_the_next_submit_and_a_moved_folder_takes_it_along(
     training: Training,
 ) -> None:
+    training.write(ranks=1)
     chain = training.submit("1-1")
     training.wait_for_iteration(1)
     run_id = training.paths.run_id

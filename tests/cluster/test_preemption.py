@@ -29,7 +29,7 @@ def training(slurm: Installation, cluster_folder: Path, tmp_path: Path) -> Train
     """A training in the partition that makes way."""
     up = lifecycle.up(replace(plain("preempts", nodes=2), extra_slurm_conf=PREEMPTION), cluster_folder)
     made = Training(Opsctl(RunningCluster(up.folder, up.cluster, slurm), tmp_path))
-    made.write()
+    made.write(ranks=1)
     file = tmp_path / "run.toml"
     file.write_text(file.read_text().replace("[slurm]\n", '[slurm]\npartition = "cheap"\n'))
     return made

@@ -212,6 +212,7 @@ def test_what_cannot_be_is_refused_by_name_at_once(shared: Shared) -> None:
 
 def test_an_account_outside_gets_nothing_done_by_whatever_it_puts_anywhere(shared: Shared) -> None:
     training, ann, ben, eve = shared.training, shared.ann, shared.ben, shared.eve
+    training.write(group=f'"{GROUP}"', ranks=1)
     chain = shared.submit("--array", "1-2")
     training.wait_for_iteration(2)
     attempt = training.recorded()[0]["id"]
