@@ -78,7 +78,7 @@ def _turn(file: str) -> int:
     return {"distributed": 0, "cluster": 1 + len(LONG)}.get(tier, 2 + len(LONG))
 
 
-class _Scheduling(LoadScopeScheduling):
+class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives each worker a file at a time, or all files of a group in `SHARED`.
 
     `--dist loadgroup` does this by marks, but xdist 3.8 does not see them with pytest 9.2.
