@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,14 +39,14 @@ def test_the_list_says_what_is_open_who_looks_after_it_and_what_waits(
     assert opsctl("alerts", "ack", "cron", "--why", "on it") == 0
     assert opsctl("alerts", "list", "--all") == 0
     shown = capsys.readouterr()
-    assert "CRITICAL cron  2:00:0" in shown.out and "looks after it since" in shown.out and ": on it" in shown.out
-    assert (
-        "failing for 0:00:0" in shown.out and "HTTP 500" in shown.out and "1 waiting, the oldest for 2:0" in shown.out
-    )
-    assert "-> nobody yet" in shown.out and "failed: HTTP 500" in shown.err
+    assert re.search(r"CRITICAL +cron +2:00:0", shown.out) and ": on it" in shown.out
+    assert re.search(r"0:00:0\d.*HTTP 500", shown.out) and re.search(r"\b1 .*2:0", shown.out)
+    assert "HTTP 500" in shown.err
     assert opsctl("alerts", "list", "--json") == 0
     found = json.loads(capsys.readouterr().out)["alerts"]
-    assert found["open"][0]["acknowledged_why"] == "on it" and found["channels"][0]["waiting"] == 1
+    assert found["open"][0]["acknowledged_why"] == "on it" and found["open"][0]["acknowledged_by"]
+    (channel,) = found["channels"]
+    assert channel["waiting"] == 1 and channel["failing_since"]
     assert "messages" not in found
 
 
@@ -54,12 +55,13 @@ def test_a_test_says_of_each_channel_what_happened(desk: Desk, capsys: pytest.Ca
         desk.settle(channels=[good.url("good"), bad.url("bad")], escalate_to=["file:/nowhere"])
         assert opsctl("alerts", "test") == 1
         lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 3 and lines[0].endswith(": sent") and "refused: HTTP 404" in lines[1]
-        assert lines[2] == "file:/nowhere: not sent: cannot read /nowhere: No such file or directory"
+        assert len(lines) == 3 and "HTTP" not in lines[0] and "HTTP 404" in lines[1]
+        assert re.match(r"file:/nowhere: .*/nowhere: No such file", lines[2])
         assert len(good.taken) == 1 and "test by" in good.titles[0]
         assert opsctl("alerts", "test", "--dry-run") == 0 and len(good.taken) == 1
+        capsys.readouterr()
         assert opsctl("alerts", "test", "nobody") == 1
-    assert "no such channel; those that there are: json://127.0.0.1" in capsys.readouterr().err
+    assert "json://127.0.0.1" in capsys.readouterr().err, "it names the channels that exist"
     # Nothing of a test is tried again.
     assert opsctl("alerts", "send") in (0, 1) and len(good.taken) == 1
 
@@ -70,8 +72,7 @@ def test_a_test_without_any_channel_says_that_there_is_none_and_how_to_have_one(
 ) -> None:
     assert opsctl("alerts", "test", *named) == 1
     said = capsys.readouterr().err
-    assert "there is no channel" in said and "channels = [" in said and "[alerts]" in said
-    assert "~/.config/opsctl/profile.toml" in said and "no such channel" not in said
+    assert "channels = [" in said and "[alerts]" in said and "~/.config/opsctl/profile.toml" in said
 
 
 @pytest.mark.parametrize("until", ["2:00:00", "1-0", "23:59", "2:30"])
@@ -92,7 +93,7 @@ def test_a_silence_that_is_none_is_wrong_usage(desk: Desk, until: str) -> None:
 def test_what_is_not_open_cannot_be_acknowledged(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     alerts.note(desk.paths, [CRON], now())
     assert opsctl("alerts", "ack", "corn") == 1 and opsctl("alerts", "ack") == 2
-    assert "not open: corn; open: cron" in capsys.readouterr().err
+    assert re.search(r"corn.*\bcron\b", capsys.readouterr().err)
     assert opsctl("alerts", "ack", "--all", "--dry-run") == 0
     assert not alerts.open_alerts(desk.paths)["cron"].acknowledged_by
     assert opsctl("alerts", "ack", "--all") == 0
@@ -105,14 +106,13 @@ def test_a_watch_tells_what_it_finds_once(desk: Desk, capsys: pytest.CaptureFixt
         desk.settle(channels=[posts.url()])
         codes = {opsctl("watch", "all", "--alert"), opsctl("watch", "all", "--alert")}
     assert len(codes) == 1 and len(posts.taken) == 1, capsys.readouterr()
-    assert "kill switch is triggered" in posts.taken[0]["message"]
-    assert "kill_switch" in alerts.open_alerts(desk.paths)
+    assert "kill_switch" in alerts.open_alerts(desk.paths) and "kill_switch" in posts.taken[0]["message"]
 
 
 def test_before_the_first_submit_there_is_nothing_to_list(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     (desk.folder / "output").rmdir()
     assert opsctl("alerts", "list") == 1
-    assert "was never submitted" in capsys.readouterr().err
+    assert "tiny" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,8 @@ def test_a_full_disk_is_said_with_what_was_left_undone(
     alerts.note(desk.paths, [CRON], now())
     for name in ("write_state", "write_over"):
         monkeypatch.setattr(f"opsctl.records.alert_reserve.{name}", full)
-    for words, undone in (
-        (("ack", "cron"), "nothing was acknowledged"),
-        (("silence", "1:00:00"), "nothing was silenced"),
-    ):
+    for words in (("ack", "cron"), ("silence", "1:00:00")):
         assert opsctl("alerts", *words) == 1
-        assert f"no space left at {desk.paths.output}: {undone}; free some" in capsys.readouterr().err
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "space" in line and str(desk.paths.output) in line
+    assert not alerts.open_alerts(desk.paths)["cron"].acknowledged_by and alerts.silence_of(desk.paths, now()) is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
+import re
 import time
 from pathlib import Path
 
@@ -50,21 +52,20 @@ def begin(paths: RunPaths, looks_at: Path | str) -> None:
 def test_status_says_what_arming_lets_the_group_do(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.toml").write_text(RUN_FILE.replace("[run]", '[run]\ngroup = "team"'))
     assert call("status") == 0
-    assert capsys.readouterr().out.endswith("opsctl kill-switch arm lets group team trigger it\n")
+    assert re.search(r"opsctl kill-switch arm\b.*\bteam\b", capsys.readouterr().out)
 
 
 def test_the_four_words_work_without_slurm(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("status") == 0
-    assert f"only {ME} can trigger it; to share it, write group =" in capsys.readouterr().out
-    assert call("trigger", "--reason", "a spike") == 0
+    assert re.search(rf"\b{ME}\b.*\bgroup =", capsys.readouterr().out)
+    assert call("trigger", "--reason", "a spike") == 0 and in_run.kill_switch.exists()
     assert call("trigger") == 0
-    assert f"was triggered already, by {ME}" in capsys.readouterr().err
+    assert ME in capsys.readouterr().err
     assert call("status") == 0
     assert "a spike" in capsys.readouterr().out
     assert call("deactivate") == 0
     assert not in_run.kill_switch.exists()
     assert call("deactivate") == 0
-    assert "nothing to deactivate" in capsys.readouterr().err
 
 
 def test_who_takes_it_away_is_on_record_with_who_had_triggered_it_and_a_full_disk_stops_nobody(
@@ -81,13 +82,14 @@ def test_who_takes_it_away_is_on_record_with_who_had_triggered_it_and_a_full_dis
     in_run.kill_switch_log.unlink()
     in_run.kill_switch_log.mkdir()
     assert call("deactivate") == 0 and not in_run.kill_switch.exists()
-    assert "that is not on record: " in capsys.readouterr().err
+    assert str(in_run.kill_switch_log) in capsys.readouterr().err
 
 
 def test_arming_needs_a_group_and_says_what_to_write(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     before = in_run.output.stat().st_mode
     assert call("arm") == 1
-    assert 'write group = "NAME" under [run]' in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert 'group = "NAME"' in said and "[run]" in said
     assert in_run.output.stat().st_mode == before and list(in_run.output.iterdir()) == []
 
 
@@ -95,11 +97,11 @@ def test_arming_needs_a_group_and_says_what_to_write(in_run: RunPaths, capsys: p
 def test_with_a_group_arming_lets_it(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     (in_run.output.parent / "run.toml").write_text(RUN_FILE + 'group = "games"\n')
     assert call("arm") == 0
-    assert "armed: group games can trigger it" in capsys.readouterr().err
+    assert "games" in capsys.readouterr().err and in_run.output.stat().st_gid == grp.getgrnam("games").gr_gid
     assert call("arm") == 0
-    assert "was armed already" in capsys.readouterr().err
-    assert call("status") == 0
-    assert "armed, not triggered" in capsys.readouterr().out
+    assert call("status", "--json") == 0
+    (looked_at,) = [printed("kill-switch status", capsys.readouterr().out)]
+    assert (looked_at["armed"], looked_at["triggered"]) == (True, False)
     assert call("arm", "--dry-run", "--json") == 0
     assert printed("kill-switch arm", capsys.readouterr().out)["changed"] is False
 
@@ -143,9 +145,8 @@ def test_no_word_in_time_is_said_and_no_failure(in_run: RunPaths, capsys: pytest
     started = time.monotonic()
     assert call("trigger") == 0
     assert time.monotonic() - started >= 0.3
-    said = capsys.readouterr().err
-    assert "waiting up to 0.3 s for the word of job 12" in said
-    assert "no word yet of job 12" in said and "the switch stays triggered" in said
+    waiting, late = capsys.readouterr().err.splitlines()[-2:]
+    assert "0.3 s" in waiting and "job 12" in waiting and "job 12" in late and in_run.kill_switch.exists()
 
 
 def test_nobody_waits_who_does_not_want_to_or_has_nobody_to_wait_for(
@@ -165,10 +166,10 @@ def test_it_fails_where_a_live_job_looks_elsewhere_and_names_it(
     begin(in_run, "/elsewhere/kill-switch")
     for words in (["trigger"], ["trigger", "--no-wait"]):
         assert call(*words) == 1
-        assert "not reached: job 12 looks at /elsewhere/kill-switch" in capsys.readouterr().err
+        assert re.search(r"job 12\b.*/elsewhere/kill-switch", capsys.readouterr().err)
     assert in_run.kill_switch.exists()
     assert call("trigger", "--dry-run") == 0
-    assert "triggering here does not reach it" in capsys.readouterr().err
+    assert re.search(r"job 12\b.*/elsewhere/kill-switch", capsys.readouterr().err)
 
 
 def test_it_succeeds_where_a_job_that_looks_elsewhere_says_that_it_has_seen_it(in_run: RunPaths) -> None:
@@ -182,16 +183,16 @@ def test_it_reaches_the_job_of_a_folder_that_was_moved(in_run: RunPaths, capsys:
     begin(in_run, in_run.kill_switch)
     in_run.output.rename(in_run.output.with_name("moved"))
     Path("run.toml").write_text(RUN_FILE.replace('"out"', '"moved"'))
-    assert call("trigger") == 0
-    assert "not reached" not in capsys.readouterr().err and not in_run.output.exists()
+    assert call("trigger", "--json") == 0
+    (live,) = printed("kill-switch trigger", capsys.readouterr().out)["live"]
+    assert live["sees_it"] and not in_run.output.exists()
 
 
 def test_it_fails_where_nobody_can_say_who_looks_at_it(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     in_run.state.mkdir(mode=0o755)
     in_run.attempts.mkdir()
     assert call("trigger") == 1
-    said = capsys.readouterr().err
-    assert "triggered: the training saves" in said and "which jobs look at it is not known" in said
+    assert str(in_run.attempts) in capsys.readouterr().err
     assert in_run.kill_switch.exists()
 
 
@@ -202,11 +203,11 @@ def test_a_recorded_path_elsewhere_is_passed_over_and_said(
     (in_run.state / "kill-switch.json").write_text('{"path": "/home/ann/thesis\\u001b[2J"}')
     assert call("status") == 0
     said = capsys.readouterr().err
-    assert f"names /home/ann/thesis [2J: passed over, the switch is {in_run.kill_switch}" in said
+    assert re.search(rf"/home/ann/thesis \[2J\b.*{re.escape(str(in_run.kill_switch))}", said)
 
 
 def test_a_reason_obeys_nobody(in_run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("trigger", "--reason", "\x1b]0;x\x07\nopsctl: all is well" + "y" * 100_000) == 0
+    assert call("trigger", "--reason", "\x1b]0;x\x07\nopsctl: fine" + "y" * 100_000) == 0
     assert call("status") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "\x1b" not in line and "\x07" not in line and len(line) < 1000

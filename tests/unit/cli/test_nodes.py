@@ -67,19 +67,19 @@ def test_a_healthy_node_is_not_reported_whoever_names_it(paths: RunPaths, capfd:
     for words in (["n1"], ["n[1-2]"], ["n1", "--send"], ["n1", "--json"]):
         assert opsctl("nodes", "report", *words) == 1
         said = capfd.readouterr()
-        assert "nothing speaks against n1 (idle): nothing to report" in said.err and said.out == ""
-        assert "opsctl exclude add n1 --why" in said.err
+        assert "n1 (idle)" in said.err and said.out == ""
+        assert "opsctl exclude add n1" in said.err
     assert opsctl("nodes", "report", "n2") == 0
     keeping.add(own_place(paths), ["n1"], "runs hot", now().replace(year=now().year + 1))
     capfd.readouterr()
     assert opsctl("nodes", "report", "n1") == 0
     drafted = capfd.readouterr().out
-    assert "our jobs stay off it until" in drafted and "runs hot" in drafted and "seen in jobs" not in drafted
+    assert "runs hot" in drafted and f"{now().year + 1}-" in drafted
 
 
 @pytest.mark.parametrize(
     ("profile", "words"),
-    [("", 'support = "ADDRESS" under [nodes]'), ('[nodes]\nsupport = "a@b.org"\n', "no channel of [alerts] is mail")],
+    [("", 'support = "ADDRESS"'), ('[nodes]\nsupport = "a@b.org"\n', "[alerts]")],
 )
 def test_a_report_that_cannot_be_sent_says_why_and_is_not_on_record(
     paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str], profile: str, words: str
@@ -119,9 +119,9 @@ def test_the_list_says_which_node_the_run_uses_all_the_same_and_why(
     monkeypatch.setattr(keeping, "wanted_by", lambda *_: wanted)
     assert opsctl("exclude", "list", "--json") == 0
     (listed,) = printed("exclude list", capfd.readouterr().out)
-    assert listed["node"] == "n2" and "needs 2 of the partition's 2 nodes" in listed["kept_in"]
+    assert listed["node"] == "n2" and listed["kept_in"].count("2") == 2, "the needed and the present nodes"
     assert opsctl("exclude", "list") == 0
-    assert "the run needs 2 of" in capfd.readouterr().out
+    assert listed["kept_in"] in capfd.readouterr().out
 
 
 def test_where_slurm_does_not_answer_the_list_is_shown_and_that_is_said(
@@ -134,7 +134,7 @@ def test_where_slurm_does_not_answer_the_list_is_shown_and_that_is_said(
     monkeypatch.setattr(backends, "client_for", silent)
     assert opsctl("exclude", "list") == 0
     said = capfd.readouterr()
-    assert "n3  excluded until" in said.out and "no answer within 8 s" in said.err
+    assert said.out.startswith("n3 ") and "sinfo: no answer within 8 s" in said.err
 
 
 def test_an_empty_list_needs_no_slurm(
@@ -142,4 +142,4 @@ def test_an_empty_list_needs_no_slurm(
 ) -> None:
     monkeypatch.delattr(backends, "client_for")
     assert opsctl("exclude", "list") == 0
-    assert "no node is excluded" in capfd.readouterr().err
+    assert capfd.readouterr().out == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from opsctl.attempts.events import Attempt, append_closed, append_opened
@@ -20,9 +21,8 @@ def test_without_slurm_the_records_are_told_and_the_queue_is_not_known(tmp_path:
     write_checkpoint(tmp_path / "tr1", 20, 160)
     answer = opsctl(tmp_path / "tr1", "on-call")
     assert (answer.returncode, answer.stderr) == (0, "")
-    for text in ("tr1: hand-over at ", "attempt 1 (12) of ann began", "attempt 1 (12) ended: signal", "published"):
-        assert text in answer.stdout, text
-    assert "checkpoint of iteration 20 saved" in answer.stdout and "not known: squeue is not on PATH" in answer.stdout
+    for fact in (r"^tr1: ", r"attempt 1 \(12\).*\bann\b", r"attempt 1 \(12\).*\bsignal\b", "iteration 20", "squeue"):
+        assert re.search(fact, answer.stdout, re.MULTILINE), fact
 
 
 def test_last_tells_only_what_came_after_the_last_time(tmp_path: Path) -> None:
@@ -37,10 +37,10 @@ def test_all_runs_are_told_one_after_the_other_and_one_that_cannot_be_read_says_
     several(tmp_path, "tr1", "tr2")
     (tmp_path / "tr2" / "run.toml").write_text("this is no toml")
     answer = opsctl(tmp_path, "on-call", "--all-runs")
-    assert answer.returncode == 0 and answer.stdout.count("hand-over at") == 2
-    assert "cannot be read:" in answer.stdout and "tr2/run.toml" in answer.stdout
+    assert answer.returncode == 0 and "tr2/run.toml" in answer.stdout
+    assert [line[:4] for line in answer.stdout.splitlines() if re.match(r"tr\d: ", line)] == ["tr1:", "tr2:"]
 
 
 def test_a_time_that_is_none_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
     answer = opsctl(tmp_path, "on-call", "--run", "nowhere", "--since", "yesterday")
-    assert answer.returncode == 2 and answer.stderr.startswith("opsctl: --since yesterday: allowed is ")
+    assert answer.returncode == 2 and answer.stderr.startswith("opsctl: --since yesterday: ")
