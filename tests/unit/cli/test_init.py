@@ -85,7 +85,7 @@ def test_what_exists_is_never_touched(tmp_path: Path, kind: str) -> None:
     else:
         taken.symlink_to("nowhere")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(OpsctlError, match="already exists"):
+    with pytest.raises(OpsctlError, match="taken"):
         init("taken")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -94,18 +94,18 @@ def test_what_exists_is_never_touched(tmp_path: Path, kind: str) -> None:
     "name", ["", ".", "..", "/", "a b", "$(touch x)", "a\nb", "x;y", "-y", '"q"', "a/../..", "x" * 129]
 )
 def test_hostile_names_make_nothing(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot name a run"):
+    with pytest.raises(UsageError):
         init("--", name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_example_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="no example 'tr11'; did you mean tr11-176B-ml"):
+    with pytest.raises(UsageError, match=r"'tr11'.*tr11-176B-ml"):
         init("x", "--from", "tr11")
 
 
 def test_a_missing_parent_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="sub"):
         init("sub/x")
     assert list(tmp_path.iterdir()) == []
 
@@ -154,6 +154,6 @@ def test_a_rehearsal_is_held_to_all_checks_and_nothing_is_left_of_a_refused_one(
     assert init("small", "--from", str(parent), "--rehearsal").exit_code == 0
     assert load_run_file(tmp_path / "small" / "run.toml").file.run.rehearses == str(parent)
     parent.write_text(parent.read_text().replace("[trainer]\n", "[trainer]\nfp16 = true\nbf16 = true\n"))
-    with pytest.raises(RunFileError, match=r"^no rehearsal was made, for it could not run: .*bf16"):
+    with pytest.raises(RunFileError, match=r"\bfp16\b.*\bbf16\b|\bbf16\b.*\bfp16\b"):
         init("other", "--from", str(parent), "--rehearsal")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".state", "large", "small"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -54,11 +55,10 @@ def at_a_terminal(folder: Path, *answers: str | signal.Signals) -> tuple[int, st
 def test_every_question_has_an_answer_that_enter_takes_and_a_wrong_one_is_asked_again(here: Path) -> None:
     code, shown = at_a_terminal(here, "own", "1.3B", "0", "", "K80", "H100", "350M", "", "12", "²", "16", "", "")
     assert code == 0, shown
-    assert "'1.3B': type a whole number from 1 to 64" in shown and "integer range" not in shown
-    assert "'K80': known are V100-16" in shown
-    assert "12: jobs get whole nodes of 8" in shown
-    assert shown.count("GPUs of each node") == 3 and "Traceback" not in shown
-    assert "opsctl doctor:\n" in shown
+    assert re.search(r"'1\.3B': .*\b64$", shown, re.MULTILINE), "which numbers are allowed"
+    assert re.search(r"'K80': .*\bV100-16\b", shown)
+    assert re.search(r"^12: .*\b8$", shown, re.MULTILINE), "the size of a node"
+    assert "Traceback" not in shown and "opsctl doctor" in shown
     loaded = load_run_file(here / "mine" / "run.toml", {})
     assert (loaded.file.slurm.nodes, loaded.file.slurm.gpus_per_node) == (2, 8)
     found = find_problems(loaded, files=False)
@@ -69,7 +69,7 @@ def test_every_question_has_an_answer_that_enter_takes_and_a_wrong_one_is_asked_
 def test_the_demo_is_one_answer(here: Path) -> None:
     code, shown = at_a_terminal(here, "demo")
     assert code == 0
-    assert shown.startswith("\nWhat is it to be?"), "nobody who tries the demo needs to hear what Slurm is not here"
+    assert "Slurm" not in shown.partition("]:")[0], "who tries the demo needs no Slurm yet"
     assert load_run_file(here / "mine" / "run.toml", {}).file.slurm.gpus_per_node == 2
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_asked_where_no_person_is_and_the_demo_is_made(here: Path) ->
     command = [sys.executable, "-m", "opsctl", "init", "mine"]
     done = subprocess.run(command, cwd=here, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0
-    assert "What is it to be" not in done.stderr
+    assert "]:" not in done.stderr, "no question"
     assert load_run_file(here / "mine" / "run.toml", {}).file.slurm.gpus_per_node == 2
 
 
@@ -107,14 +107,14 @@ def test_options_take_the_place_of_answers_and_the_rest_is_what_enter_would_take
         (("--params", "175B", "--gpu", "V100-16", "--gpus", "8"), "nothing fits 8 GPUs of 16 GB"),
         (("--params", "1T", "--gpus", "2048"), "174.73B"),
         (("--params", "10M"), "134.11M"),
-        (("--gpus", "12"), "12 GPUs are no whole nodes of 8"),
-        (("--gpu", "K80"), "no memory_gb and peak_tflops is known"),
-        (("--gpus", "8", "--time", "soon"), "--time soon: not a Slurm duration"),
+        (("--gpus", "12"), r"\b12\b.*\b8\b"),
+        (("--gpu", "K80"), "memory_gb.*peak_tflops"),
+        (("--gpus", "8", "--time", "soon"), "--time soon"),
     ],
 )
 def test_options_that_cannot_be_are_refused_and_nothing_is_made(
     here: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], expected: str
 ) -> None:
     assert opsctl("init", "mine", *words) == 2
-    assert expected in capsys.readouterr().err
+    assert re.search(expected, capsys.readouterr().err)
     assert [one.name for one in here.iterdir()] == []

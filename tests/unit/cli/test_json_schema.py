@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -59,6 +60,7 @@ def test_what_may_be_missing_is_not_required_and_never_null() -> None:
 
 def test_a_command_that_prints_no_json_is_refused_with_those_below_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("json-schema", "checkpoints") == 2
-    assert "checkpoints list, checkpoints show" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "checkpoints list" in said and "checkpoints show" in said
     assert opsctl("json-schema", "statsu") == 2
-    assert "there is status" in capsys.readouterr().err
+    assert re.search(r"\bstatus\b", capsys.readouterr().err)

@@ -101,16 +101,16 @@ def test_what_needs_the_internet_gets_it_and_what_begins_anew_is_not_gone_on_wit
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--partition", "p"), "--partition is of the Slurm job: give --job too"),
+        (("--partition", "p"), r"--partition\b.*--job\b"),
         (("--job", "--time", "soon"), "--time 'soon'"),
-        (("--job", "--run", "nowhere"), "no run 'nowhere'"),
+        (("--job", "--run", "nowhere"), "'nowhere'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
     folder: Path, words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert opsctl("checkpoints", "prune", *words) in (1, 2)
-    assert why in capsys.readouterr().err
+    assert re.search(why, capsys.readouterr().err)
 
 
 def test_a_job_of_a_job_is_refused(
@@ -118,12 +118,12 @@ def test_a_job_of_a_job_is_refused(
 ) -> None:
     monkeypatch.setenv(PROGRESS_VARIABLE, str(folder / "progress.json"))
     assert opsctl("data", "prepare", "x", "--output-prefix", "y", "--job") == 2
-    assert "leave --job out" in capsys.readouterr().err
+    assert "--job" in capsys.readouterr().err
 
 
 def test_where_slurm_takes_nothing_nothing_is_left(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("data", "prepare", "x", "--output-prefix", "y", "--job") == 1
-    assert "sbatch is not on PATH" in capsys.readouterr().err
+    assert "sbatch" in capsys.readouterr().err
     assert opsctl("jobs", "--json") == 0
     assert printed("jobs list", capsys.readouterr().out) == []
 

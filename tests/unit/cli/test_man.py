@@ -6,9 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
-from opsctl.cli import COMMANDS
+from opsctl.cli import COMMANDS, root
 from opsctl.cli.man import pages
 from tests.unit.cli.called import opsctl
 
@@ -23,8 +24,11 @@ def test_man_shows_what_help_says_word_for_word(tmp_path: Path) -> None:
     if shutil.which("groff") is None:
         pytest.skip("no groff here: apt-get install groff-base")
     shown = _shown(pages()["opsctl-plan.1"])
-    assert "opsctl-plan - Sizes, days, batch ramp, iterations, layout of a run" in shown
-    assert "--params NUMBER" in shown and "Parameters of the model." in shown
+    plan = root.get_command(click.Context(root), "plan")
+    assert plan is not None
+    assert f"opsctl-plan - {plan.get_short_help_str(300).rstrip('.')}" in " ".join(shown.split())
+    (option,) = [one for one in plan.params if one.name == "params"]
+    assert "--params NUMBER" in shown and isinstance(option, click.Option) and str(option.help) in shown
     assert "  opsctl plan RUN --search --gpus 192\n" in shown
 
 

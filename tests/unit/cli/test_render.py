@@ -37,7 +37,7 @@ def test_the_difference_from_what_is_published(folder: Path, capsys: pytest.Capt
     first = revisions.publish(ready(load_run_file(folder / "run.toml")))
     assert opsctl("render", "--diff") == 0
     answer = capsys.readouterr()
-    assert answer.out == "" and f"nothing differs from revision {first.name}" in answer.err
+    assert answer.out == "" and first.name in answer.err
     write_run(folder, lr="5e-4")
     assert opsctl("render", "--diff") == 0
     text = capsys.readouterr().out
