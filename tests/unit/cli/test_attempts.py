@@ -90,7 +90,7 @@ def test_another_cluster_that_is_asked_ends_nothing_on_record(
     assert call() == 0
     said = capsys.readouterr()
     assert "not known" in said.out and "node-failure" not in said.out
-    assert said.err == "opsctl: cluster jura is asked, and what was opened on alps is known there only\n"
+    assert said.err.count("\n") == 1 and "jura" in said.err and "alps" in said.err
     assert paths.attempts.read_text().count("\n") == 1
     monkeypatch.setattr(jura, "configuration", lambda: {"ClusterName": "alps"})
     assert call() == 0 and "node-failure" in capsys.readouterr().out

@@ -41,15 +41,16 @@ def test_before_the_first_submission_there_is_nothing_to_report(
     paths: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("--report") == 0
-    assert capsys.readouterr() == ("", "nothing was submitted yet\n")
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--since", "3d"], "--since is --report's"),
-        (["--report", "--since", "last"], "--since last is for opsctl on-call"),
-        (["--report", "--since", "tuesday"], "allowed is a length"),
+        (["--since", "3d"], "--report"),
+        (["--report", "--since", "last"], "opsctl on-call"),
+        (["--report", "--since", "tuesday"], "--since tuesday"),
     ],
 )
 def test_a_since_that_means_nothing_is_refused(

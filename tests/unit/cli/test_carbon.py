@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -65,10 +66,9 @@ def test_a_run_is_told_with_its_own_pue_and_what_was_not_measured(
 ) -> None:
     assert call("carbon", "report") == 0
     text = capsys.readouterr().out
-    assert text.startswith("2 trackers in 2 files: 2 nodes, 1 attempt, 2.00 node hours of 4.00 known\n")
-    (total,) = [line for line in text.splitlines() if line.startswith("all of it")]
-    assert total.split() == ["all", "of", "it", "6.00", "kWh", "0.60", "kg", "CO2e"]
-    assert "2.00 node hours of the attempts on record had no tracker" in text
+    assert re.findall(r"[\d.]+", text.splitlines()[0]) == ["2", "2", "2", "1", "2.00", "4.00"]
+    assert re.search(r"6\.00 kWh +0\.60 kg CO2e$", text, re.MULTILINE)
+    assert re.search(r"^.*\b2\.00 node hours\b", text.partition("CO2e")[2], re.MULTILINE), "those without a tracker"
 
 
 def test_json_has_the_same_and_extrapolation_fills_the_rest(
@@ -106,28 +106,29 @@ def test_a_countrys_electricity_is_the_one_in_codecarbons_table(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--country", "FRA", "--intensity", "5"], "--country, or --intensity: give one of them"),
-        (["--country", "QQQ"], "codecarbon knows no country QQQ"),
-        (["--idle"], "--idle: nobody says what a node takes: give --idle-w W, or [carbon] idle_node_w"),
+        (["--country", "FRA", "--intensity", "5"], r"--country.*--intensity"),
+        (["--country", "QQQ"], r"\bQQQ\b"),
+        (["--idle"], r"--idle\b.*--idle-w W.*\[carbon\] idle_node_w"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(
     paths: RunPaths, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert call("carbon", "report", *words) == 2
-    assert said in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(said, line)
 
 
 def test_node_hours_are_needed_to_weigh_up_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("carbon", "report", "--folder", str(tmp_path), "--extrapolate") == 2
-    assert "give --node-hours H" in capsys.readouterr().err
+    assert "--node-hours" in capsys.readouterr().err
 
 
 def test_status_has_a_line_and_json_where_energy_is_measured(
     paths: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call("status")
-    assert "carbon       6.00 kWh, 0.60 kg CO2e in 2.00 node hours\n" in capsys.readouterr().out
+    assert re.search(r"^carbon +6\.00 kWh, 0\.60 kg CO2e\b.*\b2\.00\b", capsys.readouterr().out, re.MULTILINE)
     call("status", "--json")
     assert printed("status", capsys.readouterr().out)["carbon"]["kwh"] == pytest.approx(6.0)
     for file in paths.codecarbon.iterdir():
@@ -141,13 +142,14 @@ def test_of_more_records_than_a_look_reads_status_tells_what_the_last_report_fou
 ) -> None:
     monkeypatch.setattr(glance, "MOST_FILES", 1)
     call("status")
-    assert "more than 1 records: opsctl carbon report adds them up" in capsys.readouterr().out
+    assert re.search(r"^carbon +.*opsctl carbon report", capsys.readouterr().out, re.MULTILINE)
     assert call("carbon", "report", "--pue", "3") == 0  # another question than the run's own is not remembered
     assert not paths.carbon_seen.exists()
     assert call("carbon", "report") == 0
     capsys.readouterr()
     call("status")
-    assert "carbon       6.00 kWh, 0.60 kg CO2e in 2.00 node hours, as of 20" in capsys.readouterr().out
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("carbon "))
+    assert re.search(r"6\.00 kWh, 0\.60 kg CO2e\b.*\b2\.00\b.*\b20\d\d-", row), "with the time of the report"
 
 
 def test_plan_says_kwh_and_kg_ahead_with_an_interval_of_what_is_assumed(
@@ -164,9 +166,7 @@ def test_plan_says_kwh_and_kg_ahead_with_an_interval_of_what_is_assumed(
             assert carbon[f"{name}kwh"] == pytest.approx(hours * power_w / 1000 * 1.5)
             assert carbon[f"{name}kg"] == pytest.approx(hours * power_w / 1000 * 1.5 * 0.057)
     assert call("plan") == 0
-    text = capsys.readouterr().out
-    assert "Electricity and CO2e of the whole training" in text
-    assert "400 W a GPU with its share of the node, 360 to 440 W in the interval" in text
+    assert re.search(r"\b400 W\b.*\b360 .*\b440 W\b", capsys.readouterr().out)
 
 
 def test_the_trainer_is_told_to_measure_where_the_run_file_says_so(paths: RunPaths) -> None:
@@ -185,7 +185,7 @@ def test_the_trainer_is_told_to_measure_where_the_run_file_says_so(paths: RunPat
         ("gpu_power_off_percent = 100", "[carbon] gpu_power_off_percent"),
         ("intensity_g_per_kwh = nan", "[carbon] intensity_g_per_kwh"),
         ('region = "x"', "[carbon] region"),
-        ("watts = 3", "[carbon] watts is not known"),
+        ("watts = 3", "[carbon] watts"),
     ],
 )
 def test_a_wrong_value_of_the_table_is_refused_by_name(

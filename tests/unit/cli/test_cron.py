@@ -33,7 +33,7 @@ def test_without_a_folder_there_are_no_jobs_and_looking_makes_none(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert opsctl("cron", "list") == 0
-    assert "no jobs in" in capsys.readouterr().err
+    assert str(folder) in capsys.readouterr().err
     assert opsctl("cron", "list", "--json") == 0
     assert printed("cron list", capsys.readouterr().out) == []
     assert opsctl("cron", "logs", "mine") == 1 and opsctl("cron", "remove", "mine") == 1
@@ -52,7 +52,8 @@ def test_a_job_is_added_listed_replaced_only_on_demand_and_removed(
     capsys.readouterr()
     Path("mine.slurm").write_text(SCRIPT + "# newer\n")
     assert opsctl("cron", "add", "mine.slurm") == 1
-    assert "there is a job hourly/mine already: --replace" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "hourly/mine" in said and "--replace" in said
     assert (folder / "cron.hourly" / "mine.slurm").read_text() == SCRIPT
     assert opsctl("cron", "add", "mine.slurm", "--replace") == 0
     assert (folder / "cron.hourly" / "mine.slurm").read_text().endswith("# newer\n")
@@ -70,9 +71,9 @@ def test_a_job_is_added_listed_replaced_only_on_demand_and_removed(
         ("#!/bin/bash\n#SBATCH --gres=gpu:1\n", [], "gres"),
         ("#!/bin/bash\n#SBATCH --array=1-3\n", [], "array"),
         ("echo no interpreter\n", [], "#!"),
-        (SCRIPT, ["--name", "../../etc/x"], "cannot be a job's name"),
-        (SCRIPT, ["--name", "a;b\x1b[2J"], "cannot be a job's name"),
-        (SCRIPT, ["--name", ".hidden"], "cannot be a job's name"),
+        (SCRIPT, ["--name", "../../etc/x"], "../../etc/x"),
+        (SCRIPT, ["--name", "a;b\x1b[2J"], "a;b"),
+        (SCRIPT, ["--name", ".hidden"], ".hidden"),
     ],
 )
 def test_what_could_not_run_is_refused_and_not_copied(
@@ -94,8 +95,8 @@ def test_a_shipped_job_is_brought_back_and_an_unknown_one_names_those_there_are(
     assert files(folder) == ["cron.daily/fs-watchdog.slurm"]
     assert opsctl("cron", "add", "--shipped", "nothing") == 1
     heard = capsys.readouterr().err
-    assert "checkpoint-backup, checkpoint-rotation, evaluate, fs-watchdog, " in heard
-    assert ", progress, refill, report-publish, requests, slurm-status" in heard
+    shipped = ("checkpoint-backup", "checkpoint-rotation", "evaluate", "fs-watchdog", "progress", "refill")
+    assert all(name in heard for name in (*shipped, "report-publish", "requests", "slurm-status"))
     assert opsctl("cron", "add") == 2 and opsctl("cron", "add", "mine.slurm", "--shipped", "refill") == 2
 
 
@@ -131,5 +132,5 @@ def test_what_the_newest_run_printed_is_shown_with_how_it_ended(
     assert opsctl("cron", "logs", "mine") == 0
     assert "hourly/mine: failed" in capsys.readouterr().err
     assert opsctl("cron", "logs", "other") == 1
-    assert "no run of a job 'other': opsctl cron list" in capsys.readouterr().err
+    assert "'other': opsctl cron list" in capsys.readouterr().err
     assert json.loads(paths.job_runs.read_text().splitlines()[-1])["run"] == "r2"

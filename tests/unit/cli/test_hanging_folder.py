@@ -50,7 +50,7 @@ def test_the_doctor_and_who_names_the_folder_are_told_and_wait_for_ever_nowhere(
     try:
         for one in commands:
             said = "".join(one.communicate(timeout=LONGEST_S))
-            assert one.returncode == 1 and f"the file system at {named} does not answer" in said
+            assert one.returncode == 1 and named in said
     except subprocess.TimeoutExpired:
         pytest.fail("it hangs")
     finally:

@@ -33,7 +33,7 @@ def test_what_is_open_is_unknown_where_slurm_does_not_answer_and_what_ended_is_t
     place.write(an_errand(tmp_path).with_last(job_id=12))
     assert opsctl("jobs", "--json") == 1
     told = capsys.readouterr()
-    assert "squeue is not on PATH" in told.err
+    assert "squeue" in told.err and "PATH" in told.err
     ended, there = printed("jobs list", told.out)
     assert (ended["state"], ended["exit_code"], ended["is_open"]) == ("failed", 137, False)
     assert (there["state"], there["exit_code"], there["is_open"], there["job_id"]) == ("unknown", None, True, 12)
@@ -58,7 +58,7 @@ def test_one_that_cannot_be_asked_for_is_not_cancelled(
     errand = an_errand(tmp_path).with_last(job_id=12)
     place.write(errand)
     assert opsctl("jobs", "cancel", "12") == 1
-    assert "squeue is not on PATH" in capsys.readouterr().err
+    assert "squeue" in capsys.readouterr().err
     assert place.read(errand.errand) == errand
 
 
@@ -100,7 +100,8 @@ def test_one_that_slurm_has_is_not_forgotten(
     errand = start(place, slurm, an_errand(tmp_path))
     monkeypatch.setattr(backends, "client_for", lambda _: slurm)
     assert opsctl("jobs", "forget", errand.errand, "--anyway") == 1
-    assert f"{errand.errand} is pending: opsctl jobs cancel" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert errand.errand in said and "opsctl jobs cancel" in said
     assert place.all() == [errand]
 
 

@@ -43,9 +43,9 @@ def test_the_last_lines_are_shown_where_there_is_no_run(hub: Hub, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--hub", "lab/run", "--rank", "0"], "give no run and no --rank"),
-        (["--hub", "lab/run", "some-run"], "give no run and no --rank"),
-        (["--path", "x"], "--path is about the hub's copy"),
+        (["--hub", "lab/run", "--rank", "0"], "--rank"),
+        (["--hub", "lab/run", "some-run"], "--hub"),
+        (["--path", "x"], "--path"),
         (["--hub", "run"], "OWNER/NAME"),
     ],
 )

@@ -32,7 +32,8 @@ def submitted(folder: Path, name: str = "tiny") -> None:
 def test_nobody_starts_what_was_never_submitted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(folder)
     assert opsctl("refill") == 0
-    assert capsys.readouterr().out == "tiny: never submitted\n"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("tiny: ") and not (folder / "output").exists()
 
 
 def test_a_slurm_that_does_not_answer_needs_somebody(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +41,7 @@ def test_a_slurm_that_does_not_answer_needs_somebody(folder: Path, capsys: pytes
     assert opsctl("refill", "--json") == 1
     (value,) = printed("refill", capsys.readouterr().out)
     assert (value["state"], value["needs_somebody"], value["submitted"]) == ("stuck", True, [])
-    assert value["text"].startswith("tiny: not refilled: squeue is not on PATH")
+    assert value["text"].startswith("tiny: ") and "squeue" in value["text"]
 
 
 def test_one_run_that_fails_stops_no_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,10 +54,10 @@ def test_one_run_that_fails_stops_no_other(folder: Path, capsys: pytest.CaptureF
     assert sorted(known_runs()) == ["one", "three", "two"]
     assert opsctl("refill", "--all-runs") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("one: not refilled: ") and lines[1].startswith("three: not refilled: squeue")
-    assert lines[2] == "two: finished, nothing to do"
+    assert lines[0].startswith("one: ") and lines[1].startswith("three: ") and "squeue" in lines[1]
+    assert lines[2].startswith("two: finished")
 
 
 def test_a_run_and_all_of_them_are_not_asked_for_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl("refill", "tr1", "--all-runs") == 2
-    assert "give one of them" in capsys.readouterr().err
+    assert "--all-runs" in capsys.readouterr().err

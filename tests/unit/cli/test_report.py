@@ -56,23 +56,22 @@ def test_a_log_alone_is_a_page_here(here: Path, capsys: pytest.CaptureFixture[st
 def test_a_runs_page_goes_into_its_output_folder_and_names_what_slurm_did_not_say(here: Path) -> None:
     paths = made_run(here, 60)
     assert call() == 0
-    page = paths.page.read_text()
     assert paths.page == here / "output" / "report" / "index.html"
-    assert "What could not be looked at" in page and '"title":"Attempts"' in page
+    assert '"title":"Attempts"' in paths.page.read_text() and "squeue" in paths.page.read_text()
 
 
 def test_a_run_that_has_no_log_yet_has_a_page(here: Path) -> None:
     made_run(here, 60)
     (here / "output" / "logs" / "main_log.txt").unlink()
     assert call("--output", "page.html") == 0
-    assert "nothing trained yet" in (here / "page.html").read_text()
+    assert (here / "page.html").exists()
 
 
 def test_before_the_first_submit_it_says_that_there_is_no_log(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(here)
     assert call() == 1
     said = capsys.readouterr().err
-    assert "nothing has been submitted yet, so there is no log" in said and "No such file" not in said
+    assert said.count("\n") == 1 and "No such file" not in said
 
 
 def test_logs_of_one_name_are_told_apart_by_their_folders(here: Path) -> None:
@@ -86,10 +85,10 @@ def test_logs_of_one_name_are_told_apart_by_their_folders(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--log", "none.txt"], 1, "none.txt: no such log"),
-        (["--publish", "--log", "x"], 2, "--publish sends a run's own page"),
+        (["--log", "none.txt"], 1, "none.txt"),
+        (["--publish", "--log", "x"], 2, "--publish"),
         (["--publish", "--follow"], 2, "report-publish"),
-        (["--all-runs", "--output", "x"], 2, "--all-runs writes every run's own page"),
+        (["--all-runs", "--output", "x"], 2, "--all-runs"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(
@@ -145,7 +144,7 @@ def test_a_log_or_another_file_is_never_written_over(
     (here / "other.txt").write_text("months of work")
     before = (here / output).read_bytes()
     assert call("--log", "main_log.txt", "--output", output) == 1
-    assert f"{output}: cannot write the page" in capsys.readouterr().err and (here / output).read_bytes() == before
+    assert output in capsys.readouterr().err and (here / output).read_bytes() == before
 
 
 def test_a_log_whose_name_is_no_text_has_a_page(here: Path) -> None:
@@ -184,7 +183,7 @@ def test_all_runs_pages_tell_what_was_published_measured_and_excluded(
         (first.name, "from the plan"),
     ]
     [node] = [row for row in tables["one"]["Nodes"] if row[0] == "x07"]
-    assert node[4].startswith("until ") and node[4].endswith(": its fan is loud")
+    assert node[4].partition(": ")[2] == "its fan is loud"
     assert tables["one"]["Carbon"] == [
         ["Electricity", "2.25 kWh"],
         ["CO2e", "0.12 kg"],
@@ -213,10 +212,10 @@ def test_a_run_whose_log_breaks_the_page_keeps_no_other_run_from_its_own(
     def breaking(course: Course, record: object) -> None:
         if not (here / "tried").exists():
             (here / "tried").touch()
-            raise OverflowError("no such day")
+            raise OverflowError("day")
         taken(course, record)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Course, "take", breaking)
     assert call("--all-runs") == 1
-    assert "a: left alone: OverflowError: no such day" in capsys.readouterr().err
+    assert re.search(r"\ba: .*OverflowError: day$", capsys.readouterr().err, re.MULTILINE)
     assert [one.paths.page.exists() for _, one in found] == [False, True]
