@@ -1,4 +1,4 @@
-"""`opsctl on-call` as a process, where there is no Slurm."""
+"""`opsctl on-call` where there is no Slurm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.moments import now
 from tests.printed_json import printed
 from tests.tiny_run import write_checkpoint
-from tests.unit.cli.test_status import opsctl
+from tests.unit.cli.called import answer
 from tests.unit.cli.test_status_all import several
 
 
@@ -19,28 +19,28 @@ def test_without_slurm_the_records_are_told_and_the_queue_is_not_known(tmp_path:
     append_opened(paths, attempt)
     append_closed(paths, attempt)
     write_checkpoint(tmp_path / "tr1", 20, 160)
-    answer = opsctl(tmp_path / "tr1", "on-call")
-    assert (answer.returncode, answer.stderr) == (0, "")
+    found = answer(tmp_path / "tr1", "on-call")
+    assert (found.returncode, found.stderr) == (0, "")
     for fact in (r"^tr1: ", r"attempt 1 \(12\).*\bann\b", r"attempt 1 \(12\).*\bsignal\b", "iteration 20", "squeue"):
-        assert re.search(fact, answer.stdout, re.MULTILINE), fact
+        assert re.search(fact, found.stdout, re.MULTILINE), fact
 
 
 def test_last_tells_only_what_came_after_the_last_time(tmp_path: Path) -> None:
     several(tmp_path, "tr1")
     words = ["on-call", "--run", "tr1", "--since", "last", "--json"]
-    (first,) = printed("on-call", opsctl(tmp_path, *words).stdout)
-    (second,) = printed("on-call", opsctl(tmp_path, *words).stdout)
+    (first,) = printed("on-call", answer(tmp_path, *words).stdout)
+    (second,) = printed("on-call", answer(tmp_path, *words).stdout)
     assert first["happened"] and not second["happened"] and second["since"] == first["at"]
 
 
 def test_all_runs_are_told_one_after_the_other_and_one_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     several(tmp_path, "tr1", "tr2")
     (tmp_path / "tr2" / "run.toml").write_text("this is no toml")
-    answer = opsctl(tmp_path, "on-call", "--all-runs")
-    assert answer.returncode == 0 and "tr2/run.toml" in answer.stdout
-    assert [line[:4] for line in answer.stdout.splitlines() if re.match(r"tr\d: ", line)] == ["tr1:", "tr2:"]
+    found = answer(tmp_path, "on-call", "--all-runs")
+    assert found.returncode == 0 and "tr2/run.toml" in found.stdout
+    assert [line[:4] for line in found.stdout.splitlines() if re.match(r"tr\d: ", line)] == ["tr1:", "tr2:"]
 
 
 def test_a_time_that_is_none_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
-    answer = opsctl(tmp_path, "on-call", "--run", "nowhere", "--since", "yesterday")
-    assert answer.returncode == 2 and answer.stderr.startswith("opsctl: --since yesterday: ")
+    found = answer(tmp_path, "on-call", "--run", "nowhere", "--since", "yesterday")
+    assert found.returncode == 2 and found.stderr.startswith("opsctl: --since yesterday: ")

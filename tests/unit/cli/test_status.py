@@ -1,18 +1,15 @@
-"""`opsctl status`, `queue` and `watch` as processes where there is no Slurm at all, or nothing to look at."""
+"""`opsctl status`, `queue` and `watch` where there is no Slurm at all, or nothing to look at."""
 
 from __future__ import annotations
 
 import fcntl
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from opsctl.logs.index import look
+from opsctl.records import state_files
 from opsctl.records.identity import make_run_id
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
@@ -20,19 +17,7 @@ from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 from tests.reading import read_so_far_bytes
 from tests.tiny_run import ready, write_run
-
-
-def opsctl(folder: Path, *words: str, python: Sequence[str] = ("-m", "opsctl")) -> subprocess.CompletedProcess[str]:
-    """opsctl without a Slurm on PATH and with no run but the folder's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "SLURM_"))}
-    return subprocess.run(
-        [sys.executable, *python, *words],
-        cwd=folder,
-        env={**kept, "PATH": "/nonexistent", "XDG_STATE_HOME": str(folder / "state")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+from tests.unit.cli.called import answer, forked, without_slurm
 
 
 @pytest.fixture
@@ -48,11 +33,11 @@ def published(tmp_path: Path) -> Path:
 
 
 def test_without_slurm_status_shows_what_the_files_say_and_fails_in_one_line(published: Path) -> None:
-    answer = opsctl(published, "status")
-    assert answer.returncode == 1
-    assert answer.stdout.startswith("tiny  UNKNOWN")
-    assert re.search(r"iteration 7 of 500, 56 of 4,?000 ", answer.stdout)
-    assert answer.stderr.count("\n") == 1 and "squeue" in answer.stderr
+    found = answer(published, "status")
+    assert found.returncode == 1
+    assert found.stdout.startswith("tiny  UNKNOWN")
+    assert re.search(r"iteration 7 of 500, 56 of 4,?000 ", found.stdout)
+    assert found.stderr.count("\n") == 1 and "squeue" in found.stderr
 
 
 def test_a_status_of_a_log_of_any_size_reads_its_end_and_knows_what_came_long_before(
@@ -70,86 +55,85 @@ def test_a_status_of_a_log_of_any_size_reads_its_end_and_knows_what_came_long_be
     with paths.main_log.open("a") as log:
         log.write("nothing new\n" * 1000)
     before = read_so_far_bytes()
-    assert "iteration 8 of 500" in opsctl(published, "status").stdout
+    assert "iteration 8 of 500" in answer(published, "status").stdout
     assert read_so_far_bytes() - before < 1 << 25, "the program itself, and the log's end"
 
 
 def test_a_run_that_was_never_submitted_needs_no_slurm_to_say_so(tmp_path: Path) -> None:
     write_run(tmp_path)
-    answer = opsctl(tmp_path, "status")
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert answer.stdout.startswith("tiny  NOT SUBMITTED YET")
+    found = answer(tmp_path, "status")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("tiny  NOT SUBMITTED YET")
 
 
 def test_a_check_of_a_run_that_was_never_submitted_says_just_that_and_nothing_of_a_log(tmp_path: Path) -> None:
     write_run(tmp_path)
-    answer = opsctl(tmp_path, "watch", "training")
-    assert (answer.returncode, answer.stderr) == (3, "")
-    assert "PULSE: tiny " in answer.stdout and answer.stdout.count("\n") == 1
+    found = answer(tmp_path, "watch", "training")
+    assert (found.returncode, found.stderr) == (3, "")
+    assert "PULSE: tiny " in found.stdout and found.stdout.count("\n") == 1
     assert not (tmp_path / "output").exists()
 
 
 def test_without_slurm_the_check_is_unknown_and_its_log_says_so(published: Path) -> None:
-    answer = opsctl(published, "watch", "training")
-    assert (answer.returncode, answer.stderr, answer.stdout.count("\n")) == (3, "", 1)
-    assert re.search(r"PULSE: tiny .*squeue", answer.stdout)
-    assert (published / "output/logs/main_log.txt").read_text().endswith(answer.stdout)
+    found = answer(published, "watch", "training")
+    assert (found.returncode, found.stderr, found.stdout.count("\n")) == (3, "", 1)
+    assert re.search(r"PULSE: tiny .*squeue", found.stdout)
+    assert (published / "output/logs/main_log.txt").read_text().endswith(found.stdout)
 
 
 def test_findings_that_the_log_does_not_take_are_printed_and_told_so_in_one_line(published: Path) -> None:
     log = published / "output/logs/main_log.txt"
     log.unlink()
     log.mkdir()
-    answer = opsctl(published, "watch", "training")
-    assert (answer.returncode, answer.stdout.count("\n"), answer.stderr.count("\n")) == (3, 1, 1)
-    assert "PULSE: " in answer.stdout and str(log) in answer.stderr
+    found = answer(published, "watch", "training")
+    assert (found.returncode, found.stdout.count("\n"), found.stderr.count("\n")) == (3, 1, 1)
+    assert "PULSE: " in found.stdout and str(log) in found.stderr
 
 
-def test_the_checks_lines_wait_for_nobody_who_holds_the_log(published: Path) -> None:
+def test_the_checks_lines_wait_for_nobody_who_holds_the_log(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = published / "output/logs/main_log.txt"
-    # Who waited for this lock as for other files' would wait for an hour.
-    patient = "from opsctl.records import state_files; state_files.append_bytes.__defaults__ = (3600.0,)"
-    code = f"{patient}; from opsctl.cli import main; main()"
+    # A command that waited for this lock, as for those of other files, would wait for an hour.
+    monkeypatch.setattr(state_files.append_bytes, "__defaults__", (3600.0,))
     with log.open("r+") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        answer = opsctl(published, "watch", "training", python=("-c", code))
-    assert answer.stdout and log.read_text().endswith(answer.stdout)
+        found = forked(published, "watch", "training", environment=without_slurm(published))
+    assert found.stdout and log.read_text().endswith(found.stdout)
 
 
 def test_without_slurm_the_queue_fails_in_one_line(published: Path) -> None:
-    answer = opsctl(published, "queue")
-    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1)
+    found = answer(published, "queue")
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (1, "", 1)
 
 
 def test_json_is_whole_also_without_slurm(published: Path) -> None:
-    answer = opsctl(published, "status", "--json")
-    value = printed("status", answer.stdout)
-    assert answer.returncode == 1
+    found = answer(published, "status", "--json")
+    value = printed("status", found.stdout)
+    assert found.returncode == 1
     assert value["state"] == "unknown" and "not on PATH" in value["slurm_problem"]
     assert value["loss"]["lm_loss"] == 5.0 and value["queue"] is None
 
 
 def test_the_checks_findings_are_whole_also_without_slurm(published: Path) -> None:
-    answer = opsctl(published, "watch", "training", "--no-log", "--json")
-    (finding,) = printed("watch training", answer.stdout)
+    found = answer(published, "watch", "training", "--no-log", "--json")
+    (finding,) = printed("watch training", found.stdout)
     assert (finding["check"], finding["severity"]) == ("training", "unknown")
 
 
 def test_a_run_file_in_the_middle_of_an_edit_is_told_and_hides_nothing(published: Path) -> None:
     with (published / "run.toml").open("a") as file:
         file.write("not_a_variable = 1\n")
-    answer = opsctl(published, "status")
-    assert answer.returncode == 1 and "iteration 7 of 500" in answer.stdout
-    assert "not_a_variable" in answer.stdout
-    assert opsctl(published, "watch", "training").stdout.count("PULSE: tiny ") == 1
+    found = answer(published, "status")
+    assert found.returncode == 1 and "iteration 7 of 500" in found.stdout
+    assert "not_a_variable" in found.stdout
+    assert answer(published, "watch", "training").stdout.count("PULSE: tiny ") == 1
 
 
 def test_a_broken_run_file_from_which_nothing_was_published_is_an_error(tmp_path: Path) -> None:
     with write_run(tmp_path).open("a") as file:
         file.write("not_a_variable = 1\n")
-    answer = opsctl(tmp_path, "status")
-    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
-    assert opsctl(tmp_path, "watch", "training").returncode == 3
+    found = answer(tmp_path, "status")
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    assert answer(tmp_path, "watch", "training").returncode == 3
 
 
 @pytest.mark.parametrize(
@@ -164,9 +148,9 @@ def test_a_broken_run_file_from_which_nothing_was_published_is_an_error(tmp_path
     ],
 )
 def test_a_check_that_is_called_wrongly_is_unknown(tmp_path: Path, words: list[str]) -> None:
-    answer = opsctl(tmp_path, "watch", *words)
-    assert answer.returncode == 3 and answer.stdout == "" and "opsctl: " in answer.stderr
+    found = answer(tmp_path, "watch", *words)
+    assert found.returncode == 3 and found.stdout == "" and "opsctl: " in found.stderr
 
 
 def test_watching_and_json_do_not_go_together(published: Path) -> None:
-    assert opsctl(published, "status", "--watch", "--json").returncode == 2
+    assert answer(published, "status", "--watch", "--json").returncode == 2

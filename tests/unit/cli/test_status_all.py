@@ -1,4 +1,4 @@
-"""`opsctl status --all` as a process, where there is no Slurm: runs that are well, broken, gone or closed."""
+"""`opsctl status --all` where there is no Slurm: runs that are well, broken, gone or closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_checkpoint, write_run
-from tests.unit.cli.test_status import opsctl
+from tests.unit.cli.called import answer
 
 
 def several(folder: Path, *names: str) -> dict[str, RunPaths]:
@@ -36,15 +36,15 @@ def test_every_run_has_its_row_and_one_that_cannot_be_read_says_why(tmp_path: Pa
     paths = several(tmp_path, "tr1", "tr2", "tr3")
     write_checkpoint(tmp_path / "tr1", 500, 4000)
     (tmp_path / "tr2" / "run.toml").write_text("this is no toml")
-    answer = opsctl(tmp_path, "status", "--all")
-    assert answer.returncode == 1 and "squeue" in answer.stderr
-    lines = answer.stdout.splitlines()
-    assert re.findall(r"\d+", lines[0]) == ["3", "2", "1"]
+    found = answer(tmp_path, "status", "--all")
+    assert found.returncode == 1 and "squeue" in found.stderr
+    lines = found.stdout.splitlines()
+    assert re.findall(r"\d+", lines[0])[:3] == ["3", "2", "1"]
     names = [line.split()[0] for line in lines if line[0] not in " R3"]
     assert names == ["tr2", "tr3", "tr1"]
     assert any(line.startswith("tr1 ") and "finished" in line and "100.0 %" in line for line in lines)
     assert any(line.startswith("    ") and "tr2/run.toml" in line for line in lines)
-    value = printed("status", opsctl(tmp_path, "status", "--all", "--json").stdout)
+    value = printed("status", answer(tmp_path, "status", "--all", "--json").stdout)
     assert [(one["name"], one["output"]) for one in value][1:] == [
         (name, str(paths[name].output)) for name in ("tr3", "tr1")
     ]
@@ -56,20 +56,20 @@ def test_what_the_desk_remembers_of_a_run_is_on_both_screens(tmp_path: Path) -> 
         severity="critical", since=now(), last_seen=now(), text="/scratch is 97 % full", acknowledged_by="ann"
     )
     write_state(paths.output, paths.alerts, Memory(findings={"kill_switch:moon": full}))
-    assert "/scratch" not in opsctl(tmp_path / "tr1", "status").stdout  # a check that this look repeats: it is over
+    assert "/scratch" not in answer(tmp_path / "tr1", "status").stdout  # a check that this look repeats: it is over
     write_state(paths.output, paths.alerts, Memory(findings={"purge:/scratch": full}))
     for words in (["status", "--run", "tr1"], ["status", "--all"]):
-        answer = opsctl(tmp_path, *words)
-        assert "critical" in answer.stdout and "/scratch is 97 % full" in answer.stdout and "ann" in answer.stdout
-    (finding,) = printed("status", opsctl(tmp_path, "status", "--run", "tr1", "--json").stdout)["findings"]
+        found = answer(tmp_path, *words)
+        assert "critical" in found.stdout and "/scratch is 97 % full" in found.stdout and "ann" in found.stdout
+    (finding,) = printed("status", answer(tmp_path, "status", "--run", "tr1", "--json").stdout)["findings"]
     assert finding["acknowledged_by"] == "ann" and finding["seen_at"] is not None
 
 
 def test_a_run_and_all_of_them_are_not_looked_at_at_once(tmp_path: Path) -> None:
-    answer = opsctl(tmp_path, "status", "tr1", "--all")
-    assert answer.returncode == 2 and "--all" in answer.stderr
+    found = answer(tmp_path, "status", "tr1", "--all")
+    assert found.returncode == 2 and "--all" in found.stderr
 
 
 def test_where_there_is_no_run_it_says_how_to_have_one(tmp_path: Path) -> None:
-    answer = opsctl(tmp_path, "status", "--all")
-    assert (answer.returncode, answer.stderr) == (0, "") and "opsctl init" in answer.stdout
+    found = answer(tmp_path, "status", "--all")
+    assert (found.returncode, found.stderr) == (0, "") and "opsctl submit" in found.stdout
