@@ -17,6 +17,7 @@ import pytest
 from opsctl.cli import COMMANDS, root
 from opsctl.cli.completing import SHELLS
 from tests.tiny_run import write_run
+from tests.unit.cli.called import forked
 
 BIN = Path(sys.executable).parent
 
@@ -31,9 +32,7 @@ def offered(folder: Path, *words: str, **more: str) -> list[str]:
     """What is offered for the last of the words, and nothing must be said beside it."""
     asked = {"_OPSCTL_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["opsctl", *words])}
     asked["COMP_CWORD"] = str(len(words))
-    command = [sys.executable, "-m", "opsctl"]
-    env = environment(folder, **asked, **more)
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=20)
+    done = forked(folder, environment=environment(folder, **asked, **more))
     assert (done.returncode, done.stderr) == (0, "")
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 

@@ -18,6 +18,7 @@ import pytest
 from opsctl.cli import data, main
 from opsctl.cli.long_command import JOB_OPTIONS
 from tests.printed_json import printed
+from tests.unit.cli.called import forked
 from trainer.data import prepare as trainer_prepare
 from trainer.formats.distribution import install_command
 
@@ -62,7 +63,7 @@ def test_it_prepares_a_folder_and_passes_every_option_on(tmp_path: Path) -> None
 def test_what_cannot_work_is_one_line_and_the_designed_code(
     tmp_path: Path, words: list[str], code: int, said: str
 ) -> None:
-    ran = subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    ran = forked(tmp_path, "data", "prepare", *words, environment=os.environ)
     assert (ran.returncode, ran.stdout) == (code, "")
     assert re.search(said, ran.stderr) and ran.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

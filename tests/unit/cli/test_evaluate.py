@@ -1,8 +1,7 @@
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,12 @@ from opsctl.evaluation.records import Evaluated, append
 from opsctl.moments import now
 from opsctl.records.run_view import view
 from tests.printed_json import printed
+from tests.unit.cli.called import Answer, answer
 from tests.unit.evaluation.evaluated_runs import a_run, due, paths_of, ran, settings
 
 
-def opsctl(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "opsctl", *words], capture_output=True, text=True, timeout=120, check=False, cwd=cwd
-    )
+def opsctl(*words: str, cwd: Path, code: int = 0) -> Answer:
+    done = answer(cwd, *words, environment=os.environ)
     assert done.returncode == code, done.stderr
     return done
 

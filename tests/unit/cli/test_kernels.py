@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,12 +12,11 @@ from opsctl.cli import trainer_program
 from opsctl.cli.kernels import command
 from opsctl.errors import UsageError
 from tests.tiny_run import write_run
+from tests.unit.cli.called import Answer, forked
 
 
-def opsctl(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OPSCTL_KERNELS_CACHE": str(cache)}
-    command = [sys.executable, "-m", "opsctl", "kernels", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+def opsctl(*words: str, cache: Path) -> Answer:
+    return forked(cache, "kernels", *words, environment={**os.environ, "OPSCTL_KERNELS_CACHE": str(cache)})
 
 
 def test_several_architectures_follow_one_word_and_each_may_have_its_own(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`opsctl logs` as a process: what goes where, and how it leaves."""
+"""`opsctl logs`: its output and its end. Following a log is a process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.reading import read_so_far_bytes
+from tests.unit.cli.called import Answer, answer
 
 OPSCTL = [sys.executable, "-m", "opsctl"]
 RUN_FILE = """
@@ -39,11 +40,9 @@ def environment() -> dict[str, str]:
     return {**kept, "PATH": "/nonexistent", "PYTHONUNBUFFERED": "1"}
 
 
-def logs(run: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def logs(run: Path, *words: str) -> Answer:
     """`opsctl logs` with these words."""
-    return subprocess.run(
-        [*OPSCTL, "logs", *words], cwd=run, env=environment(), capture_output=True, text=True, timeout=20
-    )
+    return answer(run, "logs", *words, environment=environment())
 
 
 @pytest.fixture
@@ -80,14 +79,13 @@ def write(path: Path, text: str) -> None:
 
 def test_the_last_lines_are_printed_without_any_slurm(run: Path) -> None:
     write(run / "output/logs/main_log.txt", "".join(f"line {n}\n" for n in range(100)))
-    answer = logs(run, "-n", "2")
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "line 98\nline 99\n", "")
+    assert logs(run, "-n", "2") == Answer(0, "line 98\nline 99\n", "")
 
 
 def test_a_log_that_is_not_there_is_named_with_where_to_look_next(run: Path) -> None:
-    answer = logs(run)
-    assert answer.returncode == 1 and answer.stdout == ""
-    assert answer.stderr.count("\n") == 1 and str(run / "output/logs/main_log.txt") in answer.stderr
+    found = logs(run)
+    assert found.returncode == 1 and found.stdout == ""
+    assert found.stderr.count("\n") == 1 and str(run / "output/logs/main_log.txt") in found.stderr
 
 
 def test_a_run_file_that_somebody_is_editing_does_not_hide_the_log(run: Path) -> None:
@@ -136,19 +134,19 @@ def test_a_rank_shows_its_own_lines_of_the_newest_attempt(run: Path) -> None:
     os.utime(old / "ranks-1.json", (1, 1))
     attempt(run, 12, "node1", [0, 1])
     attempt(run, 12, "node2", [2, 3])
-    answer = logs(run, "--rank", "3", "-n", "2")
-    assert (answer.stdout, answer.stderr) == ("rank 3 of 12 says b\nrank 3 of 12 says c\n", "")
+    found = logs(run, "--rank", "3", "-n", "2")
+    assert (found.stdout, found.stderr) == ("rank 3 of 12 says b\nrank 3 of 12 says c\n", "")
 
 
 def test_a_rank_that_does_not_exist_is_told_which_do(run: Path) -> None:
     attempt(run, 12, "node1", [0, 1])
-    answer = logs(run, "--rank", "7")
-    assert answer.returncode == 1 and re.search(r"\b7\b.*\b12\b.*\b0 .*\b1\b", answer.stderr)
+    found = logs(run, "--rank", "7")
+    assert found.returncode == 1 and re.search(r"\b7\b.*\b12\b.*\b0 .*\b1\b", found.stderr)
 
 
 def test_a_rank_before_any_attempt_is_told_so(run: Path) -> None:
-    answer = logs(run, "--rank", "0")
-    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1)
+    found = logs(run, "--rank", "0")
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (1, "", 1)
 
 
 def test_following_a_rank_gives_its_new_lines_alone(run: Path, following: Following) -> None:
@@ -170,8 +168,7 @@ def test_the_end_of_a_huge_log_is_shown_without_reading_the_rest(run: Path) -> N
         file.write(b"\nlast\n")
     before = read_so_far_bytes()
     assert logs(run, "-n", "1").stdout == "last\n"
-    # What is read is Python itself and what it imports.
-    assert read_so_far_bytes() - before < path.stat().st_size / 2
+    assert read_so_far_bytes() - before < path.stat().st_size / 2, "what it imports and the end of the log"
 
 
 @pytest.mark.parametrize("node", ["../../../../secret", "/etc/secret"])
@@ -179,9 +176,9 @@ def test_a_rank_map_leads_to_no_file_outside_of_the_attempt(run: Path, node: str
     (run / "secret.out").write_text("[default0]:secret\n")
     folder = attempt(run, 12, "node1", [0, 1])
     (folder / "ranks-1.json").write_text(json.dumps([{"rank": 0, "local_rank": 0, "node": node, "gpu": "", "pid": 1}]))
-    answer = logs(run, "--rank", "0")
-    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1)
-    assert "Traceback" not in answer.stderr
+    found = logs(run, "--rank", "0")
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (1, "", 1)
+    assert "Traceback" not in found.stderr
 
 
 @pytest.mark.parametrize("words", [(), ("-f",)])
@@ -194,9 +191,9 @@ def test_a_log_that_is_no_plain_file_is_refused_in_a_line_at_once(run: Path, kin
         log.symlink_to(run / "thesis.txt")
     else:
         os.mkfifo(log)
-    answer = logs(run, *words)
-    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (1, "", 1)
-    assert str(log) in answer.stderr and "Traceback" not in answer.stderr
+    found = logs(run, *words)
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (1, "", 1)
+    assert str(log) in found.stderr and "Traceback" not in found.stderr
 
 
 def test_a_log_with_a_hole_of_gigabytes_is_shown_in_little_time_and_memory(run: Path) -> None:
@@ -210,7 +207,7 @@ def test_a_log_with_a_hole_of_gigabytes_is_shown_in_little_time_and_memory(run: 
         "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
         "main(['logs', '-n', '5000'])"
     )
-    answer = subprocess.run(
+    found = subprocess.run(
         [sys.executable, "-c", code], cwd=run, env=environment(), capture_output=True, text=True, timeout=20
     )
-    assert answer.stdout.splitlines() == [f"first {n}" for n in range(1000)] + [f"line {n}" for n in range(3000)]
+    assert found.stdout.splitlines() == [f"first {n}" for n in range(1000)] + [f"line {n}" for n in range(3000)]

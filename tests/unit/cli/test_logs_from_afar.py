@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub_server import TOKEN, Fault, Hub, hub_server
+from tests.unit.cli.called import Answer, forked
 
 LOGS = [sys.executable, "-m", "opsctl", "logs"]
 
@@ -24,10 +25,8 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield served
 
 
-def call(hub: Hub, home: Path, *words: str, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*LOGS, *words], env=environment(hub, home, token), cwd=home, capture_output=True, text=True, timeout=60
-    )
+def call(hub: Hub, home: Path, *words: str, token: str | None = TOKEN) -> Answer:
+    return forked(home, "logs", *words, environment=environment(hub, home, token))
 
 
 def environment(hub: Hub, home: Path, token: str | None = TOKEN) -> dict[str, str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,8 @@ import pytest
 
 from tests.hub_server import TOKEN, Hub, hub_server
 from tests.tiny_run import write_checkpoint, write_run
+from tests.unit.cli.called import Answer, forked
 from tests.unit.hub.far_runs import log_of
-
-STATUS = [sys.executable, "-m", "opsctl", "status"]
 
 
 @pytest.fixture
@@ -41,13 +38,13 @@ def hub(tmp_path: Path, run: Path) -> Iterator[Hub]:
         yield served
 
 
-def status(hub: Hub, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def status(hub: Hub, folder: Path, *words: str) -> Answer:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "SLURM_", "HF_"))}
     environment = {**kept, **hub.environment(hub.folder / "home"), "PATH": "/nonexistent"}
-    return subprocess.run([*STATUS, *words], env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+    return forked(folder, "status", *words, environment=environment)
 
 
-def told(done: subprocess.CompletedProcess[str], key: str) -> dict[str, Any]:
+def told(done: Answer, key: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout)[key]
     return found
 

@@ -17,11 +17,12 @@ from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from opsctl.runs.paths import RunPaths
 from tests.tiny_run import ready, write_run
+from tests.unit.cli.called import answer, without_slurm
 from trainer.formats.attempt_records import Failure
 
 #: Sets the title, clears the screen, turns what follows around; the same in one byte; a bell; a line of its own.
-HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: all is well"
-SHOWN = r"\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: all is well"
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: fine"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\ropsctl: fine"
 
 
 @pytest.fixture
@@ -50,8 +51,7 @@ def folder(tmp_path: Path) -> Path:
 def on_a_terminal(folder: Path, *words: str) -> str:
     """All that `opsctl WORDS` sends to a terminal that it is given; no Slurm is to be had."""
     ours, its = pty.openpty()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "SLURM_"))}
-    environment = {**kept, "PATH": "/nonexistent", "XDG_STATE_HOME": str(folder / "state"), "NO_COLOR": "1"}
+    environment = {**without_slurm(folder), "NO_COLOR": "1"}
     child = subprocess.Popen(
         [sys.executable, "-m", "opsctl", *words], cwd=folder, env=environment, stdin=its, stdout=its, stderr=its
     )
@@ -67,11 +67,13 @@ def on_a_terminal(folder: Path, *words: str) -> str:
     return out.decode().replace("\r\n", "\n")
 
 
+def obeys_nothing(out: str) -> bool:
+    return bool(out) and all(character.isprintable() or character in "\n\t" for character in out)
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ("logs",),
-        ("status",),
         ("attempts",),
         ("kill-switch", "show"),
         ("kill-switch", "trigger"),
@@ -83,18 +85,18 @@ def on_a_terminal(folder: Path, *words: str) -> str:
     ],
     ids=lambda words: " ".join(words).encode("unicode_escape").decode()[:30],
 )
-def test_no_command_sends_what_a_file_holds_to_the_terminal_as_it_is(folder: Path, words: tuple[str, ...]) -> None:
-    out = on_a_terminal(folder, *words)
-    assert out and not [character for character in out if not character.isprintable() and character not in "\n\t"]
+def test_no_command_prints_what_a_file_holds_as_it_is(folder: Path, words: tuple[str, ...]) -> None:
+    found = answer(folder, *words)
+    assert obeys_nothing(found.stdout + found.stderr)
 
 
 def test_what_would_steer_the_terminal_is_there_to_be_read(folder: Path) -> None:
-    assert f"said\t{SHOWN}\n" in on_a_terminal(folder, "logs")
-    assert SHOWN in on_a_terminal(folder, "attempts")
-    assert r"\x1b]0;owned" in on_a_terminal(folder, "status")
+    log, status = on_a_terminal(folder, "logs"), on_a_terminal(folder, "status")
+    assert f"said\t{SHOWN}\n" in log and obeys_nothing(log)
+    assert r"\x1b]0;owned" in status and obeys_nothing(status)
+    assert SHOWN in answer(folder, "attempts").stdout
 
 
 def test_a_log_is_shown_in_the_same_way_to_what_reads_through_a_pipe(folder: Path) -> None:
-    command = [sys.executable, "-m", "opsctl", "logs"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
-    assert SHOWN in done.stdout and "\x1b" not in done.stdout
+    found = answer(folder, "logs").stdout
+    assert SHOWN in found and "\x1b" not in found
