@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_run import write_run
+from tests.unit.cli.called import Answer, forked
 
 STRANGER, READER = "games", "nobody"
 #: Every command that looks, and what it exits with where nobody may ask the run's Slurm.
@@ -57,13 +58,19 @@ class Trap:
         path.write_text(f'#!/bin/sh\necho "$0 as $(id -un)" >>{self.sprung}\n')
         path.chmod(0o755)
 
-    def read(self, words: str, user: str, **more: str) -> subprocess.CompletedProcess[str]:
-        account = pwd.getpwnam(user)
+    def environment(self, user: str, **more: str) -> dict[str, str]:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OPSCTL", "XDG"))}
+        return {**base, "HOME": str(self.folder / "open" / user), "USER": user, **more}
+
+    def read(self, words: str, user: str, **more: str) -> Answer:
+        return forked(self.folder, *words.split(), environment=self.environment(user, **more), user=user)
+
+    def read_as_a_program(self, words: str, user: str) -> subprocess.CompletedProcess[str]:
+        account = pwd.getpwnam(user)
         return subprocess.run(
             [sys.executable, "-P", "-m", "opsctl", *words.split()],
             cwd=self.folder,
-            env={**base, "HOME": str(self.folder / "open" / user), "USER": user, **more},
+            env=self.environment(user),
             user=account.pw_uid,
             group=account.pw_gid,
             extra_groups=[],
@@ -112,6 +119,8 @@ def test_no_command_that_looks_runs_anything_of_a_strangers_folder(trap: Trap, u
         assert not trap.sprung.exists(), (words, trap.sprung.read_text())
         assert answer.returncode == code, (words, answer.stderr, answer.stdout)
         assert "Traceback" not in answer.stderr
+    # A new interpreter imports everything: nothing of that is in the folder.
+    assert trap.read_as_a_program("status", user).returncode == 1 and not trap.sprung.exists()
 
 
 def test_it_says_which_cluster_that_is_and_what_to_type(trap: Trap) -> None:
@@ -131,11 +140,15 @@ def test_no_program_is_taken_from_the_folder_one_is_in_by_a_path_that_names_it(t
 
 def test_a_folder_that_others_can_write_is_no_cluster_to_name(trap: Trap) -> None:
     answer = trap.read(f"queue --cluster {trap.folder}/output/.opsctl", READER)
-    assert (answer.returncode, answer.stdout) == (2, "") and f"belongs to {STRANGER}" in answer.stderr
+    assert (answer.returncode, answer.stdout) == (2, "") and STRANGER in answer.stderr
     assert not trap.sprung.exists()
 
 
-@pytest.mark.parametrize("damage", ["null", "[]", "7", "{", "", "large", "folder", "fifo", "link"])
+DAMAGES = ["null", "[]", "7", "{", "", "large", "folder", "fifo", "link"]
+LOOKS = ["queue", "cancel --dry-run", "submit --dry-run", "watch training", "status"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_of_the_cluster_is_one_line(trap: Trap, damage: str) -> None:
     record = trap.folder / "output" / ".opsctl" / "cluster.json"
     record.unlink()
@@ -150,7 +163,8 @@ def test_a_damaged_record_of_the_cluster_is_one_line(trap: Trap, damage: str) ->
         record.symlink_to("/etc/hostname")
     else:
         record.write_text(damage)
-    for words in ("queue", "cancel --dry-run", "submit --dry-run", "watch training", "status"):
+    turn = DAMAGES.index(damage)
+    for words in (LOOKS * 2)[turn : turn + 2]:
         answer = trap.read(words, READER)
         assert answer.returncode == READING[words], (words, answer)
         said = [*answer.stderr.splitlines(), *(answer.stdout.splitlines() if words.startswith("watch") else ())]
