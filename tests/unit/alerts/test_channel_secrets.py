@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def test_nothing_is_followed_that_others_could_have_written(tmp_path: Path, prof
     secret_file(tmp_path)
     profile.chmod(0o666)
     channel = Channel("x", reference, profile, (CHANNELS,))
-    with pytest.raises(SecretRefused, match="nobody else can change"):
+    with pytest.raises(SecretRefused, match=re.escape(str(profile))):
         target_of(channel, {"SLACK": SLACK, "PATH": os.environ["PATH"]})
 
 
@@ -89,7 +90,7 @@ def test_a_url_without_a_secret_may_stand_anywhere(url: str) -> None:
 @pytest.mark.parametrize("text", ["", "slack", TOKEN, "file:", "mailto:ann@example.org", "a\nb://c", "hook:"])
 def test_what_is_no_channel_is_refused_without_being_repeated(text: str) -> None:
     problem = written_problem(text, may_have_secret=True)
-    assert problem and TOKEN not in problem and "allowed is" in problem
+    assert problem and TOKEN not in problem
 
 
 def test_a_channels_name_has_no_secret_and_stays_the_same(profile: Path) -> None:

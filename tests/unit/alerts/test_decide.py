@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
 
@@ -61,8 +62,8 @@ def test_what_begins_together_is_one_message_with_the_worst_first() -> None:
     assert desk.look(0, warning("disk"), critical("cron"), warning("speed", "node 3")) == [
         ("new", ("disk", "cron", "speed:node 3"))
     ]
-    assert desk.told[0].title == "CRITICAL: cron is dead and 2 more"
-    assert desk.told[0].severity == "critical" and "do: opsctl cron" in desk.told[0].body
+    assert re.fullmatch(rf"CRITICAL: {critical('cron').text} .*\b2\b.*", desk.told[0].title)
+    assert desk.told[0].severity == "critical" and "opsctl cron" in desk.told[0].body
 
 
 def test_becoming_worse_is_news_and_becoming_better_is_none() -> None:
@@ -76,7 +77,7 @@ def test_becoming_worse_is_news_and_becoming_better_is_none() -> None:
 @pytest.mark.parametrize(
     ("found", "looked_at"),
     [((), ("disk",)), ((blind("cron"),), CHECKS), ((blind("cron", "node"),), CHECKS)],
-    ids=["not looked at", "blind", "blind for this subject"],
+    ids=["absent", "blind", "blind-subject"],
 )
 def test_what_could_not_be_looked_at_neither_ends_nor_is_reminded_of(
     found: tuple[Finding, ...], looked_at: tuple[str, ...]
@@ -143,7 +144,7 @@ def test_the_hours_limit_holds_back_all_but_what_is_critical_and_says_so_later()
     assert desk.look(0.2, *now) == []
     assert desk.look(0.3, *now, critical("disk")) == [("new", ("disk",))]
     assert desk.look(1.35, *now, critical("disk")) == [("new", ("cron:3", "cron:4", "cron:5"))]
-    assert "3 of these held back since" in desk.told[-1].body
+    assert re.search(r"^.*\b3 .*12:12", desk.told[-1].body, re.MULTILINE), "the number held back, and since when"
 
 
 def test_quiet_hours_hold_back_what_is_not_critical_until_they_end() -> None:
@@ -170,7 +171,7 @@ def test_a_silence_stops_all_and_at_its_end_one_message_says_what_is_open_and_wh
     assert desk.look(1, critical("disk"), critical("cron")) == []
     assert desk.look(4, critical("disk"), critical("cron")) == []
     assert desk.look(5, critical("disk"), critical("cron")) == [("silence", ("cron", "disk", "speed"))]
-    assert "of ann is over: 2 open, 1 ended" in desk.told[-1].title
+    assert re.search(r"\bann\b.*\b2 open, 1 ended", desk.told[-1].title)
     assert desk.look(5.1, critical("disk"), critical("cron")) == []
     assert desk.look(6) == [("recovery", ("cron", "disk"))]
     assert desk.memory.silence is None

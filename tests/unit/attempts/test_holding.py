@@ -27,7 +27,7 @@ def attempt(reason: str | None) -> Attempt:
         ([attempt(None)], None, False),
         ([attempt(Ending.UNKNOWN)], None, False),  # perhaps another cluster's job, perhaps hidden
         ([attempt(Ending.NODE_FAILURE)], None, True),
-        ([attempt("a word of another release")], None, True),
+        ([attempt("from-another-release")], None, True),
         ([], 7, True),  # its own earlier life
         ([], 8, False),
     ],
