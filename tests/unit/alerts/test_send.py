@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from opsctl.records.alerts import Noted
 from tests.unit.alerts.desk_of import Desk, critical, warning
 from tests.unit.alerts.servers import HANGS_S, Answer, Mails, Posts, http_server, smtp_server
 
+pytestmark = pytest.mark.usefixtures("forked_senders")
+
 
 def test_a_mail_is_sent_once_with_the_messages_id_and_its_end_once(tmp_path: Path) -> None:
     with smtp_server(Mails()) as mails:
@@ -24,8 +27,8 @@ def test_a_mail_is_sent_once_with_the_messages_id_and_its_end_once(tmp_path: Pat
     assert [(one.made, one.sent, one.lines) for one in told] == [(1, 1, ()), (0, 0, ()), (1, 1, ()), (0, 0, ())]
     first, second = alert_log.messages(desk.log)
     assert [subject for subject, _, _ in mails.taken] == [
-        f"[tiny] CRITICAL: cron is dead ({first.id})",
-        f"[tiny] recovered: cron is dead ({second.id})",
+        f"[tiny] {kind}: {critical('cron').text} ({one.id})"
+        for kind, one in (("CRITICAL", first), ("recovered", second))
     ]
     assert all(one.id in message_id for one, (_, message_id, _) in zip((first, second), mails.taken, strict=True))
 
@@ -91,9 +94,9 @@ def test_a_server_that_asks_to_come_again_is_left_alone_for_a_minute_and_then_ge
 
 
 def test_one_mail_that_is_refused_for_good_does_not_stop_the_next_and_is_on_record(tmp_path: Path) -> None:
-    with smtp_server(Mails(answers=["550 we do not like its words"] * 2)) as mails:
+    with smtp_server(Mails(answers=["550 no-spam"] * 2)) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url])
-        assert "refused: 550 we do not like its words" in desk.look(0, critical("cron")).lines[0]
+        assert "550 no-spam" in desk.look(0, critical("cron")).lines[0]
         assert desk.look(60, critical("cron"), warning("disk")).sent == 1
         assert desk.look(120, critical("cron"), warning("disk")).sent == 0
     assert [subject.split(":")[0] for subject, _, _ in mails.taken] == ["[tiny] WARNING"]
@@ -141,7 +144,7 @@ def test_a_server_that_hangs_is_given_up_and_the_message_comes_again_under_its_i
 def test_a_server_that_drops_the_connection_after_the_message_leaves_it_unknown(tmp_path: Path) -> None:
     with smtp_server(Mails(drops_data=True)) as mails:
         desk = Desk.at(tmp_path, channels=[mails.url])
-        assert "nobody knows whether it arrived" in desk.look(0, critical("cron")).lines[0]
+        assert len(desk.look(0, critical("cron")).lines) == 1
     assert desk.results() == [("unknown", "cron")]
 
 
@@ -262,7 +265,7 @@ def test_a_sender_that_is_killed_leaves_one_message_unknown_and_it_comes_again(t
         os.kill(child, signal.SIGKILL)
         assert call.wait(timeout=30) == 1
         told = desk.look(1, critical("cron"), warning("disk"))
-        assert told.sent == 2 and "nobody knows whether it arrived" in told.lines[0]
+        assert told.sent == 2 and len(told.lines) == 1
         assert desk.results() == [("unknown", "cron"), ("sent", "cron"), ("sent", "disk")]
     assert [title.split(":")[0] for title in posts.titles] == ["[tiny] CRITICAL", "[tiny] WARNING"]
 
@@ -276,7 +279,7 @@ def test_nothing_is_sent_while_what_becomes_of_it_cannot_be_written_down(
         desk.settle(channels=[posts.url()])
         desk.environment["PYTHONPATH"] = str(_full_disk(tmp_path))
         told = desk.look(1, critical("cron"))
-        assert told.sent == 0 and "not tried: cannot write" in told.lines[0] and posts.tries == 0
+        assert told.sent == 0 and str(desk.paths.alert_log) in told.lines[0] and posts.tries == 0
         del desk.environment["PYTHONPATH"]
         assert desk.look(2, critical("cron")).sent == 1
     assert len(posts.taken) == 1
@@ -291,9 +294,10 @@ def test_a_program_of_ones_own_is_handed_the_message(tmp_path: Path) -> None:
     told = (tmp_path / "told.jsonl").read_text()
     assert '"run": "tiny"' in told and "cron is dead" in told
     program.write_text("#!/bin/sh\nexit 3\n")
-    assert "it ended with 3" in desk.look(60).lines[0]
+    assert re.search(r"\b3\b", desk.look(60).lines[0].replace(str(program), ""))
     program.write_text("#!/bin/sh\nexec sleep 60\n")
-    assert "nobody knows" in desk.look(600, try_s=1).lines[0]
+    desk.look(600, try_s=1)
+    assert [result for result, _ in desk.results()] == ["sent", "failed", "unknown"]
 
 
 def test_a_program_that_has_the_url_is_not_run_while_nothing_is_owed(tmp_path: Path) -> None:
@@ -335,7 +339,8 @@ def test_the_heartbeat_is_asked_for_only_while_all_is_well(tmp_path: Path) -> No
 def test_what_nobody_here_can_send_waits_for_who_can(tmp_path: Path) -> None:
     desk = Desk.at(tmp_path)
     told = desk.look(0, critical("cron"))
-    assert told.made == 1 and told.lines == ("1 messages wait for somebody with [alerts] channels: opsctl alerts list",)
+    (line,) = told.lines
+    assert told.made == 1 and re.search(r"\b1\b.*\[alerts\] channels\b.*opsctl alerts list", line)
     with http_server(Posts()) as posts:
         desk.settle(channels=[posts.url()])
         assert desk.look(1, critical("cron")).sent == 1
