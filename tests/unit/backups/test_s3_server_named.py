@@ -36,7 +36,9 @@ def url(tmp_path: Path, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPat
     return url
 
 
-@pytest.mark.parametrize("named_by", ["--endpoint", *VARIABLES])
+@pytest.mark.parametrize(
+    "named_by", ["--endpoint", VARIABLES[1], pytest.param(VARIABLES[0], marks=pytest.mark.nightly)]
+)
 def test_a_bare_machine_restores_a_run_and_a_checkpoint(
     url: str, named_by: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
