@@ -106,7 +106,7 @@ def test_one_content_is_sent_once_whoever_names_it_and_however(folder: Path, dis
     with open_store(str(disk)) as store:
         mine = choose(store, _id(other))
         bring_data_back(store, mine, None, Flow(), lambda _line: None)
-        with pytest.raises(OpsctlError, match="several runs' data sets; --run says whose"):
+        with pytest.raises(OpsctlError, match="--run"):
             choose(store, None)
     assert filecmp.cmp(tmp_path / "there" / "renamed.bin", tmp_path / "here" / "corpus.bin", shallow=False)
 
@@ -152,7 +152,7 @@ def _replaced(data: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_rewritten, _replaced])
-@pytest.mark.parametrize("is_there", [".opsctl-part-*", "corpus.bin"], ids=["in the first file", "in the second"])
+@pytest.mark.parametrize("is_there", [".opsctl-part-*", "corpus.bin"], ids=["first", "second"])
 def test_a_set_that_changes_while_it_is_sent_is_never_called_whole(
     folder: Path, disk: Path, tmp_path: Path, change: Callable[[Path], None], is_there: str
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_set_that_changes_while_it_is_sent_is_never_called_whole(
             left.pop()(tmp_path / "d" / "corpus")
 
     done = send(folder, disk, given, Flow(reached=reached))
-    assert not left and done.line is None and "corpus is not there whole" in done.problems[0]
+    assert not left and done.line is None and "corpus" in done.problems[0]
     assert whole_there(disk) == set() and not on_record(folder, disk)
     assert not list(disk.glob(f"{FOLDER}/runs/*"))
     assert send(folder, disk, given).problems == []
@@ -219,14 +219,15 @@ def test_a_place_that_is_not_mounted_is_no_empty_one(folder: Path, disk: Path, t
     given = options_of(tmp_path / "d", "corpus")
     send(folder, disk, given, is_shared=True)
     shutil.rmtree(disk / FOLDER)
-    with pytest.raises(OpsctlError, match="is it mounted"):
+    with pytest.raises(OpsctlError, match="mounted"):
         send(folder, disk, given, is_shared=True)
     assert send(folder, disk, given, is_shared=True, anew=True).files == 2
 
 
 def test_the_runs_own_folder_is_no_place_for_copies(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(OpsctlError, match="in the run's own folder"):
+    with pytest.raises(OpsctlError, match=str(seen(folder).paths.output)):
         send(folder, seen(folder).paths.output, options_of(tmp_path / "d", "corpus"), is_shared=True)
+    assert not (seen(folder).paths.output / FOLDER).exists()
 
 
 @pytest.mark.parametrize(
@@ -234,16 +235,15 @@ def test_the_runs_own_folder_is_no_place_for_copies(folder: Path, tmp_path: Path
     [
         ({"data_path": ["/nowhere/corpus"]}, "/nowhere/corpus"),
         ({"valid_weighted_split_paths_path": "/nowhere.txt"}, "/nowhere.txt"),
-        ({"tokenizer_name_or_path": "/dev"}, "no tokenizer in /dev"),
-        ({"vocab_file": "/nowhere.json"}, "no file /nowhere.json"),
+        ({"tokenizer_name_or_path": "/dev"}, "/dev"),
+        ({"vocab_file": "/nowhere.json"}, "/nowhere.json"),
     ],
 )
 def test_what_is_named_and_not_there_is_said_before_anything_is_sent(
     tmp_path: Path, change: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(OpsctlError, match="no data set is sent") as caught:
+    with pytest.raises(OpsctlError, match=why):
         named_sets({**options_of(tmp_path / "d", "corpus"), **change})
-    assert why in str(caught.value)
 
 
 def test_they_come_back_to_where_they_were_and_what_is_there_is_left_alone(
@@ -265,7 +265,7 @@ def test_nothing_is_fetched_where_anything_else_is_in_a_place(folder: Path, disk
     send(folder, disk, options_of(tmp_path / "d", "corpus", "second"))
     (tmp_path / "d" / "corpus.bin").unlink()
     (tmp_path / "d" / "second.idx").write_bytes(b"of another data set")
-    with pytest.raises(OpsctlError, match=r"second\.idx is there and is not what was sent"):
+    with pytest.raises(OpsctlError, match=r"second\.idx"):
         back(disk)
     assert not (tmp_path / "d" / "corpus.bin").exists()
 
@@ -297,12 +297,11 @@ def test_in_another_folder_it_says_what_to_change(folder: Path, disk: Path, tmp_
                 assert filecmp.cmp(was + end, path + end, shallow=False)
     a, b, valid = (str(tmp_path / "d" / name) for name in ("a/corpus", "b/corpus", "valid"))
     key = "valid_weighted_split_paths_path"
-    assert set(changes_to_make(done)) == {
-        f"[data] data_path: {a} is {now[a]} now",
-        f"[data] data_path: {b} is {now[b]} now",
-        f"[data] {key}: {groups} is {now[str(groups)]} now",
-        f"the weighted split file {now[str(groups)]}: {valid} is {now[valid]} now",
-    }
+    changes = changes_to_make(done)
+    places = ("[data] data_path", "[data] data_path", f"[data] {key}", now[str(groups)])
+    for place, was in zip(places, (a, b, str(groups), valid), strict=True):
+        assert sum(all(fact in line for fact in (place, f"{was} ", now[was])) for line in changes) == 1, was
+    assert len(changes) == 4
 
 
 def test_bytes_that_are_not_what_was_sent_do_not_come_back(folder: Path, disk: Path, tmp_path: Path) -> None:

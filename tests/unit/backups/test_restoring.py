@@ -66,17 +66,15 @@ def test_without_optimizer_states_it_says_so_whichever_way_it_is_there(folder: P
 
 def test_what_is_not_there_or_only_in_part_is_refused_with_the_way(folder: Path, disk: Path) -> None:
     with open_store(str(disk)) as store:
-        with pytest.raises(OpsctlError, match="without optimizer states only: --weights-only brings that"):
+        with pytest.raises(OpsctlError, match="--weights-only"):
             choose(store, 10, False)
-        with pytest.raises(OpsctlError, match="has no global_step11: it is not there"):
+        with pytest.raises(OpsctlError, match="global_step11"):
             choose(store, 11, False)
         (disk / "checkpoints" / "global_step40" / "layer_01-model_00-model_states.pt").write_text("short")
-        with pytest.raises(OpsctlError, match="has 5 bytes instead of "):
+        with pytest.raises(OpsctlError, match=r"layer_01-model_00-model_states\.pt.*\b5 bytes"):
             choose(store, 40, False)
         (disk / "checkpoints" / "global_step20" / "manifest.json").unlink()
-        with pytest.raises(
-            OpsctlError, match=r"has no global_step20: it has no manifest\.json: it was not sent whole, or "
-        ):
+        with pytest.raises(OpsctlError, match=r"global_step20\b.*manifest\.json"):
             choose(store, 20, False)
 
 
@@ -95,18 +93,21 @@ def test_a_finished_restore_that_is_typed_again_changes_nothing(folder: Path, di
 def test_what_is_there_and_is_not_as_it_was_sent_is_not_called_complete(folder: Path, disk: Path) -> None:
     weights = checkpoint(folder, 20) / "layer_01-model_00-model_states.pt"
     weights.write_bytes(b"!" + weights.read_bytes()[1:])
-    with pytest.raises(OpsctlError, match=r"has checksum .*nothing is overwritten"):
+    with pytest.raises(OpsctlError, match=r"layer_01.*checksum"):
         into_run(folder, disk, 20)
+    assert weights.read_bytes()[:1] == b"!"
 
 
 def test_nothing_is_overwritten_and_nobody_may_be_training(folder: Path, disk: Path) -> None:
     edit_manifest(checkpoint(folder, 20), consumed_valid_samples=1)  # another save
-    with pytest.raises(OpsctlError, match="is there, and nothing is overwritten"):
+    before = contents(checkpoint(folder, 20))
+    with pytest.raises(OpsctlError, match="global_step20"):
         into_run(folder, disk, 20)
+    assert contents(checkpoint(folder, 20)) == before
     shutil.rmtree(checkpoint(folder, 20))
     own = lease.take(seen(folder).paths, "1.x", 1, "ada", lambda _held: None)
     assert isinstance(own, lease.OwnLease)
-    with pytest.raises(OpsctlError, match="cannot restore global_step20 while tiny is being trained by job 1 of ada"):
+    with pytest.raises(OpsctlError, match=r"global_step20\b.*\btiny\b.*\bjob 1\b.*\bada\b"):
         into_run(folder, disk, 20)
     assert there(folder) == [10, 30, 40]
 
@@ -116,7 +117,7 @@ def test_a_file_that_is_not_as_it_was_is_refused_and_nothing_has_its_name(folder
     spoilt = disk / "checkpoints" / "global_step20" / "layer_01-model_00-model_states.pt"
     whole = spoilt.read_bytes()
     spoilt.write_bytes(b"!" + whole[1:])
-    with pytest.raises(OpsctlError, match=r"layer_01-model_00-model_states\.pt.* has checksum"):
+    with pytest.raises(OpsctlError, match=r"layer_01-model_00-model_states\.pt.*checksum"):
         into_run(folder, disk, 20)
     assert there(folder) == [10, 30, 40]
     spoilt.write_bytes(whole)
@@ -130,13 +131,14 @@ def test_single_files_come_without_a_manifest(folder: Path, disk: Path, tmp_path
         done = restore_files(store, chosen, ["layer_0[1-3]-*"], target, Flow())
         assert (done.files, done.is_whole) == (1, False)
         assert list(contents(target)) == ["global_step20/layer_01-model_00-model_states.pt"]
-        with pytest.raises(UsageError, match="'layer_99-' means none of its 2 files"):
+        with pytest.raises(UsageError, match=r"'layer_99-'.*\b2\b"):
             restore_files(store, chosen, ["layer_99-"], target, Flow())
         whole = tmp_path / "whole"
         restore_to_folder(store, chosen, whole, Flow())
         assert fault_of(whole / "global_step20") is None
-        with pytest.raises(OpsctlError, match="is a whole checkpoint already"):
+        with pytest.raises(OpsctlError, match="global_step20"):
             restore_files(store, chosen, ["layer*"], whole, Flow())
+        assert fault_of(whole / "global_step20") is None
 
 
 def test_what_lies_beside_of_another_restore_is_cleared_away(folder: Path, disk: Path) -> None:

@@ -89,9 +89,7 @@ def test_a_destination_that_lost_all_is_said_line_by_line(folder: Path, disk: Pa
     shutil.rmtree(disk / "checkpoints")
     done = verify_now(folder, disk)
     assert {one.iteration for one in done.lost} == {20, 40, 60} and done.backups == 3
-    assert {one.lost for one in done.lost} == {
-        f"no whole backup of global_step{step} is there" for step in (20, 40, 60)
-    }
+    assert all(f"global_step{one.iteration}" in one.lost for one in done.lost)
 
 
 def test_a_backup_of_what_is_no_longer_here_stays_on_record(folder: Path, disk: Path) -> None:
