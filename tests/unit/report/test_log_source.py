@@ -52,7 +52,7 @@ def test_the_last_line_counts_without_its_end(tmp_path: Path) -> None:
 
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OpsctlError, match="not a plain file"):
+    with pytest.raises(OpsctlError, match="pipe"):
         log_named(tmp_path / "pipe").look()
     with pytest.raises(FileNotFoundError):
         log_named(tmp_path / "none").look()
@@ -78,7 +78,7 @@ def test_a_log_that_cannot_be_read_any_further_is_said(tmp_path: Path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", broken)
-        with pytest.raises(OpsctlError, match=r"log\.txt: cannot read the log: .*[Ss]tale"):
+        with pytest.raises(OpsctlError, match=r"log\.txt: .*[Ss]tale"):
             source.look()
     source.look()
     assert source.course.last_iteration == 50, "and read on when it can be"
