@@ -18,6 +18,7 @@ import pytest
 from opsctl.cli import export, generate, import_
 from opsctl.cli.long_command import JOB_OPTIONS
 from tests.printed_json import printed
+from tests.unit.cli.called import Answer, forked
 from tests.unit.trainer.interchange.hf.conftest import random_model
 from trainer.generation import program as generation_program
 from trainer.interchange.hf import export_program, import_program
@@ -56,27 +57,35 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opsctl(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    ran = subprocess.run([*OPSCTL, *words], capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+def opsctl(*words: str, cwd: Path, code: int = 0) -> Answer:
+    ran = forked(cwd, *words, environment=os.environ)
     assert ran.returncode == code, ran.stderr
     return ran
 
 
-def test_a_published_model_goes_in_and_out_from_the_command_line(published: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def imported(published: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
+    """A run called mine with the published model as its checkpoint, and what the import printed."""
+    folder = tmp_path_factory.mktemp("imported")
     # Names that look like options are not taken for such.
-    shutil.copytree(published, tmp_path / "--model")
-    opsctl("init", "mine", cwd=tmp_path)
+    shutil.copytree(published, folder / "--model")
+    opsctl("init", "mine", cwd=folder)
     to = "mine/output/checkpoints"
-    ran = opsctl("import", "hf", "--output", to, "--pad-vocab-size-to", "256", "--json", "--", "--model", cwd=tmp_path)
+    ran = opsctl("import", "hf", "--output", to, "--pad-vocab-size-to", "256", "--json", "--", "--model", cwd=folder)
+    return folder, ran
+
+
+def test_a_published_model_goes_in_and_out_from_the_command_line(imported: tuple[Path, Answer]) -> None:
+    folder, ran = imported
     model = printed("import hf", ran.stdout)
     assert (model["format"], model["precision"], model["options"]["pad_vocab_size_to"]) == ("gpt2", "fp32", 256)
-    assert model["folder"] == str(tmp_path / to / "global_step0") and ran.stderr == ""
+    assert model["folder"] == str(folder / "mine/output/checkpoints/global_step0") and ran.stderr == ""
     words = ("export", "hf", "mine", "--output", "--out", "--dtype", "bfloat16", "--shard-size", "20KB", "--json")
-    ran = opsctl(*words, cwd=tmp_path)
+    ran = opsctl(*words, cwd=folder)
     (exported,) = printed("export hf", ran.stdout)
     assert (exported["state"], exported["format"], exported["dtype"]) == ("written", "gpt2", "bfloat16")
-    assert exported["files"] > 1 and (tmp_path / "--out" / "model.safetensors.index.json").is_file()
-    assert "\n# mine\n" in (tmp_path / "--out" / "README.md").read_text()
+    assert exported["files"] > 1 and (folder / "--out" / "model.safetensors.index.json").is_file()
+    assert "\n# mine\n" in (folder / "--out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -96,11 +105,11 @@ def test_what_cannot_work_is_one_line_and_the_designed_code(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stopping_the_command_leaves_nothing_and_typing_it_again_goes_on(published: Path, tmp_path: Path) -> None:
-    opsctl("import", "hf", str(published), "--output", "in", cwd=tmp_path)
-    first = tmp_path / "in" / "global_step0"
+@pytest.mark.nightly  # stopping a program of the trainer's is tested with opsctl data prepare as well
+def test_stopping_the_command_leaves_nothing_half_written(imported: tuple[Path, Answer], tmp_path: Path) -> None:
+    first = imported[0] / "mine/output/checkpoints/global_step0"
     steps = 400
-    for step in range(1, steps):
+    for step in range(steps):
         copied = tmp_path / "in" / f"global_step{step}"
         shutil.copytree(first, copied, copy_function=os.link)
         manifest = json.loads((first / "manifest.json").read_text())
