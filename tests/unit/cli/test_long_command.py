@@ -135,7 +135,7 @@ def test_where_slurm_takes_nothing_nothing_is_left(folder: Path, capsys: pytest.
         *(("export", "hf"), ("import", "hf"), ("hub", "sync")),
     ],
 )
-def test_every_long_command_tells_of_it(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_long_command_can_be_a_job(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert opsctl(*words, "--help") == 0
-    assert re.search(r"--job .*opsctl\s+jobs\s+shows\s+it", capsys.readouterr().out, re.DOTALL)
+    assert "--job" in capsys.readouterr().out
     assert errands({"XDG_STATE_HOME": "/x"}).root == Path("/x/opsctl/errands")

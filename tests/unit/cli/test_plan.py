@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -43,6 +44,11 @@ def plan_json(*arguments: str) -> dict[str, Any]:
     return found
 
 
+@functools.cache
+def shipped(name: str) -> dict[str, Any]:
+    return plan_json(str(example(name)))
+
+
 def keys_with_a_value(value: object) -> set[str]:
     """`Struct.key` of every key in `value` and in what it holds that is there and not null."""
     if isinstance(value, list):
@@ -56,7 +62,7 @@ def keys_with_a_value(value: object) -> set[str]:
 
 class TestFromTheShippedRuns:
     def test_tr1_13B(self) -> None:
-        answer = plan_json(str(example("tr1-13B")))
+        answer = shipped("tr1-13B")
         assert answer["problems"] == []
         assert answer["model"]["billion_rounded"] == 13
         assert answer["layout"]["world_size"] == 128 and answer["layout"]["data"] == 16
@@ -72,7 +78,7 @@ class TestFromTheShippedRuns:
         assert answer["job"]["exit_duration_minutes"] == 1190
 
     def test_tr11_176B(self) -> None:
-        answer = plan_json(str(example("tr11-176B-ml")))
+        answer = shipped("tr11-176B-ml")
         assert answer["problems"] == []
         model = answer["model"]
         assert model["billion_rounded"] == 176
@@ -91,14 +97,14 @@ class TestFromTheShippedRuns:
         assert answer["throughput"]["model_tflops"] == pytest.approx(112.32 * 105.22 / 105, rel=1e-3)
 
     def test_tr11d_760M_which_is_published_as_bloom_1b1(self) -> None:
-        answer = plan_json(str(example("tr11d-760M-ml")))
+        answer = shipped("tr11d-760M-ml")
         assert answer["problems"] == []
         assert answer["model"]["params"] == 1_065_314_304  # as the published model's card counts them
         assert answer["layout"]["pipeline_partition"]["blocks_per_stage"] == [12, 12]
         assert answer["layout"]["data"] == 16
 
     def test_llama_1B(self) -> None:
-        answer = plan_json(str(example("llama-1B")))
+        answer = shipped("llama-1B")
         assert [one.partition(":")[0] for one in answer["problems"]] == ["[data] data_path"]
         # Queries and output 2048 x 2048, keys and values 256 x 2048; three matrices of 5632 x 2048; two norms.
         block = 2 * 2048**2 + 2 * 256 * 2048 + 3 * 5632 * 2048 + 2 * 2048
@@ -237,7 +243,7 @@ class TestRefusals:
         assert len(answer["problems"]) == 2
 
     def test_json_keys_are_these(self) -> None:
-        answer = plan_json(str(example("tr11-176B-ml")))
+        answer = shipped("tr11-176B-ml")
         assert set(answer) == {
             *("run", "layout", "process_groups", "model", "init_std", "batch", "schedule", "checkpoint", "memory"),
             *("time", "throughput", "job", "carbon", "problems", "warnings", "ramp_nodes", "evaluations"),
@@ -267,8 +273,8 @@ class TestRefusals:
             "--global-batch-size 8"
         )
         seen = keys_with_a_value(msgspec.convert(plan_json(*all_numbers.split()), NumbersPlan))
-        for path in (example("tr11-176B-ml"), example("llama-1B"), tmp_path):
-            seen |= keys_with_a_value(msgspec.convert(plan_json(str(path)), RunPlan))
+        for found in (shipped("tr11-176B-ml"), shipped("llama-1B"), plan_json(str(tmp_path))):
+            seen |= keys_with_a_value(msgspec.convert(found, RunPlan))
         described = {
             f"{struct.__name__}.{field.encode_name}"
             for struct in shapes(RunPlan, NumbersPlan)
