@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from opsctl.attempts.events import Attempt, append_closed, append_opened
-from opsctl.cli import main
 from opsctl.runs.paths import RunPaths
 from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.unit.attempts.test_lost import StandIn, end
+from tests.unit.cli.called import go_into, opsctl
 from trainer.formats.attempt_records import Failure
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -22,19 +22,14 @@ NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     (tmp_path / "run.toml").write_text('[run]\nname = "small"\noutput = "out"\n')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
-    for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
-        monkeypatch.delenv(name, raising=False)
+    go_into(tmp_path, monkeypatch)
     paths = RunPaths(tmp_path / "out")
     paths.output.mkdir()
     return paths
 
 
 def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(["attempts", *words])
-    return int(stop.value.code or 0)
+    return opsctl("attempts", *words)
 
 
 def record(paths: RunPaths) -> None:

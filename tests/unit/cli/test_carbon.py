@@ -13,7 +13,6 @@ import pytest
 
 from opsctl.attempts.events import Attempt, append_closed, append_opened
 from opsctl.carbon import glance
-from opsctl.cli import main
 from opsctl.runs.load import expanded_file, load_run_file
 from opsctl.runs.paths import RunPaths
 from opsctl.runs.trainer_arguments import trainer_arguments
@@ -21,6 +20,8 @@ from opsctl.slurm import backends
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.carbon.trackers import rank_file
+from tests.unit.cli.called import go_into
+from tests.unit.cli.called import opsctl as call
 from trainer.formats.carbon import Beside, file_name, file_text
 from trainer.recipe.options import parse
 
@@ -32,21 +33,12 @@ VALUES = {
 }
 
 
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    return int(stop.value.code or 0)
-
-
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     """A run of two nodes with one closed attempt of two hours, of which each node's first hour was measured."""
     run_file = write_run(tmp_path)
     run_file.write_text(run_file.read_text() + "\n[carbon]\npue = 1.5\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nonexistent")
-    for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
-        monkeypatch.delenv(name, raising=False)
+    go_into(tmp_path, monkeypatch)
     paths = load_run_file(run_file).paths
     paths.codecarbon.mkdir(parents=True)
     attempt = Attempt(number=1, id="a", job_id=13, nodes=("x1", "x2"), opened_at=NOON)

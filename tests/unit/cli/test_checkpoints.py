@@ -267,14 +267,3 @@ class TestCare:
         assert opsctl("checkpoints", "verify", "--all", "--workers", "2") == 1
         assert f"global_step20: {weights.name} " in capsys.readouterr().err
         assert opsctl("checkpoints", "verify", "--all", "--step", "20") == 2
-
-
-def test_the_help_lists_the_commands_as_they_come_to_be_needed_and_cuts_no_line_of_80(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert opsctl("checkpoints", "--help") == 0
-    rows = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
-    order = ["list", "show", "verify", "backup", "restore", "prune", "rollback", "repoint", "convert"]
-    assert [row.split()[0] for row in rows] == order
-    assert all(row.endswith(".") and not row.endswith("...") for row in rows)

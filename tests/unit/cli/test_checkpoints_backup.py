@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from opsctl.cli import main
 from opsctl.records.locate import known_runs, remember_run
 from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
@@ -19,6 +18,7 @@ from tests.printed_json import printed
 from tests.tiny_run import ready
 from tests.unit.backups import backed_up_runs
 from tests.unit.backups.backed_up_runs import a_run, contents, edit_manifest, whole_there
+from tests.unit.cli.called import opsctl
 from tests.unit.control.checkpoint_runs import latest, there
 
 disk = backed_up_runs.disk
@@ -35,12 +35,6 @@ def folder(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     publish(ready(load_run_file(run_file)))
     monkeypatch.chdir(found)
     return found
-
-
-def opsctl(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def answer(capsys: pytest.CaptureFixture[str], command: str, *words: str, code: int = 0) -> Any:

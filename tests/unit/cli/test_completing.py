@@ -15,7 +15,6 @@ import click
 import pytest
 
 from opsctl.cli import COMMANDS, root
-from opsctl.cli.completing import SHELLS
 from tests.tiny_run import write_run
 from tests.unit.cli.called import forked
 
@@ -142,13 +141,6 @@ def test_all_commands_are_offered_without_importing_them(folder: Path) -> None:
         "assert 'opsctl.cli.status' not in sys.modules and 'opsctl.cli.plan' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=20, stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_is_for_that_shell_and_for_us(shell: str) -> None:
-    from opsctl.cli.completing import script
-
-    assert f"{shell}_complete" in script(shell) and "_OPSCTL_COMPLETE" in script(shell)
 
 
 def test_every_value_that_can_be_completed_is_called_so_by_some_command() -> None:

@@ -11,22 +11,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.cli import COMMANDS, GROUPS, grouped
-from tests.tiny_run import write_run
 from tests.unit.cli.called import answer
 from tests.unit.cli.test_status import published  # noqa: F401 - a fixture
-
-
-def test_without_a_run_it_says_how_to_begin(tmp_path: Path) -> None:
-    found = answer(tmp_path)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert str(tmp_path) in found.stdout and "opsctl init NAME" in found.stdout
-
-
-def test_in_a_runs_folder_it_says_what_to_do_with_it(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    found = answer(tmp_path)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.startswith("tiny  NOT SUBMITTED YET\n") and "\n  opsctl plan " in found.stdout
 
 
 def test_without_slurm_it_says_what_the_files_do_and_how_to_find_out_why(published: Path) -> None:  # noqa: F811

@@ -111,8 +111,3 @@ def test_one_that_is_not_there_is_refused_with_what_to_type(
 ) -> None:
     assert opsctl("jobs", *words) == 1
     assert "opsctl jobs --all" in capsys.readouterr().err
-
-
-def test_the_groups_own_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert opsctl("jobs", "--help") == 0
-    assert "Commands:" in capsys.readouterr().out

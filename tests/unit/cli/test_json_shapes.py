@@ -11,7 +11,7 @@ import click
 import msgspec
 import pytest
 
-from opsctl.cli import COMMANDS, HIDDEN, main, root
+from opsctl.cli import COMMANDS, HIDDEN, root
 from opsctl.cli.json_help import description_of, markdown, may_be_missing, name_of, shapes
 from opsctl.cli.json_shapes import PRINTED, name_in_table
 from opsctl.output import json_text
@@ -19,6 +19,8 @@ from opsctl.records.revisions import publish
 from opsctl.runs.load import load_run_file
 from tests.printed_json import printed
 from tests.tiny_run import ready, write_run
+from tests.unit.cli.called import go_into
+from tests.unit.cli.called import opsctl as call
 
 PAGE = Path(__file__).parents[3] / "docs" / "json.md"
 
@@ -78,18 +80,8 @@ class TestWhatIsPrinted:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run's folder, where no Slurm is to be found."""
     write_run(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for name in ("OPSCTL_CLUSTER", "OPSCTL_RUN"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    return int(stop.value.code or 0)
+    return go_into(tmp_path, monkeypatch)
 
 
 def test_revise_prints_its_shape_with_what_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

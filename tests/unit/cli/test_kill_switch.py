@@ -14,10 +14,11 @@ import pytest
 
 from opsctl.attempts.events import Attempt, append_opened
 from opsctl.attempts.lookers import folder_inode
-from opsctl.cli import kill_switch, main
+from opsctl.cli import kill_switch
 from opsctl.records.deactivations import read_deactivations
 from opsctl.runs.paths import RunPaths
 from tests.printed_json import printed
+from tests.unit.cli.called import go_into, opsctl
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 RUN_FILE = '[run]\nname = "small"\noutput = "out"\n'
@@ -30,17 +31,13 @@ def in_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     paths.output.mkdir()
     paths.output.chmod(0o755)
     (tmp_path / "run.toml").write_text(RUN_FILE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
-    monkeypatch.delenv("OPSCTL_RUN", raising=False)
+    go_into(tmp_path, monkeypatch)
     monkeypatch.setattr(kill_switch, "WORD_WAIT_S", 0.3)
     return paths
 
 
 def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(["kill-switch", *words])
-    return int(stop.value.code or 0)
+    return opsctl("kill-switch", *words)
 
 
 def begin(paths: RunPaths, looks_at: Path | str) -> None:

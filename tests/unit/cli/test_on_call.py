@@ -39,8 +39,3 @@ def test_all_runs_are_told_one_after_the_other_and_one_that_cannot_be_read_says_
     found = answer(tmp_path, "on-call", "--all-runs")
     assert found.returncode == 0 and "tr2/run.toml" in found.stdout
     assert [line[:4] for line in found.stdout.splitlines() if re.match(r"tr\d: ", line)] == ["tr1:", "tr2:"]
-
-
-def test_a_time_that_is_none_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
-    found = answer(tmp_path, "on-call", "--run", "nowhere", "--since", "yesterday")
-    assert found.returncode == 2 and found.stderr.startswith("opsctl: --since yesterday: ")

@@ -154,11 +154,6 @@ class TestFromTheShippedRuns:
     def test_other_nodes_make_other_replicas(self) -> None:
         assert plan_json(str(example("tr11-176B-ml")), "--nodes", "24")["layout"]["data"] == 4
 
-    def test_the_screen_shows_nominal_and_actual_side_by_side_within_100_columns(self) -> None:
-        screen = plan(str(example("tr11-176B-ml"))).stdout
-        assert "176,247,271,424" in screen
-        assert max(len(line) for line in screen.splitlines()) <= 100
-
 
 class TestFromNumbers:
     @pytest.mark.parametrize(
@@ -241,29 +236,6 @@ class TestRefusals:
         answer = printed("plan", result.stdout)
         assert "layout" not in answer
         assert len(answer["problems"]) == 2
-
-    def test_json_keys_are_these(self) -> None:
-        answer = shipped("tr11-176B-ml")
-        assert set(answer) == {
-            *("run", "layout", "process_groups", "model", "init_std", "batch", "schedule", "checkpoint", "memory"),
-            *("time", "throughput", "job", "carbon", "problems", "warnings", "ramp_nodes", "evaluations"),
-        }
-        assert set(answer["schedule"]) == {
-            *("train_samples", "train_tokens", "train_iterations", "decay_samples", "decay_tokens", "warmup_samples"),
-        }
-        assert set(answer["job"]) == {
-            *("time_limit_s", "exit_margin_s", "exit_duration_minutes", "iteration_s", "evaluation_s", "save_s"),
-            *("probe", "probe_most_s", "spare_nodes", "spare_gpu_hours_per_day"),
-        }
-        assert set(answer["batch"]["rampup"]["stages"][0]) == {
-            *("batch_size", "first_sample", "nominal_steps", "actual_steps"),
-            *("nominal_steps_through", "actual_steps_through"),
-        }
-        assert set(answer["checkpoint"]) == {
-            *("weights_gib", "full_gib", "save_interval_iterations", "count", "schedule", "written_gib", "kept_most"),
-            *("kept_most_gib", "average_gib_per_day", "peak_gib_per_day", "save_gib_per_second"),
-        }
-        assert set(answer["memory"]) == {"bytes_per_param", "replica_gb", "per_gpu_gb", "peak"}
 
     def test_every_key_that_may_be_missing_or_null_has_a_value_in_some_plan(self, tmp_path: Path) -> None:
         (tmp_path / "run.toml").write_text(VALID + "\n[expect]\nevaluation_seconds = 7\nsave_seconds = 8\n")

@@ -56,8 +56,3 @@ def test_one_run_that_fails_stops_no_other(folder: Path, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("one: ") and lines[1].startswith("three: ") and "squeue" in lines[1]
     assert lines[2].startswith("two: finished")
-
-
-def test_a_run_and_all_of_them_are_not_asked_for_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert opsctl("refill", "tr1", "--all-runs") == 2
-    assert "--all-runs" in capsys.readouterr().err

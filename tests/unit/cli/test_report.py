@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.cli import each_run, main
+from opsctl.cli import each_run
 from opsctl.moments import now
 from opsctl.nodes.excluded import own_place
 from opsctl.nodes.keeping import add
@@ -24,7 +24,7 @@ from opsctl.records.run_view import view
 from opsctl.report.course import Course
 from opsctl.runs.load import load_run_file
 from tests.tiny_run import ready, write_run
-from tests.unit.cli.called import forked
+from tests.unit.cli.called import forked, go_into, opsctl
 from tests.unit.hub.sent import Desk, desk
 from tests.unit.report.made import log_text, made_run
 from trainer.formats.carbon import Beside, file_name, file_text
@@ -34,17 +34,11 @@ __all__ = ["desk"]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nonexistent")  # no Slurm to be found
-    for name in ("OPSCTL_RUN", "OPSCTL_CLUSTER"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
+    return go_into(tmp_path, monkeypatch)
 
 
 def call(*words: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(["report", *words])
-    return int(stop.value.code or 0)
+    return opsctl("report", *words)
 
 
 def test_a_log_alone_is_a_page_here(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,11 +65,6 @@ def test_what_the_desk_remembers_of_a_run_is_on_both_screens(tmp_path: Path) -> 
     assert finding["acknowledged_by"] == "ann" and finding["seen_at"] is not None
 
 
-def test_a_run_and_all_of_them_are_not_looked_at_at_once(tmp_path: Path) -> None:
-    found = answer(tmp_path, "status", "tr1", "--all")
-    assert found.returncode == 2 and "--all" in found.stderr
-
-
 def test_where_there_is_no_run_it_says_how_to_have_one(tmp_path: Path) -> None:
     found = answer(tmp_path, "status", "--all")
     assert (found.returncode, found.stderr) == (0, "") and "opsctl submit" in found.stdout
