@@ -59,7 +59,7 @@ def answer(folder: Path, *words: str, environment: Mapping[str, str] | None = No
         contextlib.redirect_stderr(err),
     ):
         code = opsctl(*words)
-    return Answer(code, *(one.buffer.getvalue().decode() for one in (out, err)))  # type: ignore[attr-defined]
+    return Answer(code, *(one.buffer.getvalue().decode() for one in (out, err)))
 
 
 def forked(folder: Path, *words: str, environment: Mapping[str, str], user: str = "") -> Answer:
