@@ -33,9 +33,10 @@ def being_written(target: Path, needed_bytes: int) -> Iterator[Path]:
         _remove_leftovers(target)
         refuse_without_room(target.parent, needed_bytes)
         folder = target.with_name(f"{_UNFINISHED}{target.name}.{secrets.token_hex(4)}")
-        make_folder(folder)
-        mark = create_file(folder / _MARK)
+        mark = -1
         try:
+            make_folder(folder)
+            mark = create_file(folder / _MARK)
             lock_within(mark, 0)
             yield folder
             (folder / _MARK).unlink()
@@ -46,7 +47,8 @@ def being_written(target: Path, needed_bytes: int) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            os.close(mark)
+            if mark >= 0:
+                os.close(mark)
 
 
 def refuse_taken(target: Path) -> None:

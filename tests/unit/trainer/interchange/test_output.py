@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer.formats.errors import CheckpointError
+from trainer.interchange import output
 from trainer.interchange.output import being_written
 
 WRITES_AND_WAITS = """
@@ -49,6 +50,18 @@ def test_a_folder_is_there_when_the_block_has_ended_and_not_before(tmp_path: Pat
 def test_a_slash_at_the_end_changes_nothing(tmp_path: Path) -> None:
     write_one(Path(f"{tmp_path}/folder/"))
     assert (tmp_path / "folder" / "file").is_file()
+
+
+def test_a_signal_that_comes_right_after_the_folder_was_made_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_path: Path) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "create_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_one(tmp_path / "folder")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), CheckpointError("no"), OSError(errno.ENOSPC, "No space left")])
