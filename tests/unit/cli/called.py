@@ -1,4 +1,4 @@
-"""Calling opsctl without starting a program, as a person in a run's folder does, where there is no Slurm."""
+"""Calling opsctl as a person in a run's folder does, where there is no Slurm: mostly without starting a program."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import io
 import os
 import pwd
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,3 +94,10 @@ def forked(folder: Path, *words: str, environment: Mapping[str, str], user: str 
         for one in (out, err):
             one.seek(0)
         return Answer(code, out.read(), err.read())
+
+
+def started(folder: Path, *words: str, environment: Mapping[str, str]) -> Answer:
+    """Run a command as a program. A command that talks to a hub needs one: huggingface_hub settles itself at import."""
+    command = [sys.executable, "-m", "opsctl", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return Answer(done.returncode, done.stdout, done.stderr)

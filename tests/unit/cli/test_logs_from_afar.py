@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub_server import TOKEN, Fault, Hub, hub_server
-from tests.unit.cli.called import Answer, forked
+from tests.unit.cli.called import Answer, started
 
 LOGS = [sys.executable, "-m", "opsctl", "logs"]
 
@@ -26,7 +26,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def call(hub: Hub, home: Path, *words: str, token: str | None = TOKEN) -> Answer:
-    return forked(home, "logs", *words, environment=environment(hub, home, token))
+    return started(home, "logs", *words, environment=environment(hub, home, token))
 
 
 def environment(hub: Hub, home: Path, token: str | None = TOKEN) -> dict[str, str]:

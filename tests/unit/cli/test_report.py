@@ -24,7 +24,7 @@ from opsctl.records.run_view import view
 from opsctl.report.course import Course
 from opsctl.runs.load import load_run_file
 from tests.tiny_run import ready, write_run
-from tests.unit.cli.called import forked, go_into, opsctl
+from tests.unit.cli.called import go_into, opsctl, started
 from tests.unit.hub.sent import Desk, desk
 from tests.unit.report.made import log_text, made_run
 from trainer.formats.carbon import Beside, file_name, file_text
@@ -116,7 +116,7 @@ def test_a_page_that_is_followed_is_written_again_as_the_log_grows(tmp_path: Pat
 def test_a_page_that_is_published_is_on_the_hub_as_it_is_here_and_once(desk: Desk) -> None:
     desk.write("logs/main_log.txt", log_text(30).encode())
     words = ["report", "--publish", "--run", str(desk.folder / "run" / "run.toml")]
-    done = forked(desk.folder, *words, environment=desk.environment())
+    done = started(desk.folder, *words, environment=desk.environment())
     assert done.returncode == 0, done.stderr
     assert "tiny: " in done.stdout
     assert desk.downloaded() == {"report/index.html": desk.paths.page.read_bytes()}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.hub_server import TOKEN, Hub, hub_server
 from tests.tiny_run import write_checkpoint, write_run
-from tests.unit.cli.called import Answer, forked
+from tests.unit.cli.called import Answer, started
 from tests.unit.hub.far_runs import log_of
 
 
@@ -41,7 +41,7 @@ def hub(tmp_path: Path, run: Path) -> Iterator[Hub]:
 def status(hub: Hub, folder: Path, *words: str) -> Answer:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPSCTL_", "SLURM_", "HF_"))}
     environment = {**kept, **hub.environment(hub.folder / "home"), "PATH": "/nonexistent"}
-    return forked(folder, "status", *words, environment=environment)
+    return started(folder, "status", *words, environment=environment)
 
 
 def told(done: Answer, key: str) -> dict[str, Any]:
