@@ -98,5 +98,5 @@ def test_the_list_has_a_line_for_each_and_is_whole_or_not_there(tmp_path: Path) 
     with pytest.raises(RuntimeError), list_into(tmp_path / "other") as write:
         raise RuntimeError
     assert {path.name for path in tmp_path.iterdir()} == {"list.txt"}
-    with pytest.raises(OpsctlError, match="cannot write the list"), list_into(tmp_path / "none" / "x"):
+    with pytest.raises(OpsctlError, match=f"{tmp_path}/none"), list_into(tmp_path / "none" / "x"):
         pass
