@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from opsctl.goodput.account import account, stays
 from opsctl.goodput.glance import ended_or, goodput_seen
 from opsctl.goodput.parts import Part
-from opsctl.goodput.report import GoodputReport, lines, report, what_next
+from opsctl.goodput.report import GoodputReport, interval_line, lines, report, what_next
 from tests.unit.goodput.made import BEGINNING, at, attempt, span
 
 
@@ -31,14 +33,14 @@ def made(failures: int, interval: int | None = 500, saves: bool = True, timed: b
     return report(amounts, stays(attempts, spans, until), BEGINNING, until, 10.0, interval)
 
 
-def test_the_report_adds_up_and_says_what_to_mend_next() -> None:
+def test_the_report_adds_up_and_names_the_part_to_fix_next() -> None:
     told = made(4)
     assert told.wall_s == 6000.0 == sum(part.wall_s for part in told.parts)
     assert sum(part.wall_percent for part in told.parts) == pytest.approx(100)
     assert told.gpu_hours == pytest.approx(8 * 5000 / 3600) == pytest.approx(sum(p.gpu_hours for p in told.parts))
     assert told.trained_percent == pytest.approx(100 * 4000 / 6000) and told.iterations_lost == 40
     assert told.trained_gpu_percent == pytest.approx(80)
-    assert told.next.startswith("waited takes most beside training, 17 % of the time: ")
+    assert told.next.startswith("waited ") and "17 %" in told.next
 
 
 def test_the_best_save_interval_stands_beside_the_one_in_use() -> None:
@@ -47,42 +49,29 @@ def test_the_best_save_interval_stands_beside_the_one_in_use() -> None:
     assert found.iterations_best in (8, 9)  # sqrt(2 * 3 s * 1,250 s) = 87 s, of iterations of 10 s
     assert found.lost_percent_now is not None and found.lost_percent_best is not None
     assert found.lost_percent_now > 10 * found.lost_percent_best
-    assert "best save interval: " in lines(made(4))[-2] and "; every 500 now, which loses" in lines(made(4))[-2]
 
 
-def test_of_too_few_failures_nothing_is_said() -> None:
+def test_too_few_failures_give_no_best_save_interval() -> None:
     found = made(2).save_interval
     assert (found.failures, found.iterations_best, found.lost_percent_best) == (2, None, None)
-    assert lines(made(2))[-2] == "best save interval: failures so far 2: too few to say, from 3 on; every 500 now"
 
 
 def test_where_nothing_was_ever_saved_it_says_how_often_to_begin_with() -> None:
     found = made(4, saves=False)
     # A tenth of 1,250 s, of iterations of 10 s.
     assert found.save_interval.iterations_best == 12 and found.save_interval.lost_percent_best is None
-    assert "nothing was saved yet and 4 attempts failed" in lines(found)[-2]
-    assert lines(found)[-2].endswith(": 12 iterations to begin with; every 500 now")
     assert made(2, saves=False).save_interval.iterations_best is None
 
 
 def test_saves_that_the_log_does_not_time_are_no_reason_to_guess() -> None:
-    found = made(4, timed=False)
-    assert found.save_interval.iterations_best is None
-    assert "the log does not show what a save and an iteration take" in lines(found)[-2]
+    assert made(4, timed=False).save_interval.iterations_best is None
 
 
-def test_the_screen_has_a_row_for_each_part_and_the_sum() -> None:
-    screen = lines(made(4))
-    assert screen[0].endswith(": 66.7 % of the time trained, 80.0 % of the GPU hours")
-    assert screen[1] == "40 iterations of 5 attempts were in vain"
-    assert [row.split("  ")[0] for row in screen[3:8]] == [
-        "trained",
-        "waited",
-        "lost to node-failure",
-        "started",
-        "left",
-    ]
-    assert screen[-3].split() == ["in", "all", "1:40:00", "100.0", "%", "11.1"]
+def test_the_screen_has_a_row_for_each_part_the_sum_and_the_best_save_interval(
+    golden: Callable[[str, str], None],
+) -> None:
+    of_others = [interval_line(one.save_interval) for one in (made(2), made(4, saves=False), made(4, timed=False))]
+    golden("goodput/report.txt", "\n".join([*lines(made(4)), "", *of_others, ""]))
 
 
 def test_where_nothing_but_training_took_time_there_is_nothing_to_mend() -> None:
@@ -95,7 +84,7 @@ def test_a_glance_tells_what_was_trained_and_what_took_most_beside_it() -> None:
     first = attempt(1, 40, 150, reason="signal", iteration_at_end=9, checkpoint_at_end=5)
     seen = goodput_seen([first], [BEGINNING], 10.0, at(200), False)
     assert seen is not None and (seen.trained_percent, seen.most, seen.most_percent) == (25.0, "idle", 25.0)
-    assert seen.told == "about 25 % of the time trained; idle 25 %: opsctl attempts --report"
+    assert "25 %" in seen.told and "idle" in seen.told and "opsctl attempts --report" in seen.told
     running = attempt(1, 40, None)
     seen = goodput_seen([running], [BEGINNING], 10.0, at(140), None, reached=7)
     assert seen is not None and (seen.trained_percent, seen.most) == (50.0, "waited")

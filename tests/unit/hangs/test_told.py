@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 from opsctl.attempts.verdict import Cause
 from opsctl.hangs.grouping import grouped
 from opsctl.hangs.told import described, missed, moved, read_written, screen, verdict_of, written
@@ -8,22 +11,24 @@ from tests.unit.hangs.ranks import stack, waits
 HUNG = grouped([*map(waits, (0, 1, 2)), stack(3, "read", "__next__", state="T", node="x2")])
 
 
-def test_the_sentence_names_whom_the_others_wait_for_first() -> None:
-    said = "rank 3 on x2 is stopped in read < __next__; 3 of 5 ranks wait in all_reduce < reason < train; "
-    assert described(HUNG, 5) == said + "1 of 5 ranks not found"
+def test_the_line_names_first_the_rank_that_the_others_wait_for() -> None:
+    assert re.fullmatch(
+        r"rank 3 on x2 .*stopped.* read < __next__; 3 of 5 ranks .* all_reduce < reason < train; 1 of 5 .*",
+        described(HUNG, 5),
+    )
     several = grouped([*map(waits, range(6)), *(stack(rank, "f", node=f"x{rank}") for rank in (6, 7))])
-    assert described(several, 8).startswith("ranks 6-7 on x6 and x7 are in f; 6 of 8 ranks wait in ")
+    assert re.match(r"ranks 6-7 on x6 and x7 .* f; 6 of 8 ranks ", described(several, 8))
 
 
-def test_of_many_places_the_fullest_are_told() -> None:
+def test_of_many_places_those_with_most_ranks_are_listed() -> None:
     said = described(grouped([stack(rank, f"f{rank % 7}") for rank in range(20)]), 20)
-    assert said.startswith("3 of 20 ranks are in f0; 3 of 20 ranks are in f1; ") and said.endswith("; 8 elsewhere")
+    assert re.match(r"3 of 20 ranks .* f0; 3 of 20 ranks .* f1; .*; 8 [^;]*$", said)
 
 
 def test_the_verdict_names_node_rank_and_the_collective_that_it_misses() -> None:
     verdict = verdict_of(HUNG, 4)
     assert (verdict.cause, verdict.node, verdict.rank, verdict.user_fault) == (Cause.HANG, "x2", 3, False)
-    assert verdict.summary.endswith("is stopped in read < __next__, and the others wait for it in all_reduce")
+    assert re.fullmatch(r"rank 3 on x2 .*stopped.* read < __next__.* all_reduce", verdict.summary)
     assert verdict.confidence >= 0.8 and [quote.source for quote in verdict.evidence] == ["stacks", "stacks"]
     assert missed(HUNG) == "all_reduce"
 
@@ -36,10 +41,8 @@ def test_without_an_odd_one_no_node_and_no_rank_is_claimed() -> None:
     assert (verdict_of(spread, 8).node, verdict_of(spread, 8).rank) == ("", None)
 
 
-def test_the_screen_has_every_frame_of_every_group() -> None:
-    lines = screen(HUNG, 4)
-    assert lines[0] == "ODD  rank 3: is stopped in read < __next__" and "       misses all_reduce" in lines
-    assert "       reason (leaving.py:30)" in lines and "     3 of 4 ranks (0-2): waits in" in "\n".join(lines)
+def test_the_screen_has_every_frame_of_every_group(golden: Callable[[str, str], None]) -> None:
+    golden("hangs/screen.txt", "\n".join([*screen(HUNG, 5), ""]))
 
 
 def test_whether_anything_moved_is_asked_of_every_rank() -> None:
