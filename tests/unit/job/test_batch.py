@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,7 +50,7 @@ def test_lines_that_the_log_never_took_are_counted_in_the_jobs_output(
     assert run(task, monkeypatch) == 0
     said = (tmp_path / "job.out").read_text().splitlines()
     assert "Detected kill switch" in said[0]
-    assert said[-1].startswith("opsctl: 1 line is not in") and said[-1].endswith(": see above")
+    assert said[-1].startswith("opsctl: 1 line ") and str(task.paths.main_log) in said[-1]
 
 
 def test_a_task_whose_log_took_everything_says_no_more(
@@ -77,7 +78,7 @@ def test_the_third_task_in_a_row_that_a_living_writer_keeps_waiting_ends_its_cha
         signals = Signals()
         assert batch._leave_without_lease(task, Ending.HELD, batch._why_held(held, signals)) == 1
         assert slurm.cancelled == cancelled
-    assert "cancelled what was pending of 11" in task.paths.main_log.read_text()
+    assert re.search(r"cancelled .*\b11\b", task.paths.main_log.read_text())
 
 
 def test_what_became_of_an_attempt_that_could_not_say_it_is_one_line_of_the_next_ones_log(
@@ -90,5 +91,5 @@ def test_what_became_of_an_attempt_that_could_not_say_it_is_one_line_of_the_next
     monkeypatch.setattr(batch, "_turn", lambda *_: None)
     task = replace(task, client=cast(SlurmClient, slurm))
     run(task, monkeypatch)
-    said = [line for line in task.paths.main_log.read_text().splitlines() if "without a word" in line]
-    assert said == ["opsctl: attempt 1, job 7, left without a word: signal (Slurm says FAILED)"]
+    (said,) = [line for line in task.paths.main_log.read_text().splitlines() if "attempt 1" in line]
+    assert said.startswith("opsctl: ") and all(fact in said for fact in ("job 7", "signal", "FAILED"))

@@ -65,10 +65,10 @@ def test_a_heartbeat_that_fails_is_said_once_and_tried_again(own: OwnLease) -> N
 
     wait_for(hear)
     time.sleep(0.2)
-    assert len(hear()) == 1 and "the training goes on" in said[0] and str(own.paths.output) in said[0]
+    assert len(hear()) == 1 and "heartbeat" in said[0] and str(own.paths.output) in said[0]
     away.rename(own.paths.output)
     wait_for(lambda: len(hear()) == 2)
-    assert said[1] == "opsctl: the lease's heartbeat is back" and not keeper.lost
+    assert "heartbeat" in said[1] and str(own.paths.output) not in said[1] and not keeper.lost
     keeper.stop()
 
 

@@ -22,6 +22,7 @@ from opsctl.job.limit import (
     watched,
 )
 from opsctl.job.stop import Signals
+from opsctl.moments import iso
 from trainer.formats.attempt_records import LATER_EXIT
 from trainer.recipe.options import Options, given
 
@@ -70,7 +71,7 @@ def limit(minutes: float | None) -> Limit:
 
 
 def test_slurms_warning_before_the_limit_is_called_the_limit_and_any_other_signal_by_its_name() -> None:
-    assert limit_words(limit(30)).startswith("the time limit of 2:00:00 comes at ")
+    assert "2:00:00" in limit_words(limit(30)) and iso(NOON + timedelta(minutes=30)) in limit_words(limit(30))
     assert is_limits_warning([USR1], limit(10), NOON, margin_s=600)
     assert is_limits_warning([USR1, TERM], limit(11), NOON, margin_s=600)  # Slurm warns up to a minute early
     assert not is_limits_warning([USR1], limit(30), NOON, margin_s=600)  # a person's, or preemption's
@@ -82,12 +83,12 @@ def test_what_the_job_got_keeps_its_name_when_more_signals_come(tmp_path: Path) 
     watch, signals = LimitWatch(limit(10), 600, lambda: None, tmp_path, None, lambda: NOON), Signals()
     signals.note(USR1, None)
     first = watch.why(signals)
-    assert watch.has_warned and first.startswith("the time limit of 2:00:00 comes at ") and first.endswith(", SIGUSR1")
+    assert watch.has_warned and "2:00:00" in first and first.endswith(", SIGUSR1")
     signals.note(TERM, None)
     assert watch.why(signals) == f"{first}, SIGTERM"
     plain, sent = LimitWatch(limit(90), 600, lambda: None, tmp_path, None, lambda: NOON), Signals()
     sent.note(TERM, None)
-    assert plain.why(sent) == "the job got SIGTERM" and not plain.has_warned
+    assert plain.why(sent).endswith("SIGTERM") and "2:00:00" not in plain.why(sent) and not plain.has_warned
 
 
 def answered(watch: LimitWatch, signals: Signals) -> bool:
@@ -101,8 +102,8 @@ def test_the_warning_before_a_limit_that_was_lowered_names_that_limit(tmp_path: 
     assert not watch.awaits_answer(signals)
     signals.note(USR1, None)
     assert answered(watch, signals)
-    assert watch.why(signals).startswith("the time limit of 0:05:00 comes at ") and watch.has_warned
-    assert watch.limit == lowered and any("has changed: the time limit of 0:05:00" in line for line in watch.news())
+    assert "0:05:00" in watch.why(signals) and watch.has_warned
+    assert watch.limit == lowered and any("0:05:00" in line for line in watch.news())
 
 
 def test_a_warning_that_no_limit_explains_is_a_persons_and_slurm_is_asked_once(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_a_raised_limit_lets_the_trainer_go_on_until_the_margin_before_the_new_o
     assert watch.asked == [5, 8, 25, 28, 29.5]
     assert written(tmp_path) == NOON + timedelta(minutes=30)
     (line,) = watch.news()
-    assert line.startswith("opsctl: the time limit has changed: the time limit of 2:00:00 comes at ")
+    assert "2:00:00" in line and iso(NOON + timedelta(minutes=40)) in line
     assert watch.limit == limit(40) and watch.news() == []
 
 

@@ -119,21 +119,24 @@ def test_saves_that_are_asked_for_together_are_one_save_of_the_trainer(desk: Req
     wait_for(lambda: not requests.waiting(task.paths))
     assert msgspec.json.decode(wish.read_bytes(), type=SaveRequest).id == first and not audited(task.paths)
     say(task, SAVED_NOTE, SavedNote(first, 5))
-    assert answer(task, first).words == "saved iteration 5; the training goes on"
+    saved = answer(task, first)
+    assert saved.outcome == "done" and "iteration 5" in saved.words
     wait_for(lambda: msgspec.json.decode(wish.read_bytes(), type=SaveRequest).id in more)
     say(task, SAVED_NOTE, SavedNote(msgspec.json.decode(wish.read_bytes(), type=SaveRequest).id, 6, "no space left"))
     found = [answer(task, one) for one in more]
-    assert {(one.outcome, one.words) for one in found} == {("failed", "not saved, the training goes on: no space left")}
+    assert {one.outcome for one in found} == {"failed"} and all("no space left" in one.words for one in found)
 
 
 def test_a_stop_is_told_to_the_trainer_and_answered_when_it_says_that_it_leaves(desk: RequestDesk, task: Task) -> None:
     desk.begin_step()
     stop = asked(task, Action.STOP)
     wait_for(task.paths.stop_request(12).exists)
-    assert f"{account_name()} asks to stop: a test" in task.paths.stop_request(12).read_text()
+    written = task.paths.stop_request(12).read_text()
+    assert account_name() in written and "a test" in written
     assert not desk.is_overdue() and requests.answer_to(task.paths, stop) is None
     say(task, LEAVING_NOTE, LeavingNote("stop-request", 7, datetime.now(UTC)))
-    assert answer(task, stop).words == "seen after iteration 7: it saves and leaves; what is queued goes on"
+    found = answer(task, stop)
+    assert found.outcome == "done" and "iteration 7" in found.words
 
 
 def test_a_trainer_that_does_not_say_that_it_leaves_is_overdue_and_one_that_does_is_not(
@@ -196,21 +199,22 @@ def test_a_requeue_comes_after_the_end_and_only_where_slurm_allows_it(
     desk.finish(msgspec.structs.replace(ENDED, reason="requeued"), Signals())
     assert slurm.told[1:] == ["requeue 12"]
     found = answer(task, request_id)
-    assert found.outcome == "done" and "job 11_1 is back in the queue" in found.words
+    assert found.outcome == "done" and "job 11_1" in found.words
     assert desk.to_end is not None and desk.to_end.ending == Ending.REQUEUED
 
 
 def test_while_it_waits_for_its_turn_a_job_can_be_stopped_and_not_be_saved(desk: RequestDesk, task: Task) -> None:
     for action in (Action.SAVE, Action.STACKS):
         found = answer(task, asked(task, action))
-        assert found.outcome == "refused" and "waits for its turn" in found.words
+        assert found.outcome == "refused" and "job 11_1" in found.words
     stop = asked(task, Action.STOP)
     wait_for(lambda: desk.to_end)
     assert not task.paths.stop_request(12).exists()
     desk.begin_step()
     assert task.paths.stop_request(12).exists(), "one that came just before the step is not lost"
     desk.finish(None, Signals())
-    assert answer(task, stop).words == "it trained nothing yet and leaves; what is queued goes on"
+    found = answer(task, stop)
+    assert found.outcome == "done" and "iteration" not in found.words
 
 
 def test_what_was_meant_for_another_life_of_the_job_comes_too_late_and_anothers_is_left(
@@ -282,7 +286,7 @@ def test_trouble_is_said_once_and_its_end_too(desk: RequestDesk, task: Task, mon
 
     wait_for(hear)
     time.sleep(0.1)
-    assert len(hear()) == 1 and "cannot be seen to" in said[0]
+    assert len(hear()) == 1 and "Input/output error" in said[0]
     monkeypatch.setattr(requests, "waiting", really)
     wait_for(lambda: hear()[1:])
-    assert said[1] == "opsctl: requests are seen to again"
+    assert said[1].startswith("opsctl: ") and "error" not in said[1]

