@@ -113,21 +113,20 @@ def test_20_by_5_still_says_who_it_is_what_is_wrong_and_how_far_it_is() -> None:
 def test_a_look_that_failed_leaves_what_was_seen_and_says_since_when() -> None:
     later = NOW + timedelta(minutes=3)
     text = "\n".join(panel_lines(shown(problem="/o: no such folder"), later, 100, 30, False))
-    assert "cannot look: /o: no such folder, so this is 0:03:00 old" in text
-    assert "iteration 500 of 1,000" in text
-    assert "cannot look: no run here" in "\n".join(panel_lines(Shown("demo", problem="no run here"), NOW, 60, 9, False))
+    assert re.search(r"/o: no such folder.*0:03:00", text) and "500 of 1,000" in text
+    assert "no run here" in "\n".join(panel_lines(Shown("demo", problem="no run here"), NOW, 60, 9, False))
 
 
 def test_a_look_that_does_not_come_back_is_told() -> None:
     late = panel_lines(shown(), NOW + timedelta(seconds=40), 100, 30, False)
-    assert any("the last look is 40 s old" in line for line in late)
-    assert not any("last look" in line for line in panel_lines(shown(), NOW + timedelta(seconds=6), 100, 30, False))
+    assert any("40 s old" in line for line in late)
+    assert not any(" s old" in line for line in panel_lines(shown(), NOW + timedelta(seconds=6), 100, 30, False))
 
 
 def test_slurm_out_of_reach_is_told_beside_what_the_files_say() -> None:
     blind = now(TRAINING, blind="slurmctld does not answer", jobs=())
     text = "\n".join(panel_lines(shown(blind), NOW, 100, 30, False))
-    assert "Slurm: slurmctld does not answer" in text and "iteration 500 of 1,000" in text
+    assert "slurmctld does not answer" in text and "500 of 1,000" in text
 
 
 def test_a_triggered_kill_switch_comes_before_the_log() -> None:
@@ -136,8 +135,9 @@ def test_a_triggered_kill_switch_comes_before_the_log() -> None:
 
 
 def test_a_log_that_is_not_read_to_its_end_yet_is_said_to_be() -> None:
-    half = shown(now(TRAINING, is_curve_whole=False))
-    assert any("the log is still being read" in line for line in panel_lines(half, NOW, 100, 30, False))
+    half, whole = (panel_lines(shown(now(TRAINING, is_curve_whole=one)), NOW, 100, 30, False) for one in (False, True))
+    (line,) = set(half) - set(whole)
+    assert "log" in line
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def test_an_empty_or_absent_log_is_said_so(tmp_path: Path) -> None:
 def test_waiting_ends_when_the_daemon_is_gone_or_time_is_up(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("fatal: why\n")
-    with pytest.raises(OpsctlError, match="x ended while starting: fatal: why"):
+    with pytest.raises(OpsctlError, match=r"^x [^.]*: fatal: why"):
         daemons.await_ready("x", log, lambda: False, lambda: False, 10)
-    with pytest.raises(OpsctlError, match=r"x was not ready within 0\.1 s: fatal: why"):
+    with pytest.raises(OpsctlError, match=r"^x .* 0\.1 s: fatal: why"):
         daemons.await_ready("x", log, lambda: False, lambda: True, 0.1)
 
 
@@ -127,7 +127,7 @@ def test_cluster_json_gives_back_what_was_written_and_finds_the_cluster(tmp_path
 def test_a_damaged_cluster_json_is_one_line_that_says_what_to_do(tmp_path: Path, text: str) -> None:
     places = places_of(tmp_path)
     places.description.write_text(text)
-    with pytest.raises(OpsctlError, match="remove it, then opsctl local-cluster up"):
+    with pytest.raises(OpsctlError, match=f"{places.description}.*opsctl local-cluster up"):
         read_description(places)
 
 

@@ -68,7 +68,7 @@ def test_a_prefix_is_taken_whole_and_never_mixed_with_the_machines_own(empty_mac
     make_programs(empty_machine / "sbin", ALL)
     prefix = empty_machine / "opt"
     make_programs(prefix / "bin", ("sbatch", "scontrol", "sinfo"))
-    with pytest.raises(SlurmMissing, match=f"no slurmctld, slurmd in {prefix}/bin"):
+    with pytest.raises(SlurmMissing, match=f"slurmctld, slurmd .*{prefix}/bin"):
         find_installation(str(prefix))
     make_programs(prefix / "sbin", ("slurmctld", "slurmd"), "slurm 25.11.1")
     found = find_installation(str(prefix))

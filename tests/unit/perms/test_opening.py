@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -169,25 +170,28 @@ def test_what_a_fix_leaves_alone_is_done_by_what_its_owner_is_told_to_type(share
     assert sorted(path.name for path in own.iterdir() if path.name.startswith("tmp.")) == []
 
 
-def test_a_link_that_takes_a_files_place_meanwhile_opens_nothing(shared: Shared) -> None:
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_link_that_takes_a_files_place_meanwhile_opens_nothing(
+    shared: Shared, link: Callable[[Path, Path], None]
+) -> None:
     own = shared.folder / f"of {shared.ann}"
-    secret = Path(f"/home/{shared.ann}") / "secret"
+    secret = shared.folder.parent / "secret"
+    secret.touch(mode=0o600)
+    shutil.chown(secret, shared.ann)
 
     class Swapping(Opening):
         def _dealt_with(self, folder: Folder, name: str, place: str, seen: os.stat_result, found: Lack):  # type: ignore[no-untyped-def]
             if name == "b.bin":  # it has been looked at
                 (own / "sub" / "b.bin").unlink()
-                (own / "sub" / "b.bin").symlink_to(secret)
+                link(own / "sub" / "b.bin", secret)
             return super()._dealt_with(folder, name, place, seen, found)
 
-    def swap() -> list[str]:
-        secret.write_text("x")
-        secret.chmod(0o600)
+    def swap() -> int:
         opening = Swapping(shared.gid, mend=True)
         Stretch(shared.folder, opening).go(list(BEGINNING), 10**9, float("inf"))
-        return [trouble.why for trouble in opening.take().troubles]
+        return sum(bool(trouble.why) for trouble in opening.take().troubles)
 
-    assert "something else took its place meanwhile" in as_user(shared.ann, swap)
+    assert as_user(shared.ann, swap) == 1
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600 and secret.stat().st_gid != shared.gid
 
 
@@ -286,9 +290,8 @@ def test_what_could_not_be_looked_into_is_not_told_to_be_well(shared: Shared) ->
     outer.chmod(0o2775)
     shared.folder.chmod(0o2775)  # who is not in the group may look at the outer one alone
     found = as_user("nobody", lambda: looked(outer, GROUP, Opening(shared.gid), lambda _: None))
-    first, second = report_lines(found)
-    assert (found.wrong, found.unread) == (0, 1)
-    assert "not all of it could be looked at" in first and "1 could not be looked into: inner" in second
+    _, second = report_lines(found)
+    assert (found.wrong, found.unread) == (0, 1) and second.strip().startswith("1 ") and "inner" in second
 
 
 def test_a_run_file_becomes_the_groups_to_read_and_not_to_write(shared: Shared) -> None:

@@ -38,8 +38,9 @@ def replaced(shared: Shared, only_counts: bool = False) -> PrintedPerms:
     return shared.looked(shared.ann, mend=True, replaces=True, only_counts=only_counts)
 
 
-def whys(found: PrintedPerms) -> set[str]:
-    return {trouble.why_not for owner in found.owners for trouble in owner.troubles}
+def why(found: PrintedPerms) -> str:
+    """Return the reasons for which files were not replaced."""
+    return "; ".join(trouble.why_not for owner in found.owners for trouble in owner.troubles)
 
 
 def test_a_copy_takes_the_place_with_the_same_bytes_and_times(shared: Shared, closed: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_copy_takes_the_place_with_the_same_bytes_and_times(shared: Shared, cl
 def test_where_the_folder_does_not_let_one_nothing_is_tried_twice_or_left(shared: Shared, closed: Path) -> None:
     found = replaced(shared)
     (own,) = [owner for owner in found.owners if owner.owner == shared.ben]
-    assert own.wrong and "Permission denied" in whys(found)
+    assert own.wrong and "Permission denied" in why(found)
     assert (shared.folder / f"of {shared.ben}" / "a.bin").stat().st_uid != closed.stat().st_uid
     assert not list(shared.folder.rglob(".opsctl-perms*"))
 
@@ -67,9 +68,19 @@ def test_a_dry_run_replaces_nothing(shared: Shared, closed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [".opsctl/x", "logs/main_log.txt", "tensorboard/e", ".tmp-global_step3/x", "kill-switch", "c/latest"]
+    ("place", "pattern"),
+    [
+        (".opsctl/x", ".opsctl"),
+        ("logs/main_log.txt", "logs"),
+        ("tensorboard/e", "tensorboard"),
+        (".tmp-global_step3/x", ".tmp-*"),
+        ("kill-switch", "kill-switch"),
+        ("c/latest", "latest*"),
+    ],
 )
-def test_what_a_run_writes_or_goes_by_is_never_replaced(shared: Shared, closed: Path, place: str) -> None:
+def test_a_file_that_a_run_reads_or_writes_is_never_replaced(
+    shared: Shared, closed: Path, place: str, pattern: str
+) -> None:
     path = shared.folder / place
     for folder in [*path.parents][::-1]:
         if folder.is_relative_to(shared.folder) and not folder.exists():
@@ -80,7 +91,7 @@ def test_what_a_run_writes_or_goes_by_is_never_replaced(shared: Shared, closed: 
     before = path.stat()
     found = replaced(shared)
     assert os.path.samestat(before, path.stat())
-    assert any("is never replaced" in why for why in whys(found))
+    assert pattern in why(found)
 
 
 def test_what_was_changed_lately_has_a_second_name_or_a_lock_stays(
@@ -88,13 +99,13 @@ def test_what_was_changed_lately_has_a_second_name_or_a_lock_stays(
 ) -> None:
     before = closed.stat()
     (shared.folder / "second").hardlink_to(closed)
-    assert "it has a second name (a hard link)" in whys(replaced(shared))
+    assert "hard link" in why(replaced(shared))
     (shared.folder / "second").unlink()
     with closed.open("r+") as file:
         assert lock_within(file.fileno(), 0)
-        assert "somebody has it locked" in whys(replaced(shared))
+        assert "locked" in why(replaced(shared))
     monkeypatch.setattr(replacing, "STILL_FOR_S", 3600.0)
-    assert "it was changed within the last hour" in whys(replaced(shared))
+    assert "hour" in why(replaced(shared))
     assert os.path.samestat(before, closed.stat())
 
 
@@ -110,10 +121,10 @@ def test_a_file_that_grows_while_it_is_copied_stays_and_so_does_one_whose_copy_i
     os.chown(closed, -1, 0)
     closed.chmod(0o646)  # so that ann's process may play whoever writes it
     monkeypatch.setattr(replacing, "_copy", grow)
-    assert "it was changed meanwhile" in whys(replaced(shared))
+    assert "changed" in why(replaced(shared))
     monkeypatch.setattr(replacing, "_copy", copy)
     monkeypatch.setattr(replacing, "write_all", lambda target, piece: os.write(target, piece[:-1] + b"!"))
-    assert "the copy is not what was read" in whys(replaced(shared))
+    assert "copy" in why(replaced(shared))
     assert os.path.samestat(before, closed.stat()) and not list(shared.folder.rglob(".opsctl-perms*"))
 
 
@@ -126,7 +137,7 @@ def test_a_disk_that_is_full_leaves_the_file_and_no_copy(
 
     monkeypatch.setattr(replacing, "write_all", full)
     before = closed.stat()
-    assert "No space left on device" in whys(replaced(shared))
+    assert "No space left on device" in why(replaced(shared))
     assert os.path.samestat(before, closed.stat()) and not list(shared.folder.rglob(".opsctl-perms*"))
 
 
@@ -155,4 +166,4 @@ def test_what_a_run_writes_is_not_replaced_either_where_only_that_folder_is_name
     opening = Opening(shared.gid, mend=True, replaces=True)
     found = as_user(shared.ann, lambda: looked(logs, GROUP, opening, lambda _: None))
     assert (log.stat().st_uid, log.stat().st_ino) == (before.st_uid, before.st_ino)
-    assert "what is called logs is never replaced" in whys(found)
+    assert "logs" in why(found)
