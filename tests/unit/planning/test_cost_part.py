@@ -20,9 +20,9 @@ def test_spare_nodes_and_the_probe_are_counted() -> None:
     assert isinstance(section.values, PlannedJob)
     assert (section.values.spare_nodes, section.values.spare_gpu_hours_per_day) == (2, 384.0)
     assert section.values.probe == "quick" and section.values.probe_most_s <= 60
-    assert ("spare nodes", "2 beside 48: 384 GPU hours a day more, 4.17 %") in section.rows
+    assert [text for _, text in section.rows if "384 GPU hours" in text and "4.17 %" in text]
     plain = job_section(SlurmTable(nodes=48, gpus_per_node=8, time="20:00:00"), ExpectTable())
-    assert {name for name, _ in plain.rows}.isdisjoint({"spare nodes", "nodes are tested"})
+    assert len(plain.rows) == len(section.rows) - 2
 
 
 @pytest.mark.parametrize(

@@ -128,4 +128,4 @@ def test_what_gpu_says_counts_before_what_is_known_by_name(tmp_path: Path) -> No
     assert (gpu["name"], gpu["memory_gb"], gpu["peak_tflops"]) == ("V100", 16, 100)
     (tmp_path / "run.toml").write_text(text.replace("memory_gb = 32", "memory_gb = 0"))
     found = CliRunner().invoke(command, ["--search", str(tmp_path)])
-    assert "[gpu] memory_gb = 0.0: allowed is a number from 0.001 to 1e+06" in str(found.exception)
+    assert "[gpu] memory_gb = 0.0" in str(found.exception) and "0.001" in str(found.exception)

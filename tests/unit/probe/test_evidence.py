@@ -52,7 +52,7 @@ def test_a_run_folder_that_fails_on_one_node_is_no_evidence_against_its_hardware
 def test_what_is_wrong_with_the_hardware_too_is_recorded_alone(paths: RunPaths) -> None:
     made = answers(8, numbers={2: {("products", "wrong"): 1.0}}, texts={2: {"torch": "9.9"}})
     ((node, words),) = recorded(paths, list(made))
-    assert node == NODE and words == "computes wrong: 1 of 4 products of whole numbers are not right"
+    assert node == NODE and "1 of 4 products" in words and "9.9" not in words
 
 
 def test_two_probes_that_a_node_said_nothing_in_are_enough_to_stay_off_it_and_one_is_not(paths: RunPaths) -> None:

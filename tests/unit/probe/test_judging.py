@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -53,41 +54,39 @@ def test_one_slow_node_of_52_is_the_only_slow_one_and_is_named_with_both_numbers
     found = judge(answers(ALL, seed, numbers={PLACE: {key: factor * usual}}), Expected())
     assert slow(found) == [NAME] and bad(found) == []
     (reason, *_) = next(one for one in found.nodes if one.node == NAME).reasons
-    assert reason.measure == ".".join(key) and "where the others have" in reason.words
+    assert reason.measure == ".".join(key) and len(re.findall(r"\d[\d.]*", reason.words)) >= 3
 
 
 @pytest.mark.parametrize(
-    ("planted", "said"),
+    ("measure", "value", "fact"),
     [
-        ({("products", "wrong"): 1.0}, "computes wrong: 1 of 4 products"),
-        ({("products", "sum"): 26_779_639.1 * 1.001}, "computes otherwise"),
-        ({("products", "sum"): math.nan}, "computes otherwise"),
-        ({("shm", "wrong_blocks"): 2.0}, "/dev/shm gives back 2 MiB other"),
-        ({("gpus", "ecc_uncorrected"): 3.0}, "3 uncorrected ECC errors"),
-        ({("network", "link_wrong"): 5.0}, "what arrived from 51 other nodes was not what they sent"),
+        (("products", "wrong"), 1.0, "1 of 4 products"),
+        (("products", "sum"), 26_779_639.1 * 1.001, "26806418"),
+        (("products", "sum"), math.nan, "nan"),
+        (("shm", "wrong_blocks"), 2.0, "2 MiB"),
+        (("gpus", "ecc_uncorrected"), 3.0, "3 uncorrected ECC"),
+        (("network", "link_wrong"), 5.0, "51 other nodes"),
     ],
 )
 def test_a_node_that_computes_or_keeps_wrong_is_bad_however_fast(
-    planted: dict[tuple[str, str], float], said: str
+    measure: tuple[str, str], value: float, fact: str
 ) -> None:
-    found = judge(answers(ALL, numbers={PLACE: planted}), Expected())
+    found = judge(answers(ALL, numbers={PLACE: {measure: value}}), Expected())
     assert bad(found) == [NAME]
-    assert said in next(one for one in found.nodes if one.node == NAME).reasons[0].words
+    reason = next(one for one in found.nodes if one.node == NAME).reasons[0]
+    assert reason.measure == ".".join(measure) and fact in reason.words
 
 
 def test_a_node_that_was_lost_is_bad_as_is_one_without_a_word_and_the_others_are_still_judged() -> None:
     planted = {3: {("products", "fp32_gflops"): 900.0}}
     nodes = names(ALL)
     found = judge(
-        answers(ALL, numbers=planted, silent=frozenset({PLACE}), lost={nodes[5]: "Slurm lost it while it was tested"}),
+        answers(ALL, numbers=planted, silent=frozenset({PLACE}), lost={nodes[5]: "lost by Slurm"}),
         Expected(),
     )
     assert (bad(found), slow(found)) == ([nodes[5], NAME], [nodes[3]])
     words = {one.node: one.reasons[0].words for one in found.nodes if one.reasons}
-    assert (
-        words[NAME] == "it said nothing at all, while 51 of 52 nodes answered"
-        and words[nodes[5]] == "Slurm lost it while it was tested"
-    )
+    assert "51 of 52" in words[NAME] and words[nodes[5]] == "lost by Slurm"
 
 
 def test_a_node_that_has_begun_to_answer_is_slow_and_none_is_bad_for_saying_nothing_where_most_did_not_answer() -> None:
@@ -107,13 +106,15 @@ def test_different_hardware_is_compared_within_its_class_and_a_kind_of_its_own_i
     older[51] = {"cpu": "EPYC 7763"}
     found = judge(answers(ALL, texts=older, numbers=slower), Expected())
     assert slow(found) == [names(ALL)[7]]
-    assert found.not_seen == (f"too few of their kind to be compared: {names(ALL)[51]} (EPYC 7763)",)
+    (line,) = found.not_seen
+    assert line.endswith(f"{names(ALL)[51]} (EPYC 7763)")
 
 
 def test_what_most_nodes_have_in_common_is_no_nodes_fault() -> None:
     found = judge(answers(8, numbers={place: {("shm", "free_gib"): 0.06} for place in range(6)}), Expected())
     assert standings(found) == {}
-    assert found.general == ("6 of 8 nodes: 0.06 GiB are free in /dev/shm",)
+    (line,) = found.general
+    assert all(fact in line for fact in ("6 of 8 nodes", "0.06 GiB", "/dev/shm"))
 
 
 def test_of_two_nodes_that_differ_neither_is_called_bad() -> None:
@@ -125,7 +126,7 @@ def test_other_versions_of_what_a_training_needs_are_bad_and_another_kernel_is_s
     found = judge(answers(ALL, texts={1: {"torch": "2.12.1"}, 2: {"kernel": "4.18.1"}}), Expected())
     assert standings(found) == {names(ALL)[1]: Standing.BAD, names(ALL)[2]: Standing.SUSPICIOUS}
     words = found.nodes[1].reasons[0].words
-    assert words == "torch 2.12.1, where most nodes have 2.13.0"
+    assert all(fact in words for fact in ("torch", "2.12.1", "2.13.0"))
 
 
 def test_memory_and_gpus_are_held_against_what_slurm_and_the_run_count_on() -> None:
@@ -135,8 +136,8 @@ def test_memory_and_gpus_are_held_against_what_slurm_and_the_run_count_on() -> N
     found = judge(answers(ALL, numbers=gpus), Expected(8, promised))
     assert bad(found) == [names(ALL)[4], NAME]
     words = {one.node: one.reasons[0].words for one in found.nodes if one.reasons}
-    assert words[NAME] == "7 GPUs, where the run has 8 on each node"
-    assert words[names(ALL)[4]] == "192,000 MiB of memory, where Slurm counts on 384,000"
+    assert re.match(r"7 GPUs.*\b8\b", words[NAME])
+    assert re.match("192,000 MiB.*384,000", words[names(ALL)[4]])
 
 
 def test_a_part_that_died_names_the_node_and_one_that_is_not_installed_accuses_nobody() -> None:

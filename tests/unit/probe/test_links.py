@@ -81,7 +81,7 @@ def test_a_rack_of_a_third_of_all_nodes_is_fine_and_the_links_between_racks_are_
     found = judge(racks((35, 17), between=0.2), Expected())
     assert not [one for one in found.nodes if any(reason.measure == "network.link_gbs" for reason in one.reasons)]
     (line,) = found.links
-    assert line.startswith("595 of 1326 links are slow, as between racks, network bandwidth: ")
+    assert line.startswith("595 of 1326 links ") and "racks" in line
 
 
 @pytest.mark.parametrize("count", [3, 4, 8, 16, 52])

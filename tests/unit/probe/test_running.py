@@ -28,11 +28,11 @@ def test_who_never_began_is_late_and_who_hangs_with_all_others_is_not() -> None:
 
 def test_a_network_on_which_all_hang_accuses_nobody_and_is_said_not_to_be_tested() -> None:
     made = answers(6)
-    late = {NETWORK: "not done within 20 s"}
+    late = {NETWORK: "LATE"}
     hanging = [replace(one, ended=one.ended - {NETWORK}, late=late) for one in made]
     found = judge(hanging, Expected())
     assert {one.standing for one in found.nodes} == {Standing.FINE}
-    assert "the network was not tested: not done within 20 s" in found.not_seen
+    assert any(line.endswith(": LATE") for line in found.not_seen)
     one_alone = judge([hanging[0], *made[1:]], Expected())
     assert [one.node for one in one_alone.nodes if one.standing == Standing.SLOW] == [made[0].node]
 
@@ -40,7 +40,7 @@ def test_a_network_on_which_all_hang_accuses_nobody_and_is_said_not_to_be_tested
 def test_a_node_whose_lines_end_in_a_part_has_failed_in_that_part() -> None:
     lines = [ProbeLine(node="x0", part="disk", what=BEGAN)]
     (answer,) = sorted_answers(["x0"], lines, {})
-    assert answer.failed == {"disk": "it began and was not heard of again"}
+    assert answer.failed.keys() == {"disk"}
 
 
 def test_a_node_whose_time_was_up_in_a_part_is_late_with_it_and_has_not_failed() -> None:
