@@ -35,13 +35,9 @@ def test_the_notes_are_what_its_section_says_up_to_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "why"),
-    [
-        ("0.3.0", r"has no section: write ## \[0.3.0\] - unreleased"),
-        ("0.1.0", "dates .* 2026-11-23"),
-        ("0.0.1", "has nothing"),
-    ],
+    ("version", "fact"),
+    [("0.3.0", r"## \[0.3.0\] - unreleased"), ("0.1.0", "2026-11-23"), ("0.0.1", r"0\.0\.1")],
 )
-def test_a_section_that_is_missing_dated_or_empty_makes_no_release(version: str, why: str) -> None:
-    with pytest.raises(Refused, match=why):
+def test_a_section_that_is_missing_dated_or_empty_makes_no_release(version: str, fact: str) -> None:
+    with pytest.raises(Refused, match=fact):
         dated(TEXT, version, TODAY)

@@ -304,4 +304,5 @@ def test_a_group_without_a_command_shows_its_help(words: list[str], code: int) -
 def test_a_misspelt_command_is_one_line_with_the_nearest_name() -> None:
     done = subprocess.run([sys.executable, "-m", "opsctl", "stauts"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "opsctl: no command 'stauts'; did you mean status? (opsctl --help lists them)\n"
+    assert done.stderr.count("\n") == 1
+    assert all(fact in done.stderr for fact in ("'stauts'", " status", "opsctl --help"))

@@ -205,7 +205,7 @@ def test_a_line_break_in_a_path_is_refused(tmp_path: Path) -> None:
 def test_variables_that_no_process_can_be_given_are_refused_by_size(tmp_path: Path) -> None:
     run = example("demo", tmp_path)
     large = replace(run, file=msgspec.structs.replace(run.file, env={"LARGE": "x" * (1 << 17)}))
-    with pytest.raises(RunFileError, match=r"step script of 131,\d+ bytes, more than the 122,880"):
+    with pytest.raises(RunFileError, match=r"131,\d+ bytes.* 122,880"):
         step_script(large)
 
 
@@ -282,4 +282,4 @@ def test_a_missing_environment_script_is_named_with_its_node(tmp_path: Path) -> 
     child = run_step(tmp_path, run, "true")
     _, err = child.communicate(timeout=20)
     assert child.returncode == 1
-    assert "cannot read the environment script" in err and "on x1" in err
+    assert str(run.file.run.environment) in err and "x1" in err

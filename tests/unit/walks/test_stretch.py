@@ -121,7 +121,7 @@ def test_what_vanishes_is_passed_over_and_what_is_closed_or_too_deep_is_said(
     stretch = Stretch(tmp_path, Noting())
     stretch.go([*BEGINNING, Pending("gone/further")], 100, NEVER)
     assert stretch.visitor.take() == [".", "a", "a/b", "a/b/c"]
-    assert [(one.place, one.why) for one in stretch.unread] == [("a/b/c", "it is more than 2 folders deep")]
+    assert [one.place for one in stretch.unread] == ["a/b/c"] and "2 folders" in stretch.unread[0].why
 
 
 def test_a_file_of_several_names_is_counted_once_in_all(tmp_path: Path) -> None:
