@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -67,31 +68,22 @@ def test_a_dry_run_replaces_nothing(shared: Shared, closed: Path) -> None:
     assert any(trouble.state == "replaced" for owner in found.owners for trouble in owner.troubles)
 
 
-@pytest.mark.parametrize(
-    ("place", "pattern"),
-    [
-        (".opsctl/x", ".opsctl"),
-        ("logs/main_log.txt", "logs"),
-        ("tensorboard/e", "tensorboard"),
-        (".tmp-global_step3/x", ".tmp-*"),
-        ("kill-switch", "kill-switch"),
-        ("c/latest", "latest*"),
-    ],
-)
-def test_a_file_that_a_run_reads_or_writes_is_never_replaced(
-    shared: Shared, closed: Path, place: str, pattern: str
-) -> None:
-    path = shared.folder / place
-    for folder in [*path.parents][::-1]:
-        if folder.is_relative_to(shared.folder) and not folder.exists():
-            folder.mkdir()
-            os.chown(folder, -1, shared.gid)
-            folder.chmod(0o2770)
-    closed.rename(path)
-    before = path.stat()
+def test_what_a_run_writes_or_goes_by_is_never_replaced(shared: Shared, closed: Path) -> None:
+    names = (".opsctl/x", "logs/main_log.txt", "tensorboard/e", ".tmp-global_step3/x", "kill-switch", "c/latest")
+    ordinary, before = closed.stat(), {}
+    for path in (shared.folder / name for name in names):
+        if not path.parent.exists():
+            path.parent.mkdir()
+            os.chown(path.parent, -1, shared.gid)
+            path.parent.chmod(0o2770)
+        shutil.copy2(closed, path)
+        shutil.chown(path, shared.ben)
+        before[path] = path.stat()
     found = replaced(shared)
-    assert os.path.samestat(before, path.stat())
-    assert pattern in why(found)
+    assert not os.path.samestat(ordinary, closed.stat())
+    assert all(os.path.samestat(seen, path.stat()) for path, seen in before.items())
+    for pattern in (".opsctl", "logs", "tensorboard", ".tmp-*", "kill-switch", "latest*"):
+        assert pattern in why(found)
 
 
 def test_what_was_changed_lately_has_a_second_name_or_a_lock_stays(
