@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from opsctl.cli import COMMANDS, HIDDEN
+from opsctl.cli import COMMANDS, HIDDEN, main
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "deepspeed", "numpy", "tokenizers", "transformers"}
+#: One process, so that every source is parsed once.
+pytestmark = pytest.mark.xdist_group("rooms")
 
 #: The house, from the ground up: every room with the rooms that it may import. All of them stand above it here, so no
 #: arrow goes up and no circle can be. Everybody may import its own package's ground.
@@ -189,6 +192,12 @@ def imported_names(source: Path) -> set[str]:
     return names
 
 
+@functools.cache
+def imports_of(source: Path) -> set[str]:
+    """Return `imported_names` of a source of the checkout."""
+    return imported_names(source)
+
+
 def imported_by_name(argument: ast.expr) -> str:
     """The module that a text names; the beginning of one that is put together, empty where a variable says it."""
     first = argument.values[0] if isinstance(argument, ast.JoinedStr) else argument
@@ -218,7 +227,7 @@ def arrows(package: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for source in sources(package):
         own = room_of(module_of(source))[1]
-        for name in imported_names(source):
+        for name in imports_of(source):
             if name.partition(".")[0] not in ("opsctl", "trainer"):
                 continue
             other_package, room = room_of(name)
@@ -267,42 +276,41 @@ def test_no_arrow_goes_up_and_none_in_a_circle(house: dict[str, set[str]]) -> No
         assert not above, f"{room} stands below {above}"
 
 
-@pytest.mark.parametrize("source", sources("opsctl"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_operations_need_no_torch(source: Path) -> None:
-    assert not {name for name in imported_names(source) if name.split(".")[0] in HEAVY}
+def test_operations_need_no_torch() -> None:
+    """The other way round, that the trainer needs no opsctl, follows from the table of its rooms."""
+    assert [source for source in sources("opsctl") if HEAVY & {name.split(".")[0] for name in imports_of(source)}] == []
 
 
-@pytest.mark.parametrize("source", sources("trainer"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_trainer_works_without_opsctl(source: Path) -> None:
-    assert not {name for name in imported_names(source) if name.split(".")[0] == "opsctl"}
-
-
-@pytest.mark.parametrize("room", ["recipe", "formats"])
-def test_what_both_packages_share_loads_no_torch(room: str) -> None:
-    modules = [module_of(source) for source in sources(f"trainer/{room}")]
+def test_the_rooms_that_both_packages_share_load_no_torch() -> None:
+    modules = [module_of(source) for room in ("recipe", "formats") for source in sources(f"trainer/{room}")]
     code = f"import sys, {', '.join(modules)}; print(sorted(set({sorted(HEAVY)!r}) & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Return the exit code, the output and the errors of an opsctl command."""
+    with pytest.raises(SystemExit) as stop:
+        main(list(words))
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, *capsys.readouterr()
+
+
 @pytest.mark.parametrize("command", [*COMMANDS, *HIDDEN])
-def test_every_command_explains_itself(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "opsctl", command, "--help"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"Usage: opsctl {command} ")
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed(capsys, command, "--help")
+    assert (code, err) == (0, "") and out.startswith(f"Usage: opsctl {command} ")
 
 
-@pytest.mark.parametrize(("words", "code"), [(["kill-switch"], 2), (["watch"], 3)])
-def test_a_group_without_a_command_shows_its_help(words: list[str], code: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "opsctl", *words], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith("Usage: opsctl ")
+@pytest.mark.parametrize(("group", "exit_code"), [("kill-switch", 2), ("watch", 3)])
+def test_a_group_without_a_command_shows_its_help(
+    group: str, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = typed(capsys, group)
+    assert (code, out) == (exit_code, "") and err.startswith("Usage: opsctl ")
 
 
-def test_a_misspelt_command_is_one_line_with_the_nearest_name() -> None:
-    done = subprocess.run([sys.executable, "-m", "opsctl", "stauts"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert all(fact in done.stderr for fact in ("'stauts'", " status", "opsctl --help"))
+def test_a_misspelt_command_is_one_line_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = typed(capsys, "stauts")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert all(fact in err for fact in ("'stauts'", " status", "opsctl --help"))
