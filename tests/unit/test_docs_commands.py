@@ -59,21 +59,18 @@ def named(words: list[str]) -> str:
     return " ".join(name)
 
 
-COMMANDS = [
-    pytest.param(command, id=f"{page.relative_to(ROOT)}: {command}")
-    for page in PAGES
-    for command in dict.fromkeys(shown(page.read_text()))
-    if not re.match(r"\w+=", command)  # what marks a job in Slurm
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_a_page_shows_is_there_with_its_options(command: str) -> None:
-    assert named(command.split())
-
-
-def test_most_commands_are_shown_somewhere() -> None:
-    assert len(COMMANDS) > 200
+def test_a_command_that_a_page_shows_is_there_with_its_options() -> None:
+    count, wrong = 0, []
+    for page in PAGES:
+        for command in dict.fromkeys(shown(page.read_text())):
+            if re.match(r"\w+=", command):  # what marks a job in Slurm
+                continue
+            count += 1
+            try:
+                assert named(command.split())
+            except AssertionError as error:
+                wrong.append(f"{page.relative_to(ROOT)}: {command}: {error}")
+    assert wrong == [] and count > 200
 
 
 @pytest.mark.parametrize("command", ["chekpoints list", "checkpoints lits", "status --al", "checkpoints list -x"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-
-import pytest
 
 from tests.unit.test_rooms import ROOT
 
@@ -22,13 +19,8 @@ def cited() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_page_cites_tests() -> None:
+def test_every_cited_test_exists() -> None:
     assert len(cited()) > 20
-
-
-@pytest.mark.parametrize(("file", "test"), cited())
-def test_a_cited_test_is_there(file: str, test: str) -> None:
-    functions = {
-        node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)
-    }
-    assert not test or test in functions, f"{file} has no {test}"
+    for file, test in cited():
+        text = (ROOT / file).read_text()
+        assert not test or f"def {test}(" in text, f"{file} has no {test}"
