@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from release import building
+from release import building, making
 from release.commands import git, run
-from release.making import release
+from release.making import Released, release
 from release.refusal import Refused
 from tests.wheelhouse import asked_of, fill
 
@@ -21,24 +21,60 @@ ROOT = Path(__file__).resolve().parents[2]
 TODAY = datetime.date(2026, 12, 1)
 
 
+#: As little of a project as a release can be made of; the wheel takes what `tool.hatch` names, as ours does.
+PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "opsctl-slurm"
+version = "0.1.0"
+requires-python = ">=3.11"
+[tool.hatch.build.targets.wheel]
+packages = ["opsctl"]
+"""
+
+
+def committed(checkout: Path) -> Path:
+    """Make a repository of a folder, with one commit of all its files and a changelog that waits for 9.9.9."""
+    changelog = checkout / "CHANGELOG.md"
+    first, heading, rest = changelog.read_text().partition("## ")
+    changelog.write_text(f"{first}## [9.9.9] - unreleased\n\n### Added\n* Releases.\n\n{heading}{rest}")
+    git(checkout, "init", "-q", "-b", "main")
+    for key, value in (("user.name", "ann"), ("user.email", "ann@example.org"), ("commit.gpgsign", "false")):
+        git(checkout, "config", key, value)
+    git(checkout, "add", "-A")
+    git(checkout, "commit", "-q", "-m", "All of it")
+    return checkout
+
+
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """What lies in this checkout, as the one commit of a repository whose changelog waits for 9.9.9."""
-    copy = tmp_path / "checkout"
+def small(tmp_path: Path) -> Path:
+    """A project of one module and one shipped file."""
+    texts = {
+        "pyproject.toml": PROJECT,
+        "CHANGELOG.md": "# Changelog\n\n## [0.1.0] - 2026-01-01\n* The first.\n",
+        ".gitignore": "dist\n",
+        "opsctl/__init__.py": "",
+        "cron/daily/backup.slurm": "",
+        "docs/schemas/1.json": (ROOT / "docs/schemas/1.json").read_text(),
+    }
+    for name, text in texts.items():
+        (tmp_path / "small" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "small" / name).write_text(text)
+    return committed(tmp_path / "small")
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """All files of this checkout but the tests."""
+    copy = tmp_path / "whole"
     for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0"):
         source = ROOT / name
         if name.partition("/")[0] not in ("tests", "benchmarks") and source.is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy / name)
-    changelog = copy / "CHANGELOG.md"
-    first, heading, rest = changelog.read_text().partition("## ")
-    changelog.write_text(f"{first}## [9.9.9] - unreleased\n\n### Added\n* Releases.\n\n{heading}{rest}")
-    git(copy, "init", "-q", "-b", "main")
-    for key, value in (("user.name", "somebody"), ("user.email", "somebody@example.org"), ("commit.gpgsign", "false")):
-        git(copy, "config", key, value)
-    git(copy, "add", "-A")
-    git(copy, "commit", "-q", "-m", "All of it")
-    return copy
+    return committed(copy)
 
 
 def state(checkout: Path) -> list[str]:
@@ -56,20 +92,11 @@ def offline(python: Path, wheel: Path) -> None:
 
 
 def quietly(line: str) -> None:
-    """Nobody looks on."""
+    """Print nothing."""
 
 
-def test_it_is_whole_or_nothing_and_its_notes_are_the_changelogs(checkout: Path, tmp_path: Path) -> None:
-    before = state(checkout)
-
-    def fails(python: Path, wheel: Path) -> None:
-        raise Refused("the index does not answer")
-
-    with pytest.raises(Refused, match="does not answer"):
-        release(checkout, "9.9.9", TODAY, fails, quietly)
-    assert state(checkout) == before and not (checkout / "dist").exists()
-
-    made = release(checkout, "9.9.9", TODAY, offline, quietly)
+def check_released(checkout: Path, before: list[str], made: Released) -> None:
+    """Check the tag, the commit, the notes and the files of release 9.9.9."""
     assert (made.tag, made.branch) == ("v9.9.9", "main")
     assert git(checkout, "status", "--porcelain") == ""
     assert git(checkout, "rev-parse", "v9.9.9^{commit}") == git(checkout, "rev-parse", "main")
@@ -82,38 +109,55 @@ def test_it_is_whole_or_nothing_and_its_notes_are_the_changelogs(checkout: Path,
         "opsctl_slurm-9.9.9-py3-none-any.whl",
         "opsctl_slurm-9.9.9.tar.gz",
     ]
-    for line in made.files[0].read_text().splitlines():
-        digest, name = line.split()
-        assert hashlib.sha256((made.files[0].parent / name).read_bytes()).hexdigest() == digest
-
-    with pytest.raises(Refused, match=r"v9.9.9 is there: 9.9.9 does not follow"):
-        release(checkout, "9.9.9", TODAY, offline, quietly)
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.files[2:]}
+    assert {name: digest for digest, name in map(str.split, made.files[0].read_text().splitlines())} == sums
 
 
-def test_a_checkout_with_something_uncommitted_or_no_branch_is_refused_before_anything(checkout: Path) -> None:
-    (checkout / "notes.txt").write_text("mine")
-    with pytest.raises(Refused, match=r"1 files in .* are not committed, notes.txt"):
-        release(checkout, "9.9.9", TODAY, offline, quietly)
-    (checkout / "notes.txt").unlink()
-    git(checkout, "switch", "-q", "--detach")
-    with pytest.raises(Refused, match="no branch is checked out"):
-        release(checkout, "9.9.9", TODAY, offline, quietly)
+def test_a_release_is_whole_or_nothing(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state(small)
+
+    def fails(*_: object) -> None:
+        raise Refused("NO WHEEL")
+
+    monkeypatch.setattr(making, "check", fails)
+    with pytest.raises(Refused, match="NO WHEEL"):
+        release(small, "9.9.9", TODAY, offline, quietly)
+    assert state(small) == before and not (small / "dist").exists()
+
+    monkeypatch.setattr(making, "check", lambda *_: None)
+    check_released(small, before, release(small, "9.9.9", TODAY, offline, quietly))
+    with pytest.raises(Refused, match=r"v9\.9\.9"):
+        release(small, "9.9.9", TODAY, offline, quietly)
 
 
-def test_a_release_that_breaks_what_the_last_one_promised_of_json_is_refused(checkout: Path) -> None:
-    path = checkout / "docs/schemas/1.json"
+@pytest.mark.nightly
+def test_this_checkout_can_be_released(whole: Path) -> None:
+    before = state(whole)
+    check_released(whole, before, release(whole, "9.9.9", TODAY, offline, quietly))
+
+
+def test_a_checkout_with_uncommitted_files_or_without_a_branch_is_refused_first(small: Path) -> None:
+    (small / "notes.txt").write_text("mine")
+    with pytest.raises(Refused, match=r"^1 .*notes\.txt"):
+        release(small, "9.9.9", TODAY, offline, quietly)
+    (small / "notes.txt").unlink()
+    git(small, "switch", "-q", "--detach")
+    with pytest.raises(Refused, match="git switch main"):
+        release(small, "9.9.9", TODAY, offline, quietly)
+
+
+def test_a_release_that_breaks_the_json_of_the_last_one_is_refused(small: Path) -> None:
+    path = small / "docs/schemas/1.json"
     path.write_text(path.read_text().replace('"submitted"', '"sent"'))
-    git(checkout, "commit", "-q", "-a", "-m", "What was promised")
-    git(checkout, "tag", "v9.9.8")
-    with pytest.raises(Refused, match=r"--json breaks what v9.9.8 promised, .*sent"):
-        release(checkout, "9.9.9", TODAY, offline, quietly)
+    git(small, "commit", "-q", "-a", "-m", "Another schema")
+    git(small, "tag", "v9.9.8")
+    with pytest.raises(Refused, match=r"v9\.9\.8.*sent.*SCHEMA_VERSION"):
+        release(small, "9.9.9", TODAY, offline, quietly)
 
 
-def test_a_wheel_without_what_it_ships_is_found_out(checkout: Path, tmp_path: Path) -> None:
+def test_a_wheel_that_lacks_a_shipped_file_is_refused(small: Path, tmp_path: Path) -> None:
     wheel = tmp_path / "opsctl.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for path in (one.relative_to(checkout) for one in checkout.glob("[tc]*/**/*") if one.is_file()):
-            if path.parts[:2] != ("cron", "daily"):
-                archive.writestr(f"opsctl/_shipped/{path}", "")
-    with pytest.raises(Refused, match="the wheel lacks opsctl/_shipped/cron/daily/"):
-        building.check(wheel, checkout, "0.1.0", tmp_path, offline)
+        archive.writestr("opsctl/__init__.py", "")
+    with pytest.raises(Refused, match="opsctl/_shipped/cron/daily/backup"):
+        building.check(wheel, small, "0.1.0", tmp_path, offline)
