@@ -18,6 +18,9 @@ from tests.tiny_wheel import make_venv, make_wheel
 from tests.wheelhouse import asked_of, fill
 
 ROOT = Path(__file__).resolve().parents[2]
+#: The release checks an installed wheel too, before it tags anything.
+nightly = pytest.mark.nightly
+EXTRAS = ("trainer", "hub", "s3", "gcs", "pyslurm", "report")
 
 
 def run(words: list[str | Path], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,12 +41,6 @@ def build(kind: str, source: Path, folder: Path) -> Path:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def names(wheel: Path) -> set[str]:
-    """The files in it."""
-    return set(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.fixture(scope="module")
@@ -88,42 +85,24 @@ def metadata(wheel: Path) -> list[str]:
         return archive.read(name).decode().splitlines()
 
 
-@pytest.mark.parametrize("package", ["opsctl", "trainer"])
-def test_it_holds_every_module_and_the_word_that_they_are_typed(names: set[str], package: str) -> None:
-    modules = {str(source.relative_to(ROOT)) for source in (ROOT / package).rglob("*.py")}
-    assert modules <= names
-    assert f"{package}/py.typed" in names
-
-
-def test_it_holds_every_template_inside_the_package(names: set[str]) -> None:
-    templates = {path.relative_to(ROOT) for path in (ROOT / "templates").rglob("*") if path.is_file()}
-    assert {f"opsctl/_shipped/{path}" for path in templates} <= names
-
-
-def test_it_holds_all_that_is_compiled_inside_the_package(names: set[str]) -> None:
-    sources = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*") if path.is_file()}
-    assert {f"opsctl/_shipped/{path}" for path in sources} <= names
-    assert {"cuda/device.cuh", "emulator/emulated.h"} <= {str(path.relative_to("csrc")) for path in sources}
-
-
-def test_it_holds_every_job_of_the_pseudo_cron_inside_the_package(names: set[str]) -> None:
-    jobs = {path.relative_to(ROOT) for path in (ROOT / "cron").rglob("*") if path.is_file()}
-    assert {f"opsctl/_shipped/{path}" for path in jobs} <= names
-    assert {path.stem for path in jobs} >= {
-        "slurm-status",
-        "progress",
-        "refill",
-        "requests",
-        "fs-watchdog",
-        "checkpoint-backup",
-        "checkpoint-rotation",
-    }
-
-
-def test_it_holds_nothing_else(names: set[str]) -> None:
+def test_it_holds_every_module_template_source_and_cron_job_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for package in ("opsctl", "trainer"):
+        assert {str(source.relative_to(ROOT)) for source in (ROOT / package).rglob("*.py")} <= names
+        assert f"{package}/py.typed" in names
+    for folder, some in (
+        ("templates", {"step.sh.j2"}),
+        ("csrc", {"cuda/device.cuh", "emulator/emulated.h"}),
+        ("cron", {f"hourly/{name}.slurm" for name in ("slurm-status", "progress", "refill", "requests")}),
+        ("cron", {f"daily/{name}.slurm" for name in ("fs-watchdog", "checkpoint-backup", "checkpoint-rotation")}),
+    ):
+        shipped = {str(path.relative_to(ROOT / folder)) for path in (ROOT / folder).rglob("*") if path.is_file()}
+        assert some <= shipped
+        assert {f"opsctl/_shipped/{folder}/{name}" for name in shipped} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"opsctl", "opsctl_slurm", "trainer"}
 
 
+@nightly
 def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(build("sdist", ROOT, tmp_path), tmp_path)
     (source,) = tmp_path.glob("opsctl_slurm-*/")
@@ -132,11 +111,11 @@ def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Pat
     assert {one.filename: one.CRC for one in again.infolist()} == {one.filename: one.CRC for one in first.infolist()}
 
 
-@pytest.mark.parametrize("extra", ["trainer", "hub", "s3", "gcs", "pyslurm", "report"])
-def test_it_has_every_extra_by_its_name(wheel: Path, extra: str) -> None:
-    assert f"Provides-Extra: {extra}" in metadata(wheel)
+def test_it_has_every_extra_by_its_name(wheel: Path) -> None:
+    assert {f"Provides-Extra: {extra}" for extra in EXTRAS} <= set(metadata(wheel))
 
 
+@nightly
 def test_without_an_extra_every_module_of_opsctl_can_be_imported(installed: Path, place: Path) -> None:
     """But the program that asks pyslurm, which its name says."""
     program = (
@@ -152,6 +131,7 @@ def test_without_an_extra_every_module_of_opsctl_can_be_imported(installed: Path
     assert int(count) > 500 and Path(file).is_relative_to(place)
 
 
+@nightly
 def test_a_run_is_made_planned_and_rendered_by_what_is_installed(installed: Path, place: Path) -> None:
     """The examples, the templates of both scripts and the sources of what is compiled come from inside the package."""
     state = {"XDG_STATE_HOME": str(place / "state"), "XDG_CACHE_HOME": str(place / "cache")}
@@ -165,6 +145,7 @@ def test_a_run_is_made_planned_and_rendered_by_what_is_installed(installed: Path
     assert listed.returncode == 0 and "cuda-sm_80" in listed.stdout, listed.stderr
 
 
+@nightly
 def test_what_is_typed_for_an_extra_adds_it_to_what_is_installed(wheel: Path, tmp_path: Path) -> None:
     """No index has the project: pip takes what is installed, and fetches what the extra asks for."""
     house = tmp_path / "house"
@@ -190,6 +171,7 @@ def test_what_is_typed_for_an_extra_adds_it_to_what_is_installed(wheel: Path, tm
     assert run([python, "-c", "import huggingface_hub, opsctl"], tmp_path).returncode == 0
 
 
+@nightly
 @pytest.mark.parametrize(
     ("words", "names_it"),
     [
