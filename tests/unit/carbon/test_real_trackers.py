@@ -42,6 +42,7 @@ SLEEP_S = 2.5
 COARSE_S = 1.0
 
 
+@pytest.mark.nightly
 def test_ranks_of_one_node_that_each_counted_all_of_it_come_to_one_node(tmp_path: Path) -> None:
     """Memory that takes 1 kW and a CPU that takes nothing. How long each rank took to start is the machine's affair."""
     environment = {**os.environ, "CODECARBON_FORCE_RAM_POWER": "1000", "CODECARBON_FORCE_CPU_POWER": "0"}

@@ -57,6 +57,7 @@ def test_without_failures_only_saves_take_time(interval_s: float) -> None:
     assert simulate(setting, PLAIN, 0).goodput == pytest.approx(expected, abs=interval_s / 91 / DAY_S + 1e-4)
 
 
+@pytest.mark.nightly
 def test_dalys_interval_loses_least_and_as_much_as_he_says() -> None:
     between_s = 2 * HOUR_S
     rates = replace(CALM, failures=DAY_S / between_s / 48)
@@ -88,6 +89,7 @@ def test_all_time_is_accounted_for_and_what_trained_is_what_counts(
     assert found.shares["slowed"] == pytest.approx(0.0, abs=2e-3)
 
 
+@pytest.mark.nightly
 def test_a_seed_gives_the_same_months_in_every_process() -> None:
     told = (
         "from benchmarks.simulate.outcome import simulate; from benchmarks.simulate.policies import OURS; "
@@ -156,6 +158,7 @@ def test_what_is_judged_bit_by_bit_is_what_all_of_it_comes_to() -> None:
     assert len(kept.standing(moment(at))) > 1
 
 
+@pytest.mark.nightly
 def test_more_of_what_goes_wrong_never_trains_more() -> None:
     worse = replace(Rates(), failures=4 * Rates().failures)
     for way in (OURS, PLAIN):
