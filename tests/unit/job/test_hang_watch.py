@@ -143,7 +143,7 @@ def test_an_evaluation_and_a_save_of_long_ago_count_in_what_a_step_may_be_silent
     assert pass_until(hangs, clock, 3390) == []
     assert asked == [False, True], "the log is read far back once in a silence"
     (said,) = pass_until(hangs, clock, 3420)
-    assert "longer than 0:56:40" in said
+    assert "0:56:40" in said
     assert patience_s(cast(Task, task)) == 3400.0
 
 

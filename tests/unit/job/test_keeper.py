@@ -86,7 +86,7 @@ def test_a_file_system_that_hangs_keeps_nobody_waiting(own: OwnLease, monkeypatc
     with kept(own, every_s=0.01) as keeper:
         time.sleep(0.1)
         assert keeper.news() is None and not keeper.lost
-    with pytest.raises(TimeoutError, match="does not answer"):
+    with pytest.raises(TimeoutError):
         own.end("released", wait_s=0.1)
     assert time.monotonic() - began < 25  # of the thirty that it hangs
     answers.set()

@@ -115,7 +115,7 @@ def test_a_warning_that_no_limit_explains_is_a_persons_and_slurm_is_asked_once(t
 
     watch, signals = LimitWatch(limit(600), 600, ask, tmp_path, None, lambda: NOON), Signals()
     signals.note(USR1, None)
-    assert answered(watch, signals) and watch.why(signals) == "the job got SIGUSR1"
+    assert answered(watch, signals) and watch.why(signals).endswith("SIGUSR1") and not watch.has_warned
     assert not watch.awaits_answer(signals) and asked == [1] and watch.news() == []
 
 
@@ -220,4 +220,4 @@ def test_a_limit_that_was_taken_away_is_asked_for_again_before_the_word_of_it_is
 def test_a_note_that_cannot_be_written_is_said_and_the_trainer_leaves_as_it_would(tmp_path: Path) -> None:
     (tmp_path / LATER_EXIT / "in the way").mkdir(parents=True)
     (line,) = Watched(tmp_path, limit(60)).to_the_end().news()
-    assert "cannot be written" in line
+    assert str(tmp_path / LATER_EXIT) in line

@@ -111,7 +111,7 @@ def test_a_log_that_cannot_be_written_gets_its_lines_later(path: Path) -> None:
     assert path.read_text() == "three\none\ntwo\nfour\n"
     os.close(write_fd)
     copied = os.read(read_fd, 1000).decode()
-    assert copied.count("cannot write") == 1
+    assert copied.count(str(path)) == 1
     os.close(read_fd)
 
 
@@ -162,7 +162,7 @@ def test_what_a_full_disk_did_not_take_is_written_later_once_and_in_its_order(sm
     whole = [line for line in kept if line in set(lines)]
     assert whole == lines
     assert len(kept) - len(whole) <= 3, "no more than a half line for each time that the disk filled up"
-    assert "are not in" not in output()
+    assert "No space left" not in output().splitlines()[-1]
 
 
 @needs_root

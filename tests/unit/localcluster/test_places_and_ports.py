@@ -45,7 +45,7 @@ def test_a_link_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
     places = places_of(tmp_path / "a b")
     places.root.symlink_to("/nonexistent")
     try:
-        with pytest.raises(OpsctlError, match="in the way"):
+        with pytest.raises(OpsctlError, match=str(places.root)):
             link_root(places)
     finally:
         places.root.unlink()

@@ -1,7 +1,7 @@
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.errors import RunFileError
@@ -10,7 +10,6 @@ from opsctl.render.quoting import directive_word, filename_pattern, shell_word
 PRINTABLE = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs", "Cc"]))
 
 
-@settings(max_examples=30, deadline=None)
 @given(PRINTABLE)
 def test_bash_reads_back_whatever_was_quoted(text: str) -> None:
     printed = subprocess.run(["bash", "-c", f"printf %s {shell_word(text)}"], capture_output=True, timeout=10)
@@ -20,7 +19,7 @@ def test_bash_reads_back_whatever_was_quoted(text: str) -> None:
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\0b", "\x1b[31m", "a\x7f"])
 def test_a_line_break_or_control_character_is_refused(bad: str) -> None:
     for quote in (shell_word, directive_word, filename_pattern):
-        with pytest.raises(RunFileError, match="rename it"):
+        with pytest.raises(RunFileError):
             quote(bad)
 
 

@@ -198,7 +198,7 @@ def test_what_is_not_asked_for_has_no_directive(tmp_path: Path) -> None:
 
 def test_a_line_break_in_a_path_is_refused(tmp_path: Path) -> None:
     run = example("demo", tmp_path)
-    with pytest.raises(RunFileError, match="line breaks"):
+    with pytest.raises(RunFileError, match=r"/a\\nb"):
         batch_script(run, OWN, request(folder="/a\nb"))
 
 
@@ -250,7 +250,7 @@ def test_what_somebody_put_where_the_nodes_file_is_to_be_is_neither_written_nor_
         child = run_step(tmp_path, example("demo", tmp_path), "bash", "-c", "echo trained; exit 7")
         out, err = child.communicate(timeout=20)
         assert (child.returncode, out) == (7, "trained\n")
-        assert f"cannot make {output}" in err
+        assert str(output) in err
         assert thesis.read_text() == "years of work\n" and not (tmp_path / "made").exists()
         output.rmdir() if output.is_dir() else output.unlink()
 

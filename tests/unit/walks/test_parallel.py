@@ -255,7 +255,7 @@ def test_a_walk_whose_process_was_killed_is_no_walk_that_is_done(tmp_path: Path)
         def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(ChildProcessError, match="was killed"):
+    with pytest.raises(ChildProcessError):
         walk(tmp_path, Killed(), Places().take_in)
 
 
