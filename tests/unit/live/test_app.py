@@ -107,15 +107,15 @@ def test_the_kill_switch_is_triggered_by_the_command_after_a_reason_and_a_yes(do
     assert watched.acted == 1
 
 
-@pytest.mark.parametrize("answer", ["n", "enter", "escape", "space"])
-def test_nothing_is_done_without_a_yes(done: list[tuple[str, ...]], answer: str) -> None:
+def test_nothing_is_done_without_a_yes(done: list[tuple[str, ...]]) -> None:
     async def script(pilot: Pilot[int]) -> None:
-        await pilot.press("k")
-        await seen(pilot, lambda: state(pilot) == "why")
-        await pilot.press("enter")
-        await seen(pilot, lambda: state(pilot) == "sure")
-        await pilot.press(answer)
-        await seen(pilot, lambda: not asked(pilot))
+        for answer in ("n", "enter", "escape", "space"):
+            await pilot.press("k")
+            await seen(pilot, lambda: state(pilot) == "why")
+            await pilot.press("enter")
+            await seen(pilot, lambda: state(pilot) == "sure")
+            await pilot.press(answer)
+            await seen(pilot, lambda: not asked(pilot))
         await pilot.press("k")
         await seen(pilot, lambda: state(pilot) == "why")
         await pilot.press("escape", "y")
@@ -163,20 +163,25 @@ def test_a_triggered_switch_is_taken_back_after_a_yes_alone(done: list[tuple[str
     assert done == [("kill-switch", "deactivate", "--run", "/r/run.toml")]
 
 
-@pytest.mark.parametrize("act", request_acts("/r/run.toml", "toy"), ids=lambda act: act.title)
-def test_each_request_is_the_command_of_its_name(done: list[tuple[str, ...]], act: Act) -> None:
+def test_each_request_is_the_command_of_its_name(done: list[tuple[str, ...]]) -> None:
+    acts = request_acts("/r/run.toml", "toy")
+
     async def script(pilot: Pilot[int]) -> None:
-        await pilot.press("a")
-        await seen(pilot, lambda: act.title in asked(pilot))
-        await pilot.press(act.key)
-        await seen(pilot, lambda: state(pilot) == "why")
-        await pilot.press("enter")
-        await seen(pilot, lambda: state(pilot) == "sure")
-        await pilot.press("y")
-        await seen(pilot, lambda: state(pilot) == "done")
+        for act in acts:
+            await pilot.press("a")
+            await seen(pilot, lambda: state(pilot) == "choosing")
+            assert all(one.title in asked(pilot) for one in acts)
+            await pilot.press(act.key)
+            await seen(pilot, lambda: state(pilot) == "why")
+            await pilot.press("enter")
+            await seen(pilot, lambda: state(pilot) == "sure")
+            await pilot.press("y")
+            await seen(pilot, lambda: state(pilot) == "done")
+            await pilot.press("space")
+            await seen(pilot, lambda: not asked(pilot))
 
     drive(Watched(), script)
-    assert done == [("request", act.title, "--run", "/r/run.toml", "--cluster", "toy")]
+    assert done == [("request", act.title, "--run", "/r/run.toml", "--cluster", "toy") for act in acts]
 
 
 def test_of_all_runs_nothing_is_done(done: list[tuple[str, ...]]) -> None:
