@@ -187,7 +187,7 @@ def imported_names(source: Path) -> set[str]:
             module = ".".join((*above, *([node.module] if node.module else ())))
             names |= {f"{module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and node.args:
-            called = ast.unparse(node.func).rpartition(".")[2]
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             names |= {imported_by_name(node.args[0])} if called in ("import_module", "__import__") else set()
     return names
 
@@ -208,6 +208,7 @@ def module_of(source: Path) -> str:
     return ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@functools.cache
 def room_of(module: str) -> tuple[str, str]:
     """(package, room) of a module of ours; what is no module is a name in the package itself."""
     package, _, rest = module.partition(".")

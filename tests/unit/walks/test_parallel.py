@@ -36,7 +36,7 @@ def test_several_processes_see_every_entry_once(tmp_path: Path, processes: int) 
 @given(
     folders=st.integers(0, 7),
     files=st.integers(0, 4),
-    entries=st.lists(st.integers(2, 15), min_size=1, max_size=4),
+    entries=st.lists(st.integers(3, 20), min_size=1, max_size=4),
     processes=st.integers(1, 3),
     names=st.integers(1, 9),
     pending_folders=st.integers(1, 4),
