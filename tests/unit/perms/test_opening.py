@@ -23,7 +23,7 @@ from opsctl.records.state_files import append_state, locked, write_state
 from opsctl.runs.paths import RunPaths
 from opsctl.walks.state import BEGINNING
 from opsctl.walks.stretch import Folder, Stretch
-from tests.users import as_user
+from tests.users import as_user, made_users
 
 GROUP = f"ocperms{os.getpid()}"
 
@@ -61,9 +61,16 @@ def grown(folder: Path) -> None:
     (folder / "to-root").symlink_to("/root")
 
 
+@pytest.fixture(scope="module")
+def members() -> Iterator[tuple[str, str]]:
+    """Make the two members once: a test changes nothing of them but their homes."""
+    with made_users() as make:
+        yield make("ann", [GROUP]), make("ben", [GROUP])
+
+
 @pytest.fixture
-def shared(unix_user: Callable[..., str]) -> Iterator[Shared]:
-    ann, ben = unix_user("ann", [GROUP]), unix_user("ben", [GROUP])
+def shared(members: tuple[str, str]) -> Iterator[Shared]:
+    ann, ben = members
     with tempfile.TemporaryDirectory() as outer:
         Path(outer).chmod(0o755)
         folder = Path(outer) / "shared"

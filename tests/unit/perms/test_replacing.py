@@ -12,11 +12,11 @@ import pytest
 from opsctl.perms import replacing
 from opsctl.perms.opening import Opening
 from opsctl.perms.report import PrintedPerms, looked
-from tests.unit.perms.test_opening import GROUP, Shared, shared
+from tests.unit.perms.test_opening import GROUP, Shared, members, shared
 from tests.users import as_user
 from trainer.formats.file_lock import lock_within
 
-__all__ = ["shared"]
+__all__ = ["members", "shared"]
 OLD = 1_600_000_000
 
 
