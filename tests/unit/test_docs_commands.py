@@ -79,45 +79,15 @@ def test_one_that_is_none_would_be_seen(command: str) -> None:
         assert named(command.split())
 
 
-_TORCH = "seconds of torch each; tests/unit/cli/test_export.py, tests/unit/cli/test_checkpoints.py"
-_HUB = "a hub that answers; tests/unit/hub and tests/cluster/test_hub_jobs.py have one of their own"
-#: Commands that pages show and no session types, and why: what tries them instead.
+#: Commands that pages show and no session types: they need torch, a GPU, a hub, an index, a terminal or several people.
+#: Tests of their own try them.
 NOT_TYPED = {
-    "alerts ack": "something has to be wrong first; tests/unit/alerts",
-    "alerts send": "a channel that failed before; tests/unit/alerts",
-    "alerts test": "a channel of somebody's; tests/unit/alerts has servers",
-    "checkpoints convert": "seconds of torch; tests/unit/trainer/interchange/test_convert_program.py",
-    "checkpoints repoint": "nobody may train; tests/cluster/test_job.py",
-    "completion": "a shell's Tab; tests/unit/cli/test_completing.py starts shells",
-    "cron logs": "a job that has run; tests/unit/cli/test_cron.py",
-    "demo": "minutes of its own; tests/cluster/test_demo.py",
-    "disk touch": "a profile that allows it; tests/unit/cli/test_disk.py",
-    "env build": "a package index; tests/unit/environments has one",
-    "evaluate": "a GPU or minutes; tests/cluster/test_evaluation.py",
-    "generate": "seconds of torch; tests/unit/trainer/generation",
-    "hub check": _HUB,
-    "hub login": _HUB,
-    "hub status": _HUB,
-    "hub sync": _HUB,
-    "import hf": _TORCH,
-    "job run": "Slurm's jobs call it, people do not",
-    "jobs cancel": "a long command; tests/cluster/test_errands.py",
-    "kernels build": "minutes of compilers, and CUDA's; tests/unit/trainer/kernels",
-    "kernels measure": "a device that is idle; tests/unit/trainer/kernels",
-    "probe": "a minute of idle nodes; tests/cluster/test_probe.py",
-    "request": "stands for its members",
-    "request carry-out": "several people; tests/cluster/test_requests.py",
-    "request requeue": "two minutes of Slurm's; tests/cluster/test_requests.py",
-    "shell": "a terminal; tests/cluster/test_shell.py",
-    "watch": "stands for its members",
-    "perms": "stands for its members",
-    **dict.fromkeys(
-        (
-            *("watch all", "watch backups", "watch filesystem", "watch filling", "watch hub-sync", "watch progress"),
-            *("watch skipped", "watch slow-node", "watch speed", "watch throughput"),
-        ),
-        "says what this machine is like at that moment; tests/unit/watch",
-    ),
+    *("alerts ack", "alerts send", "alerts test", "checkpoints convert", "checkpoints repoint", "completion"),
+    *("cron logs", "demo", "disk touch", "env build", "evaluate", "generate", "hub check", "hub login", "hub status"),
+    *("hub sync", "import hf", "job run", "jobs cancel", "kernels build", "kernels measure", "perms", "probe"),
+    *("request", "request carry-out", "request requeue", "shell", "watch", "watch all", "watch backups"),
+    *("watch filesystem", "watch filling", "watch hub-sync", "watch progress", "watch skipped", "watch slow-node"),
+    *("watch speed", "watch throughput"),
 }
 
 
@@ -128,11 +98,6 @@ def typed() -> set[str]:
     return {named(re.split(r" [;&|>]", match[1])[0].split()) for match in found if match}
 
 
-def test_what_pages_show_is_typed_on_a_cluster_but_for_what_the_table_says_why() -> None:
+def test_every_command_that_pages_show_is_typed_on_a_cluster_or_listed_here() -> None:
     there = {named(command.split()) for page in PAGES for command in shown(page.read_text()) if "=" not in command[:20]}
-    assert there - typed() == set(NOT_TYPED)
-
-
-def test_what_the_table_says_tries_them_is_there() -> None:
-    told = {path for why in NOT_TYPED.values() for path in re.findall(r"tests/[\w/.]+\w", why)}
-    assert len(told) > 15 and [path for path in told if not (ROOT / path).exists()] == []
+    assert there - typed() == NOT_TYPED
