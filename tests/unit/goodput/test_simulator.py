@@ -239,14 +239,6 @@ def test_every_way_is_in_the_tables_and_the_picture_and_the_row_by_share_of_hang
     assert "91.9 %, 91.9 %, 91.9 %" in words and "91.8 %" in words
 
 
-def test_the_page_in_the_docs_has_a_column_for_every_way_and_the_prose_that_is_kept_for_it() -> None:
-    words = (DOCS / "simulation.md").read_text()
-    assert words.count(f"\n| nodes | {' | '.join(way.name for way in WAYS)} |\n") == 2
-    for prose in ("head", "limits"):
-        assert (DOCS.parent / f"benchmarks/simulate/{prose}.md").read_text() in words
-    assert all(way.name in (DOCS / "simulation.svg").read_text() for way in WAYS)
-
-
 def an_outcome(goodput: float) -> Outcome:
     """One of which only the goodput matters."""
     return Outcome(goodput, goodput, {str(part): 0.0 for part in PARTS}, 1, 1, 1, 1.0)
