@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from opsctl.errors import OpsctlError
+from opsctl.logs import line_text
 from opsctl.triage import log_part, scanning
 from opsctl.triage.deciding import decide
 from opsctl.triage.log_part import LogPart
@@ -63,21 +65,10 @@ def test_each_line_is_found_once_at_its_place_however_the_file_is_cut_into_windo
         b"\r".join(b" 3%%| %d/100 [00:01<00:02]" % number for number in range(5000)) + b"\r" + ECC + b"\n",
         b"\0" * 500_000 + b"\n" + ECC + b"\n",
     ],
-    ids=["no line end", "none at the end", "binary", "endless lines", "progress bars", "NULs"],
+    ids=["no line end", "no last line end", "binary", "endless lines", "progress bars", "NULs"],
 )
 def test_a_log_that_is_hardly_one_still_tells_its_cause(tmp_path: Path, text: bytes) -> None:
     assert verdict(tmp_path, text) == ("gpu-ecc", 5)
-
-
-def test_a_log_with_a_hole_is_read_behind_it(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("wb") as file:
-        file.write(b"begins\n")
-        file.seek(1 << 32)
-        file.write(b"\n" + ECC + b"\n")
-    begun = time.monotonic()
-    facts = read_log(LogPart(tmp_path / "log"), shipped_rules(), 60)
-    assert decide(facts, shipped_rules()).cause == "gpu-ecc"
-    assert time.monotonic() - begun < 60
 
 
 def test_of_a_log_that_is_too_long_the_newest_part_is_read_and_that_is_said(
@@ -88,15 +79,15 @@ def test_of_a_log_that_is_too_long_the_newest_part_is_read_and_that_is_said(
     (tmp_path / "log").write_bytes(text)
     monkeypatch.setattr(scanning, "MOST_BYTES", 100_000)
     facts = read_log(LogPart(tmp_path / "log"), shipped_rules(), 60)
-    assert len(facts.unread) == 1 and "only the newest 100000 were read" in facts.unread[0]
+    assert len(facts.unread) == 1 and f"{len(text)} bytes" in facts.unread[0] and "100000" in facts.unread[0]
 
 
 def test_an_empty_log_and_one_that_cannot_be_read_are_told_as_such(tmp_path: Path) -> None:
     assert verdict(tmp_path, b"") == ("unknown", None)
-    with pytest.raises(OpsctlError, match="cannot read"):
+    with pytest.raises(OpsctlError, match="none"):
         read_log(LogPart(tmp_path / "none"), shipped_rules(), 60)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OpsctlError, match="no regular file"):
+    with pytest.raises(OpsctlError, match=r"pipe.*regular file"):
         read_log(LogPart(tmp_path / "pipe"), shipped_rules(), 60)
 
 
@@ -132,7 +123,7 @@ def test_hits_that_time_does_not_allow_to_judge_are_the_oldest(tmp_path: Path, m
     monkeypatch.setattr(log_part, "_is_over", lambda _ends_at: next(judged) >= 3)
     facts = read_log(LogPart(path), shipped_rules(), 60)
     assert [one.rule.name for one in facts.findings] == ["host-memory", "host-memory", "ecc"]
-    assert any("lines that may say why were not judged" in one for one in facts.unread)
+    assert len(facts.unread) == 1 and " 998 " in facts.unread[0]
 
 
 def test_every_word_of_the_table_is_found_by_the_one_search_for_all_and_a_text_without_any_is_not(
@@ -154,29 +145,53 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[rank{rank}]: RuntimeError: cannot read {text} of shard {number}\n",
-        b"n{rank}:7:8 [1] NCCL INFO Bootstrap : Using ib0 {text}\n",
-        b"RuntimeError: ConnectionResetError {text} Xid MemoryError checkpoint {text}" + b" and" * 3000 + b"\n",
-        b"[rank{rank}]: iteration {number}/ 500000 | lm loss: 2.1 | {text}\n",
-    ],
-    ids=["errors", "places", "long lines of many rules", "iterations"],
-)
-def test_memory_has_a_limit_however_long_the_log_and_however_many_of_its_lines_mean_something(
-    tmp_path: Path, line: bytes
-) -> None:
-    """Each line differs from all others in more than digits. The program's own modules take 30 MiB of the limit."""
-    path, letters = tmp_path / "log", bytes.maketrans(b"0123456789", b"abcdefghij")
+_ERRORS = b"[rank{rank}]: RuntimeError: cannot read {text} of shard {number}\n"
+_PLACES = b"n{rank}:7:8 [1] NCCL INFO Bootstrap : Using ib0 {text}\n"
+_LONG = b"RuntimeError: ConnectionResetError {text} Xid MemoryError checkpoint {text}" + b" and" * 3000 + b"\n"
+_ITERATIONS = b"[rank{rank}]: iteration {number}/ 500000 | lm loss: 2.1 | {text}\n"
+
+
+def write_log(path: Path, line: bytes, size: int) -> None:
+    """Write a cause, and below it about `size` bytes of lines that differ from each other in more than digits."""
+    letters = bytes.maketrans(b"0123456789", b"abcdefghij")
     with path.open("wb") as file:
-        file.write(b"[rank5]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n")
-        for number in range((32 << 20) // len(line)):
+        file.write(ECC + b"\n")
+        for number in range(size // len(line)):
             text = str(number * 7919).encode().translate(letters) * 3
             rank = str(number % 64).encode()
             one = line.replace(b"{rank}", rank).replace(b"{number}", b"%d" % number)
             file.write(one.replace(b"{text}", text))
-    out = subprocess.run([sys.executable, "-c", _TRIAGE, str(path)], stdout=subprocess.PIPE, check=True, timeout=120)
+
+
+@pytest.mark.parametrize("line", [_ERRORS, _LONG], ids=["errors", "long"])
+def test_a_search_keeps_no_more_memory_than_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    """A search with limits of a thirtieth takes 2 MiB; without one of the limits this log would take 4 to 7 MiB."""
+    for name in ("_MOST_HITS", "_MOST_HITS_BYTES", "_MOST_ALIKE", "_MOST_SHAPES_BYTES", "_WINDOW_BYTES"):
+        monkeypatch.setattr(scanning, name, getattr(scanning, name) // 32)
+    monkeypatch.setattr(line_text, "_BLOCK_BYTES", 16 << 10)
+    write_log(tmp_path / "log", line, 3 << 20)
+    text = (tmp_path / "log").read_bytes()
+    found(tmp_path, text[:1000])  # compiles the search
+    tracemalloc.start()
+    try:
+        assert (0, ECC) in found(tmp_path, text)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 3 << 20
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("line", [_ERRORS, _PLACES, _LONG, _ITERATIONS], ids=["errors", "places", "long", "iterations"])
+def test_memory_has_a_limit_however_long_the_log_and_however_many_of_its_lines_mean_something(
+    tmp_path: Path, line: bytes
+) -> None:
+    """The program's own modules take 30 MiB of the limit."""
+    write_log(tmp_path / "log", line, 32 << 20)
+    words = [sys.executable, "-c", _TRIAGE, str(tmp_path / "log")]
+    out = subprocess.run(words, stdout=subprocess.PIPE, check=True, timeout=120)
     _, kib = out.stdout.decode().split()
     assert int(kib) < 128 << 10
 
