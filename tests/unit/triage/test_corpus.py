@@ -9,8 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 CORPUS = Path(__file__).with_name("corpus")
 CAUSES = frozenset(
     {"gpu-error", "gpu-ecc", "gpu-lost", "nccl", "network", "gpu-oom", "host-oom", "shm", "node-failure", "time-limit"}
@@ -29,6 +27,7 @@ def labels() -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in sorted(CORPUS.glob("*/label.json"))}
 
 
+@functools.cache
 def files(name: str) -> dict[str, bytes]:
     """A case's files, unpacked, without its label."""
     found = {}
@@ -39,22 +38,21 @@ def files(name: str) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("name", labels())
-def test_a_label_is_complete_and_its_case_has_a_log(name: str) -> None:
-    label = labels()[name]
-    assert set(label) == {"cause", "node", "rank", "user_fault", "origin", "about", "source"}
-    assert label["cause"] in CAUSES and label["origin"] in ORIGINS
-    assert isinstance(label["user_fault"], bool) and isinstance(label["node"], str)
-    assert label["rank"] is None or (isinstance(label["rank"], int) and label["rank"] >= 0)
-    assert label["about"].endswith(".") and label["about"].count("\n") == 0
-    assert label["source"] or label["origin"] == "made"
-    assert (CORPUS / name / "main_log.txt").exists() or (CORPUS / name / "main_log.txt.gz").exists()
+def test_each_label_is_complete_and_each_case_has_a_log() -> None:
+    for name, label in labels().items():
+        assert set(label) == {"cause", "node", "rank", "user_fault", "origin", "about", "source"}, name
+        assert label["cause"] in CAUSES and label["origin"] in ORIGINS, name
+        assert isinstance(label["user_fault"], bool) and isinstance(label["node"], str), name
+        assert label["rank"] is None or (isinstance(label["rank"], int) and label["rank"] >= 0), name
+        assert label["about"].endswith(".") and label["about"].count("\n") == 0, name
+        assert label["source"] or label["origin"] == "made", name
+        assert (CORPUS / name / "main_log.txt").exists() or (CORPUS / name / "main_log.txt.gz").exists(), name
 
 
-@pytest.mark.parametrize("name", [name for name, label in labels().items() if label["node"]])
-def test_a_node_that_is_to_be_named_is_named_in_the_case(name: str) -> None:
-    node, all_text = labels()[name]["node"], b"\n".join(files(name).values())
-    assert node.encode() in all_text or node in _nodes_of_accounting(name)
+def test_each_node_that_is_to_be_named_is_named_in_the_case() -> None:
+    nodes = {name: label["node"] for name, label in labels().items() if label["node"]}
+    unnamed = [name for name, node in nodes.items() if node.encode() not in b"\n".join(files(name).values())]
+    assert [name for name in unnamed if nodes[name] not in _nodes_of_accounting(name)] == []
 
 
 def test_no_error_of_a_user_is_labelled_as_hardware() -> None:
