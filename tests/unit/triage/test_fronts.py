@@ -226,6 +226,7 @@ def test_names_that_no_node_has_are_no_nodes_in_front_of_lines(names: tuple[str,
     assert read_opening(lines).fronts.hosts == frozenset()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("line", ["[n1] " * 400, "1:2 " * 500, "a=" * 1000, "{" * 2000, "n1:" * 700, '{"msg": ' * 250])
 def test_a_line_of_nothing_but_fields_is_read_in_milliseconds(line: str) -> None:
     begun = time.process_time()

@@ -155,6 +155,7 @@ def test_a_crash_that_came_first_counts_for_more_than_what_nccl_says_on_other_ra
     assert (said.cause, said.node, said.rank) == (Cause.USER_CODE, "n2", 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "line",
     [
