@@ -71,7 +71,7 @@ def test_a_rank_that_left_by_itself_without_a_word_is_what_the_others_lost(
     said = decide(Facts(findings=lines(f"[rank1]: {LOST}"), failures=(left,), ranks=RANKS), RULES)
     assert (said.cause, said.user_fault) == (cause, cause is Cause.USER_CODE)
     if cause is Cause.USER_CODE:
-        assert (said.node, said.rank) == ("n1", 5) and "who calls exit" in said.todo[0]
+        assert (said.node, said.rank) == ("n1", 5) and "exit" in said.todo[0]
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ USING = "".join(
         ([FROM.format(1, "10.9.9.9"), FROM.format(2, "10.9.9.9")], ""),
         ([FROM.format(2, "10.0.0.2"), FROM.format(2, "10.0.0.2").replace("[0]", "[5]")], "n2"),
     ],
-    ids=["by address", "by interface", "one says it", "each other", "it says so too", "not known", "within a node"],
+    ids=["by address", "by interface", "one says it", "each other", "also reports", "not known", "within a node"],
 )
 def test_the_silent_node_that_several_others_do_not_reach_is_the_one(
     tmp_path: Path, lines: list[str], node: str
@@ -177,6 +177,7 @@ def test_a_warning_that_goes_on_counts_for_less_than_the_error_after_it(tmp_path
     assert (said.cause, said.rank) == (Cause.DATA, 4)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "line", ["ml-1.ib" * 300, "connect to " * 190, "n1 [" * 500, "[" + "a1-" * 700, "1.1.1." * 350]
 )

@@ -74,7 +74,7 @@ SRUN = "srun: error: n02: task 1: Exited with exit code 1\nsrun: error: n01: tas
         (LOST + BLOCK.format(signal=15) + ENDS + SRUN, Cause.UNKNOWN, 5),
         (LOST + ENDS + BLOCK.format(signal=15) + SRUN, Cause.NETWORK, None),  # it was ended like the others
     ],
-    ids=["killed", "crashed", "told to end", "told to end with the rest"],
+    ids=["killed", "crashed", "SIGTERM", "SIGTERM for all"],
 )
 def test_a_launcher_whose_host_calls_itself_localhost_is_on_the_node_of_its_task(
     tmp_path: Path, log: str, cause: Cause, rank: int | None
