@@ -31,7 +31,6 @@ _PREFIXES = tuple(
         rf"\[(?:[\w.-]+@)?\d+,(?:mpirank:)?(?P<rank>\d+)(?:,(?P<node>{_HOST}))?\]<std(?:err|out|diag)>:\s?",
         rf"(?P<rank>\d{{1,5}})@(?P<node>{_NODE}) ?[|:] ?",
         r"\[(?P<rank>\d{1,5})/\d{1,5}\] (?=Traceback |  File |    |[\w.]+(?:Error|Exception)\b)",
-        rf"\[?{STAMP}\]?:?\s(?=\S+:\d+:\d+ |\[\d+,\d+\]<std|\[[Rr]ank ?\d|{_NODE} \[[Rr]ank ?\d)",
         rf"\[?{STAMP}\]?[ |-]{{1,4}}\[?(?P<node>(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9-]*)\]?[ |-]{{1,4}}(?=\[?{_LEVEL})",
         r"\[?(?:ERROR|CRITICAL|FATAL)\]?[ |:-]{1,3}(?=\S|  File )",
         rf"(?P<node>{_NODE}) (?=\[[Rr]ank ?\d+\])",
