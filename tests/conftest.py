@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.native_libraries import build_into_own_folder
+from tests.users import made_users
 
 pytest_plugins = ("tests.golden",)
 
@@ -137,26 +137,6 @@ def _handlers() -> dict[signal.Signals, Any]:
 
 @pytest.fixture
 def unix_user() -> Iterator[Callable[..., str]]:
-    """Makes Unix users: `unix_user("alice", groups_of=["team"])` returns the name it really has. Skips without root."""
-    if os.getuid():
-        pytest.skip("making Unix users needs root")
-    users: list[str] = []
-    groups: list[str] = []
-
-    def make(name: str = "user", groups_of: Sequence[str] = ()) -> str:
-        user = f"oc{name}{os.getpid()}"
-        for group in groups_of:
-            if subprocess.run(["getent", "group", group], capture_output=True, timeout=60).returncode:
-                subprocess.run(["groupadd", group], check=True, capture_output=True, timeout=60)
-                groups.append(group)
-        more = ["--groups", ",".join(groups_of)] if groups_of else []
-        words = ["useradd", "--create-home", "--shell", "/bin/bash", *more, user]
-        subprocess.run(words, check=True, capture_output=True, timeout=60)
-        users.append(user)
-        return user
-
-    yield make
-    for user in users:
-        subprocess.run(["userdel", "--remove", "--force", user], capture_output=True, timeout=60)
-    for group in groups:
-        subprocess.run(["groupdel", group], capture_output=True, timeout=60)
+    """Return a function that makes Unix users; see `made_users`."""
+    with made_users() as make:
+        yield make
