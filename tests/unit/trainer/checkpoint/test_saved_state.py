@@ -105,9 +105,9 @@ LAYER = "layer_04-model_00-model_states.pt"
 #: file, the damage, the facts of the message besides the file's path
 DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "missing": (LAYER, Path.unlink, "No such file"),
-    "short": (LAYER, lambda path: path.write_bytes(path.read_bytes()[:-2000]), ""),
+    "short": (LAYER, lambda path: path.write_bytes(path.read_bytes()[:-2000]), "layer_04"),
     "hostile": (LAYER, lambda path: torch.save(Calls(os.system, "touch ran"), path), r"posix\.system"),
-    "a list": (LAYER, lambda path: torch.save([1], path), ""),
+    "a list": (LAYER, lambda path: torch.save([1], path), "layer_04"),
     "another layer's": (
         LAYER,
         lambda path: path.write_bytes((path.parent / "layer_08-model_00-model_states.pt").read_bytes()),
