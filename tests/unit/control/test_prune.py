@@ -183,7 +183,9 @@ def test_who_publishes_has_the_lease_and_is_not_disturbed(folder: Path) -> None:
 def test_a_checkpoint_that_a_chain_is_told_to_load_stays(folder: Path) -> None:
     run = seen(folder)
     chain = {"chain": 7, "submitted_at": "2026-01-01T00:00:00Z", "user": "ada", "array": "1-2%1"}
-    run.paths.chains.write_text(json.dumps({**chain, "arguments": ["--load-step", "20"]}) + "\n")
+    told = {**chain, "chain": 20, "arguments": ["--load-step", "20"]}
+    lines = [*({**chain, "chain": number} for number in range(8, 20)), told]  # the newest of many
+    run.paths.chains.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert prune_now(folder).removed == (10, 30, 40)
 
 
