@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opsctl.control import carry_out, live, refill
+from opsctl.control import carry_out, live, refill, sending
 from opsctl.control.published import further_chain, send_further
 from opsctl.control.refill import Decision, Word
-from opsctl.errors import SlurmError
+from opsctl.errors import OpsctlError, SlurmError
 from opsctl.moments import now
+from opsctl.records import chains
 from opsctl.records.chains import REFILL, REQUEST, SUBMIT, Chain, append_chain, read_chains
 from opsctl.records.requests import Action, Request
 from opsctl.records.revisions import publish
@@ -109,3 +111,23 @@ def test_a_refill_counts_each_piece_as_an_array(tmp_path: Path, slurm: Any, monk
         ("1-500%1", ("13", "14", "15")),
     ]
     assert {one.how for one in read_chains(paths)[2:]} == {REFILL}
+
+
+def test_a_chain_that_slurm_took_is_remembered_where_it_cannot_be_recorded(
+    tmp_path: Path, slurm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = typed(tmp_path, "1-3%1")
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(chains, "append_chain", fails)
+    with pytest.raises(OpsctlError, match="13"):
+        send_further(further_chain(paths, "1-2%1"), Cluster(), slurm, live.Seen((), ()), REQUEST)
+    assert (paths.state / "submitting.json").exists()
+
+
+def test_the_nodes_of_the_exclusion_list_are_kept_out_next_to_those_of_the_user(tmp_path: Path) -> None:
+    run = ready(load_run_file(write_run(tmp_path), {}))
+    chain = Chain(chain=0, submitted_at=now(), user="ann", array="1-2%1", exclude="n1", listed="n2", nodes=run.nodes)
+    assert "#SBATCH --exclude=n1,n2\n" in sending.batch_text(run, Cluster(), chain, "1d")

@@ -107,6 +107,26 @@ def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["thing.json"]
 
 
+def test_a_file_is_durable_before_it_has_its_name_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int | str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        done.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    def renamed(*places: str, **folders: int) -> None:
+        done.append("rename")
+        rename(*places, **folders)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    files.write_atomically(tmp_path, tmp_path / "one", "text")
+    assert done == [(tmp_path / "one").stat().st_ino, "rename", tmp_path.stat().st_ino]
+
+
 def test_a_file_is_put_back_as_it_was_found(tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
     for before in (None, '{"name": "a"}'):
