@@ -107,6 +107,9 @@ def test_a_heartbeat_moves_the_files_time_and_nothing_else(paths: RunPaths) -> N
     assert own.beat() is None
     seen = look(paths)
     assert not seen.is_silent and seen.age_s is not None and seen.age_s < 10
+    age(paths.lease, 60)
+    seen = look(paths)
+    assert not seen.is_silent and seen.age_s is not None and 59 < seen.age_s < SILENT_S
     assert paths.lease.read_bytes() == before
 
 
