@@ -104,7 +104,7 @@ def record_failure(
     deaths_seen: list[Death],
     ended_at: datetime | None,
     error: Any,
-    trainer_arguments: Sequence[str] = (),
+    trainer_arguments: Sequence[str],
 ) -> int:
     """Write `failure-R.json` for the first rank to fail. What died after somebody ended the launch did not fail.
 

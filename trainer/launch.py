@@ -168,7 +168,7 @@ def _launch(node: Node, record: RankRecord, trainer_arguments: list[str]) -> int
     except ChildFailedError as error:
         return record_failure(node, watch.deaths(), told_to_end.at, error, trainer_arguments)
     except SignalException as error:
-        record_failure(node, watch.deaths(), told_to_end.at, None)
+        record_failure(node, watch.deaths(), told_to_end.at, None, trainer_arguments)
         complain(f"{node.node_name}: ended by {signal.Signals(error.sigval).name}")
         return 128 + error.sigval
     if node.nnodes > 1 and node.node_rank == 0:

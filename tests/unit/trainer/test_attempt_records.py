@@ -19,7 +19,7 @@ def test_what_somebody_put_among_the_ranks_words_neither_hides_the_failure_nor_k
     for name in ("0", "two"):
         (tmp_path / "x01" / "planted" / "attempt_0" / name).mkdir(parents=True)
         os.mkfifo(tmp_path / "x01" / "planted" / "attempt_0" / name / "error.json")
-    assert record_failure(node, [Death(0, datetime.now().astimezone(), 3, None)], None, None) == 3
+    assert record_failure(node, [Death(0, datetime.now().astimezone(), 3, None)], None, None, ()) == 3
     written = json.loads((tmp_path / "failure-0.json").read_text())
     assert (written["rank"], written["exit_code"]) == (0, 3)
 
@@ -33,7 +33,7 @@ def test_a_rank_that_the_agent_reaped_before_anybody_saw_how_it_ended_is_still_t
     deaths = [ended_well, Death(1, at, None, None), Death(0, at + timedelta(seconds=0.1), None, 15)]
     # Stands for torch's ChildFailedError, of which that one word is asked.
     error = SimpleNamespace(get_first_failure=lambda: (1, SimpleNamespace(local_rank=1, exitcode=7)))
-    assert record_failure(node, deaths, None, error) == 7
+    assert record_failure(node, deaths, None, error, ()) == 7
     written = json.loads((tmp_path / "failure-0.json").read_text())
     assert (written["rank"], written["exit_code"], written["signal"]) == (1, 7, None)
-    assert record_failure(node, [ended_well], None, None) == 1
+    assert record_failure(node, [ended_well], None, None, ()) == 1
