@@ -117,9 +117,9 @@ def test_a_file_is_durable_before_it_has_its_name_and_its_folder_after(
         done.append(os.fstat(fd).st_ino)
         fsync(fd)
 
-    def renamed(*places: str, **folders: int) -> None:
+    def renamed(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         done.append("rename")
-        rename(*places, **folders)
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
