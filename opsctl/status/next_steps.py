@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from opsctl.attempts.ending import AS_PLANNED
 from opsctl.output import printable, shortened
 from opsctl.status.ages import answer_age
 from opsctl.status.colours import BOLD, RED, YELLOW, paint
@@ -47,8 +48,8 @@ _BY_STATE: dict[str, tuple[Step, ...]] = {
     ),
     "finished": (
         Step("opsctl checkpoints list", "what there is"),
-        Step("opsctl evaluate run", "hold it to lm-eval"),
-        Step("opsctl export", "write it as others read it"),
+        Step("opsctl evaluate", "evaluate its checkpoints with lm-eval"),
+        Step("opsctl export hf --output DIR", "convert the last checkpoint for transformers"),
     ),
     "absent": (
         Step("opsctl attempts", "what ran and how it ended"),
@@ -81,9 +82,9 @@ def steps_for(overview: Overview, findings: Sequence[OpenFinding], option: str =
     option: what commands that ask Slurm need here, such as ` --cluster NAME`.
     """
     switch = overview.seen.kill_switch
-    is_stopped = overview.state == "absent" and bool(overview.seen.stopped_by)
+    is_stopped = overview.state == "absent" and (bool(overview.seen.stopped_by) or _ended_as_planned(overview))
     steps = list(_STOPPED if is_stopped else _BY_STATE.get(overview.state, _RUNNING))
-    if any(one.severity is Severity.CRITICAL for one in findings):
+    if any(one.severity is Severity.CRITICAL for one in findings) and not is_stopped:
         steps = [*_SICK, *steps]
     if switch is not None and switch.is_triggered and overview.state not in ("finished", "unsubmitted"):
         steps = [Step("opsctl kill-switch deactivate", "nothing trains before that"), *steps]
@@ -94,6 +95,12 @@ def steps_for(overview: Overview, findings: Sequence[OpenFinding], option: str =
         steps.append(Step("opsctl status", "all of it on one screen"))
     steps = [replace(step, command=step.command + option) if step.command in _ASK_SLURM else step for step in steps]
     return list({step.command: step for step in [*steps, _EVERYTHING]}.values())
+
+
+def _ended_as_planned(overview: Overview) -> bool:
+    """Return True if nothing failed: the last attempt ended by the kill switch, a request or a limit."""
+    attempts = overview.seen.attempts
+    return bool(attempts) and attempts[-1].reason in AS_PLANNED
 
 
 def run_here(

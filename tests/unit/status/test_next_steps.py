@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 
 from opsctl.cli import LazyGroup, root
@@ -18,6 +19,7 @@ from opsctl.watch.finding import Finding, Severity
 from opsctl.watch.snapshot import Published
 from tests.facts import missing
 from tests.unit.status.runs import now, opened, run
+from tests.unit.status.test_overview import OPEN
 from tests.unit.status.test_screen import HEALTHY
 from tests.unit.watch.jobs import HELD, NOW, RUNNING, WAITING_FOR_TASK
 
@@ -53,6 +55,12 @@ def test_a_sick_run_is_to_be_looked_into_first_and_a_triggered_switch_comes_befo
     assert "opsctl triage" not in commands(
         sick, replace(CRITICAL, finding=replace(CRITICAL.finding, severity=Severity.WARNING))
     )
+
+
+@pytest.mark.parametrize(("reason", "first"), [("kill-switch", "opsctl submit"), ("failed", "opsctl triage")])
+def test_a_run_that_was_stopped_on_purpose_is_to_be_submitted_and_not_triaged(reason: str, first: str) -> None:
+    ended = now(run(), attempts=(msgspec.structs.replace(OPEN, closed_at=NOW, reason=reason),))
+    assert commands(ended, CRITICAL)[0] == first
 
 
 def test_an_edited_run_file_is_to_be_published() -> None:
