@@ -36,9 +36,10 @@ def test_the_first_death_is_the_failure() -> None:
     assert message == "killed by SIGKILL"
 
 
-def test_a_peer_seen_dying_moments_before_the_killed_rank_is_a_follower() -> None:
-    deaths = [death(0, 0), death(2, 0.3, None, signal.SIGKILL)]
-    first, _ = first_to_fail(deaths, messages(r0=CLOSED)) or (None, "")
+@pytest.mark.parametrize(("follower", "message"), [(death(0, 0), CLOSED), (death(0, 0, None, signal.SIGTERM), "")])
+def test_a_peer_seen_dying_moments_before_the_killed_rank_is_a_follower(follower: Death, message: str) -> None:
+    deaths = [follower, death(2, 0.3, None, signal.SIGKILL)]
+    first, _ = first_to_fail(deaths, messages(r0=message)) or (None, "")
     assert first == deaths[1]
 
 
