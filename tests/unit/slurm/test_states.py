@@ -45,6 +45,7 @@ def test_only_ends_say_what_ended_a_job() -> None:
 def test_what_a_job_in_this_state_is(state: str, runs: bool, is_held: bool) -> None:
     job = replace(RUNNING, state=state)
     assert (job.is_running, job.is_held, job.is_pending) == (runs, is_held, state == "PENDING")
+    assert job.phase is not Phase.ENDED
 
 
 def test_a_job_in_a_state_that_nobody_knows_runs_if_it_has_nodes_and_is_never_over() -> None:
