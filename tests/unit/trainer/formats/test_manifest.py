@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import xxhash
 from hypothesis import given
@@ -96,9 +97,20 @@ def test_a_manifest_reads_back_and_its_files_are_checked(tmp_path: Path) -> None
     check_checksums(folder, manifest, 0, 2)  # the other rank's part
     with pytest.raises(CheckpointError, match=f"{folder}/two"):
         check_checksums(folder, manifest, 1, 2)
+    with pytest.raises(CheckpointError, match=f"{folder}/two"):
+        check_checksums(folder, manifest)
     (folder / "one").unlink()
     with pytest.raises(CheckpointError, match=f"{folder}/one"):
         check_sizes(folder, manifest)
+
+
+def test_a_checkpoint_whose_weights_are_not_finite_is_not_the_newest_to_continue_from(tmp_path: Path) -> None:
+    write(tmp_path / "global_step10")
+    newer = write(tmp_path / "global_step20")
+    stored = msgspec.structs.replace(newer, not_finite="the weights")
+    (tmp_path / "global_step20" / MANIFEST).write_text(json.dumps(stored.as_json()))
+    found = newest_complete(tmp_path)
+    assert found is not None and found.folder.name == "global_step10"
 
 
 COUNTS = st.integers(0, 2**62)
