@@ -173,6 +173,11 @@ def test_a_channel_gets_what_nobody_was_told_before_it_came_and_all_after() -> N
     assert ids(lines, "nobody") == []
 
 
+def test_a_message_that_one_channel_has_taken_is_still_owed_to_the_other() -> None:
+    lines = [*(of("joined", channel=name, to=(CHANNELS,)) for name in "ab"), *making("m1"), of("sent", "m1", "a")]
+    assert (ids(lines, "a"), ids(lines, "b")) == ([], ["m1"])
+
+
 def test_a_channel_gets_only_what_is_for_its_kind() -> None:
     lines = [of("joined", channel="a", to=(ESCALATION,)), *making("m1")]
     late = message("m2", to=(ESCALATION,))
