@@ -34,3 +34,10 @@ def test_where_two_expectations_differ_the_ends_are_the_fewest_hours_at_least_po
 def test_without_hours_or_power_nothing_is_told() -> None:
     assert carbon_section(CarbonTable(gpu_power_w=400), 57.0, PlannedTime()) is None
     assert carbon_section(CarbonTable(), 57.0, PlannedTime(gpu_hours_at_expected_seconds=1)) is None
+
+
+def test_the_sites_pue_multiplies_the_electricity() -> None:
+    hours = PlannedTime(gpu_hours_at_expected_seconds=1000)
+    section = carbon_section(CarbonTable(gpu_power_w=400, pue=1.5), None, hours)
+    assert section is not None and isinstance(section.values, PlannedCarbon)
+    assert section.values.kwh == pytest.approx(1000 * 0.4 * 1.5)
