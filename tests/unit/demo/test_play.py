@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from opsctl.demo import play
+from opsctl.demo.steps import Demo
 from opsctl.errors import OpsctlError
 
 
 def test_a_demo_that_fails_exits_with_1_and_takes_the_cluster_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_demo: play.Demo) -> None:
+    def fails(_demo: Demo) -> None:
         raise OpsctlError("no loss")
 
     taken_down: list[Path] = []
     monkeypatch.setattr(play, "clear_the_stage", lambda: None)
     monkeypatch.setattr(play, "down", taken_down.append)
-    monkeypatch.setattr(play.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(play.Demo, "play", fails)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(Demo, "play", fails)
     assert play._demo(tmp_path / "demo", keep=False) == 1
     assert len(taken_down) == 1
