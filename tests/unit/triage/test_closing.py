@@ -142,6 +142,11 @@ def test_where_no_thread_is_to_be_had_there_is_no_verdict_and_nothing_else_is_lo
     assert len(said) == 1 and "start new thread" in said[0]
 
 
+@pytest.mark.parametrize("reason", [Ending.SIGNAL, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY, Ending.UNKNOWN])
+def test_an_end_that_nobody_wanted_has_a_verdict(paths: RunPaths, reason: Ending) -> None:
+    assert verdict_of(paths, an_attempt(paths, 1, ECC, reason=reason), SlurmWord()) is not None
+
+
 def test_a_hang_is_a_bad_end_that_triage_tells(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     an_attempt(paths, 1, "[rank0]: iteration 3", reason=Ending.HANG)
     told = printed("triage", triage(capsys, "--json"))
