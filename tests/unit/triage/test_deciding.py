@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from opsctl.attempts.verdict import Cause, StackGroup
-from opsctl.triage.deciding import decide, teardown
+from opsctl.attempts.verdict import Cause, Quote, StackGroup
+from opsctl.triage.candidates import Candidate
+from opsctl.triage.deciding import _winner, decide, teardown
 from opsctl.triage.findings import Facts, Finding, SlurmWord, findings_of_line, words_of_failures
-from opsctl.triage.rules import shipped_rules
+from opsctl.triage.rules import Fault, shipped_rules
 from opsctl.triage.waiting import waited
 from trainer.formats.attempt_records import HARD_END_STATUS, Failure, RankPlace
 from trainer.formats.node_samples import NodeSample
@@ -159,6 +160,15 @@ def test_between_a_users_error_and_a_gpus_that_both_fit_the_node_is_not_blamed(u
         RULES,
     )
     assert (said.cause, said.user_fault) == (Cause.USER_CODE, True)
+
+
+def test_a_users_error_that_is_nearly_as_likely_wins_over_a_node_that_is_not_certain() -> None:
+    quote = Quote(source="log", text="x")
+    node = Candidate(Cause.GPU_ERROR, Fault.NODE, 0.7, 0.7, "x", quote)
+    user = Candidate(Cause.USER_CODE, Fault.USER, 0.69, 0.69, "x", quote)
+    assert _winner([node, user]) is user
+    certain = replace(node, score=0.9, weight=0.9)
+    assert _winner([certain, replace(user, score=0.89)]) is certain
 
 
 def test_the_rank_that_the_others_waited_for_is_the_one_that_hung() -> None:
