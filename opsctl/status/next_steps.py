@@ -12,6 +12,7 @@ from opsctl.status.colours import BOLD, RED, YELLOW, paint
 from opsctl.status.open_findings import OpenFinding
 from opsctl.status.overview import Overview
 from opsctl.status.screen import colour_of, headline, labelled, progress_text
+from opsctl.watch.detectors.training import CHECK as TRAINING
 from opsctl.watch.finding import Severity
 
 #: Of findings, and of runs known elsewhere, so many are shown.
@@ -84,7 +85,9 @@ def steps_for(overview: Overview, findings: Sequence[OpenFinding], option: str =
     switch = overview.seen.kill_switch
     is_stopped = overview.state == "absent" and (bool(overview.seen.stopped_by) or _ended_as_planned(overview))
     steps = list(_STOPPED if is_stopped else _BY_STATE.get(overview.state, _RUNNING))
-    if any(one.severity is Severity.CRITICAL for one in findings) and not is_stopped:
+    # That a stopped training does not run needs no triage; any other critical finding does.
+    critical = [one.finding.check for one in findings if one.severity is Severity.CRITICAL]
+    if any(not (is_stopped and check == TRAINING) for check in critical):
         steps = [*_SICK, *steps]
     if switch is not None and switch.is_triggered and overview.state not in ("finished", "unsubmitted"):
         steps = [Step("opsctl kill-switch deactivate", "nothing trains before that"), *steps]

@@ -60,7 +60,9 @@ def test_a_sick_run_is_to_be_looked_into_first_and_a_triggered_switch_comes_befo
 @pytest.mark.parametrize(("reason", "first"), [("kill-switch", "opsctl submit"), ("failed", "opsctl triage")])
 def test_a_run_that_was_stopped_on_purpose_is_to_be_submitted_and_not_triaged(reason: str, first: str) -> None:
     ended = now(run(), attempts=(msgspec.structs.replace(OPEN, closed_at=NOW, reason=reason),))
-    assert commands(ended, CRITICAL)[0] == first
+    absent = replace(CRITICAL, finding=replace(CRITICAL.finding, check="training"))
+    assert commands(ended, absent)[0] == first
+    assert commands(ended, CRITICAL)[0] == "opsctl triage"
 
 
 def test_an_edited_run_file_is_to_be_published() -> None:
