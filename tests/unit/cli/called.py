@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import pwd
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from unittest import mock
 import pytest
 
 from opsctl.cli import main
+from tests.users import become
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,6 @@ def forked(folder: Path, *words: str, environment: Mapping[str, str], user: str 
 
     This costs a tenth of starting an interpreter.
     """
-    entry = pwd.getpwnam(user) if user else None
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = os.fork()
         if not child:
@@ -77,10 +76,8 @@ def forked(folder: Path, *words: str, environment: Mapping[str, str], user: str 
             try:
                 os.dup2(out.fileno(), 1)
                 os.dup2(err.fileno(), 2)
-                if entry is not None:
-                    os.setgroups([])
-                    os.setgid(entry.pw_gid)
-                    os.setuid(entry.pw_uid)
+                if user:
+                    become(user)
                 os.chdir(folder)
                 os.environ.clear()
                 os.environ.update(environment)
